@@ -1,0 +1,104 @@
+"""Every error that streampair raises, one tree.
+
+    StreampairError
+    |-- ConfigError       the configuration or a constructor argument is wrong (also a ValueError)
+    |-- RecordError       one event cannot be used (also a ValueError); `stage` says where it failed
+    |-- PrivacyError      a guarantee cannot be given as asked
+    |-- SnapshotError     saved state cannot be read, or belongs to something else
+    |-- StoreError        the state store cannot be read or written
+    `-- SourceError       a broker, topic or file cannot be reached
+
+Each message says what happened and what to do about it; `retriable` says whether
+trying again, without a change by the user, can help.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "PrivacyError",
+    "RecordError",
+    "SnapshotError",
+    "SourceError",
+    "StoreError",
+    "StreampairError",
+]
+
+
+class StreampairError(Exception):
+    """Base of every error of this package.
+
+    Parameters
+    ----------
+    problem
+        What happened, in one sentence without a full stop.
+    fix
+        What the reader can do about it, in one sentence without a full stop.
+    retriable
+        Whether the same call can succeed later without a change by the user.
+
+    Examples
+    --------
+    >>> from streampair.errors import StreampairError
+    >>> str(StreampairError("the tank is empty", fix="fill it"))
+    'the tank is empty. Fix: fill it.'
+    """
+
+    retriable: bool = False
+
+    def __init__(self, problem: str, *, fix: str, retriable: bool | None = None) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        self.fix = fix
+        if retriable is not None:
+            self.retriable = retriable
+
+    def __str__(self) -> str:
+        return f"{self.problem}. Fix: {self.fix}."
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions pickle as cls(*args), which would miss the keyword-only arguments.
+        return (_rebuild, (type(self), self.problem, self.fix, self.__dict__.copy()))
+
+
+def _rebuild(
+    cls: type[StreampairError], problem: str, fix: str, state: dict[str, object]
+) -> StreampairError:
+    error = cls(problem, fix=fix)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(StreampairError, ValueError):
+    """A configuration key or a constructor argument is wrong."""
+
+
+class RecordError(StreampairError, ValueError):
+    """One event cannot be used. Raised before any state has changed.
+
+    `stage` is one of `"decode"`, `"features"`, `"label"`, `"learn"`.
+    """
+
+    def __init__(
+        self, problem: str, *, fix: str, stage: str = "features", retriable: bool | None = None
+    ) -> None:
+        super().__init__(problem, fix=fix, retriable=retriable)
+        self.stage = stage
+
+
+class PrivacyError(StreampairError):
+    """A privacy guarantee cannot be given as asked; nothing was released."""
+
+
+class SnapshotError(StreampairError):
+    """Saved state cannot be read, or belongs to another model or configuration."""
+
+
+class StoreError(StreampairError):
+    """The state store cannot be read or written."""
+
+
+class SourceError(StreampairError):
+    """A broker, topic or file cannot be reached."""
+
+    retriable = True
