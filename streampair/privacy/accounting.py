@@ -1,0 +1,286 @@
+"""Gaussian differential privacy: conversion, calibration and the report (PRIVACY.md 1).
+
+A mechanism with l2 sensitivity `Delta` and Gaussian noise of standard deviation `sigma`
+is mu-GDP with `mu = Delta / sigma` (Dong, Roth & Su 2022). Adaptive composition is
+exact, `mu^2 = sum mu_i^2`, and so is the conversion to (epsilon, delta) of Balle & Wang
+(2018, Theorem 8). No bound that loses anything is used here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import optimize, special
+
+from streampair.errors import ConfigError
+
+__all__ = ["PrivacyReport", "compose", "delta_from", "epsilon_from", "mu_from"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_ROOT_HALF_PI = math.sqrt(math.pi / 2.0)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+
+
+def _check_epsilon(epsilon: float) -> float:
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.integer, np.floating)):
+        raise ConfigError(f"epsilon is {epsilon!r}, not a number", fix="give a positive number, for example 1.0")
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConfigError(f"epsilon is {epsilon!r}", fix="give a finite number above 0, for example 1.0")
+    return float(epsilon)
+
+
+def _check_delta(delta: float) -> float:
+    if isinstance(delta, bool) or not isinstance(delta, (int, float, np.integer, np.floating)):
+        raise ConfigError(f"delta is {delta!r}, not a number", fix="give a number between 0 and 1, for example 1e-6")
+    if not 0.0 < delta < 1.0:
+        raise ConfigError(
+            f"delta is {delta!r}", fix="give a number above 0 and below 1, at most one over the number of records"
+        )
+    return float(delta)
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """Logarithm of the smallest delta of mu-GDP at epsilon; -inf when it underflows."""
+    if mu <= 0.0:
+        return -math.inf
+    h = 0.5 * mu
+    x = epsilon / mu
+    if not math.isfinite(x):
+        return -math.inf
+    near, far = x - h, x + h
+    if h < 0.25 and near < 1e7:
+        # Both terms are nearly equal. With Mills' ratio R(t) = Phi(-t)/phi(t) the
+        # difference is phi(near) (R(near) - R(far)), and R' = t R - 1 is smooth, so the
+        # difference of R is integrated instead of subtracted.
+        t = x + h * _NODES
+        slope = 1.0 - t * _ROOT_HALF_PI * special.erfcx(t / math.sqrt(2.0))
+        # 1 - t R(t) itself cancels for large t; its asymptotic series is exact there.
+        large = t > 30.0
+        if large.any():
+            u = 1.0 / (t[large] * t[large])
+            slope[large] = u * (1.0 - u * (3.0 - u * (15.0 - u * (105.0 - 945.0 * u))))
+        area = h * float(_WEIGHTS @ slope)
+        if area <= 0.0:
+            return -math.inf
+        return -0.5 * near * near - _HALF_LOG_2PI + math.log(area)
+    a = float(special.log_ndtr(-near))
+    b = epsilon + float(special.log_ndtr(-far))
+    if a == -math.inf:
+        return -math.inf
+    ratio = b - a
+    if ratio >= 0.0:  # rounding only: the true difference is positive
+        return -math.inf
+    return a + math.log(-math.expm1(ratio))
+
+
+def delta_from(epsilon: float, mu: float) -> float:
+    """The smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+
+    `Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)`, evaluated without
+    cancellation (Balle & Wang 2018, Theorem 8).
+
+    Parameters
+    ----------
+    epsilon
+        At least 0.
+    mu
+        At least 0.
+
+    Examples
+    --------
+    >>> from streampair.privacy import delta_from
+    >>> round(delta_from(1.0, 1.0), 6)
+    0.126937
+    """
+    if not epsilon >= 0.0 or not mu >= 0.0:
+        raise ConfigError(f"epsilon {epsilon!r} or mu {mu!r} is negative or not a number", fix="give numbers of at least 0")
+    if mu == math.inf:
+        return 1.0
+    return math.exp(_log_delta(float(epsilon), float(mu)))
+
+
+def mu_from(epsilon: float, delta: float) -> float:
+    """The largest mu whose mu-GDP implies (epsilon, delta)-DP.
+
+    Rounded down in the last digits, so that `delta_from(epsilon, mu) <= delta`.
+
+    Parameters
+    ----------
+    epsilon
+        Above 0.
+    delta
+        Between 0 and 1.
+
+    Raises
+    ------
+    ConfigError
+        If epsilon is not above 0 or delta is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from streampair.privacy import mu_from
+    >>> round(mu_from(1.0, 1e-6), 6)
+    0.236704
+    """
+    epsilon, delta = _check_epsilon(epsilon), _check_delta(delta)
+    target = math.log(delta)
+
+    def gap(log_mu: float) -> float:
+        value = _log_delta(epsilon, math.exp(log_mu))
+        return max(value, -1e6) - target
+
+    low, high = math.log(epsilon) - 8.0, 1.0
+    while gap(low) > 0.0:
+        low -= 4.0
+    while gap(high) < 0.0:
+        high += 1.0
+    root = optimize.brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16, maxiter=500)
+    mu = math.exp(float(root)) * (1.0 - 1e-13)
+    while _log_delta(epsilon, mu) > target:
+        mu *= 1.0 - 1e-13
+    return mu
+
+
+def epsilon_from(mu: float, delta: float) -> float:
+    """The smallest epsilon for which mu-GDP implies (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    mu
+        At least 0; 0 gives 0.
+    delta
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from streampair.privacy import epsilon_from, mu_from
+    >>> round(epsilon_from(mu_from(2.0, 1e-5), 1e-5), 9)
+    2.0
+    """
+    delta = _check_delta(delta)
+    if math.isnan(mu) or mu < 0.0:
+        raise ConfigError(f"mu is {mu!r}", fix="give a number of at least 0")
+    if mu == 0.0:
+        return 0.0
+    if mu == math.inf:
+        return math.inf
+    target = math.log(delta)
+    if _log_delta(0.0, mu) <= target:
+        return 0.0
+
+    def gap(epsilon: float) -> float:
+        return max(_log_delta(epsilon, mu), -1e6) - target
+
+    high = 0.5 * mu * mu + mu
+    while gap(high) > 0.0:
+        high *= 2.0
+    return float(optimize.brentq(gap, 0.0, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))
+
+
+def compose(mus: Iterable[float]) -> float:
+    """The mu of several mu-GDP releases about the same record: `sqrt(sum mu^2)`, exact.
+
+    Examples
+    --------
+    >>> from streampair.privacy import compose
+    >>> compose([3.0, 4.0])
+    5.0
+    """
+    return math.hypot(*mus)
+
+
+Kind = Literal["holds", "void", "unvouched"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyReport:
+    """What a private learner has promised, and how much of it is spent.
+
+    Every number comes from the accountant of the run. `str(report)` is a paragraph for
+    the person who answers for the data.
+
+    Parameters
+    ----------
+    epsilon_spent, epsilon_budget
+        Spent by the releases so far, and at most, at `delta`.
+    delta
+        The delta of both.
+    mu_spent, mu_budget
+        The same in mu-GDP, which composes exactly: `mu^2` adds up.
+    unit
+        Who or what is protected.
+    adjacency
+        The neighbouring relation in words.
+    releases
+        Models released so far, one a learning slot, and one for the moments.
+    guarantee
+        What holds, in words; starts with "void" or "unvouched" where it does not.
+    kind
+        One word for a metric label: `"holds"`, `"void"` or `"unvouched"`.
+    horizon_left
+        Slots that can still be learned, None on an unbounded stream.
+    noise_std
+        Standard deviation, a coordinate, of the independent noise behind the releases.
+    mechanism
+        How it is done, in words.
+    notes
+        Further sentences: what is assumed, and what has to be known.
+    """
+
+    epsilon_spent: float
+    epsilon_budget: float
+    delta: float
+    mu_spent: float
+    mu_budget: float
+    unit: str
+    adjacency: str
+    releases: int
+    guarantee: str
+    kind: Kind
+    horizon_left: int | None
+    noise_std: float
+    mechanism: str = ""
+    notes: tuple[str, ...] = ()
+
+    def replace(self, **changes: object) -> PrivacyReport:
+        """A copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        if self.kind == "void":
+            head = f"NO GUARANTEE HOLDS: {self.guarantee}."
+        elif self.kind == "unvouched":
+            head = f"THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL: {self.guarantee}."
+        else:
+            head = f"Differential privacy holds: {self.guarantee}."
+        spent = (
+            f"Spent so far: epsilon {self.epsilon_spent:.6g} of {self.epsilon_budget:.6g} at delta {self.delta:.3g} "
+            f"(mu {self.mu_spent:.6g} of {self.mu_budget:.6g} in Gaussian differential privacy), "
+            f"in {self.releases} releases."
+        )
+        if self.horizon_left is None:
+            horizon = "The stream may go on for ever: the spend never passes the budget."
+        elif self.horizon_left == 0:
+            horizon = "The declared horizon is reached: the model still scores, and learns no more."
+        else:
+            horizon = f"{self.horizon_left} more records can be learned before the declared horizon."
+        parts = [
+            head,
+            f"Protected: {self.unit}, under {self.adjacency}.",
+            spent,
+            horizon,
+            "An observer may see every released model and everything computed from the models, with one exception: "
+            "the score given to the protected record itself moves with its own features and is not covered, so keep "
+            "the scores as safe as the features. Not covered either: the insertion or deletion of a record, a "
+            "record moved to another slot or partition, and metadata (keys, offsets, times, the schema). Several "
+            "records of one person, and other learners on the same records, add up.",
+            self.mechanism,
+            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is rounded with "
+            "it; attacks on the low bits are mitigated by this, which is not a proof.",
+            *self.notes,
+        ]
+        return " ".join(part for part in parts if part)
