@@ -1,0 +1,74 @@
+"""The fixture ``kafka``: the same tests on the in-process broker and on the real ones."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import Cluster
+from tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``."""
+    names = metafunc.fixturenames
+    if "kafka" not in names:
+        return
+    tiers = TIERS
+    if "stoppable_kafka" in names:
+        tiers = STOPPABLE_TIERS
+    elif "apache_kafka" in names:
+        tiers = REAL_TIERS
+    marks = {"embedded": pytest.mark.embedded}
+    params = [pytest.param(tier, marks=marks.get(tier, pytest.mark.broker)) for tier in tiers]
+    metafunc.parametrize("kafka", params, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A Kafka cluster; every test that asks for it runs once on each tier."""
+    cluster = open_cluster(request.param)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(kafka: Cluster) -> Cluster:
+    """Only Apache Kafka itself, not the in-process broker."""
+    return kafka
+
+
+@pytest.fixture(scope="session")
+def stoppable_kafka(kafka: Cluster) -> Cluster:
+    """Only Apache Kafka started here: for tests that stop, kill or restart the broker, or use its tools."""
+    return kafka
+
+
+@pytest.fixture(autouse=True)
+def _broker_is_up(request: pytest.FixtureRequest) -> None:
+    """A test that left the broker down must not fail the next one."""
+    if "kafka" in request.fixturenames:
+        request.getfixturevalue("kafka").ensure_running()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Names that no other test uses on the shared cluster: ``unique("events")``."""
+    return lambda prefix: f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    """Show the end of the broker's log with a failure."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        cluster = item.funcargs.get("kafka")
+        if isinstance(cluster, Cluster) and (tail := cluster.log_tail()):
+            report.sections.append((f"log of Apache Kafka {cluster.version}", tail))
+    return report

@@ -1,0 +1,513 @@
+"""Apache Kafka for the tests: real brokers in KRaft mode, and librdkafka's in-process one.
+
+A real broker is a Java process of this user's, started from jars that Maven resolves once from ``pom.xml``
+(kept in ``.cache/kafka/<version>/``; later runs need no network). It listens on free loopback ports, keeps
+its data in a temporary directory, and is ended by its process id only. ``kill`` is ``kill -9``; ``start``
+after it comes back on the same port with the same data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import collections
+import contextlib
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE = POM.parents[2] / ".cache" / "kafka"
+PROFILES = {"3.9": "kafka-3.9", "4.x": "kafka-4"}
+"""The versions that users run: name in the tests -> Maven profile."""
+
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
+
+
+class Unavailable(Exception):
+    """This machine cannot run the broker; ``hint`` says in one line what to install."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(f"{what}: {hint}")
+        self.what = what
+        self.hint = hint
+
+
+# ---- jars ----------------------------------------------------------------------------------------
+
+
+def version_of(name: str) -> str:
+    """Full version of Apache Kafka behind a tier's name, read from ``pom.xml``: "3.9" -> "3.9.2"."""
+    namespace = {"m": "http://maven.apache.org/POM/4.0.0"}
+    for profile in ET.parse(POM).getroot().findall("m:profiles/m:profile", namespace):
+        if profile.findtext("m:id", namespaces=namespace) == PROFILES[name]:
+            version = profile.findtext("m:properties/m:kafka.version", namespaces=namespace)
+            assert version is not None
+            return version
+    raise KeyError(name)
+
+
+def java() -> str:
+    """Path of a Java runtime that Kafka 4 accepts (17 or newer)."""
+    hint = "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    home = os.environ.get("JAVA_HOME", "")
+    for candidate in (shutil.which("java"), str(Path(home, "bin", "java")) if home else None):
+        if candidate is None or not Path(candidate).exists():
+            continue
+        told = subprocess.run([candidate, "-version"], capture_output=True, text=True, check=False)
+        found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+        if found and int(found[1]) >= 17:
+            return candidate
+    raise Unavailable("Apache Kafka", hint)
+
+
+def jars(name: str) -> Path:
+    """Directory with the jars of one Kafka version: from the cache, else resolved by Maven into it."""
+    version = version_of(name)
+    target = CACHE / version
+    stamp = hashlib.sha256(POM.read_bytes()).hexdigest()
+    complete = target / ".complete"
+    if complete.exists() and complete.read_text() == stamp:
+        return target
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(
+            f"Apache Kafka {version}",
+            "install Maven (Debian: apt-get install maven), needed once to fetch it",
+        )
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as work:
+        fetched = Path(work, "jars")
+        command = [
+            *(maven, "--quiet", "--batch-mode", "-f", str(POM), "-P", PROFILES[name]),
+            *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise Unavailable(
+                f"Apache Kafka {version}",
+                f"Maven could not fetch it; with a network, try: {' '.join(command[:6])} dependency:tree\n"
+                + done.stdout[-2000:],
+            )
+        (fetched / ".complete").write_text(stamp)
+        shutil.rmtree(target, ignore_errors=True)
+        # another run on this machine may have put the same jars there meanwhile: then its copy serves
+        with contextlib.suppress(OSError):
+            fetched.rename(target)
+    return target
+
+
+# ---- one cluster, whatever stands behind it ------------------------------------------------------
+
+
+class Cluster:
+    """A Kafka cluster that a test may use.
+
+    Attributes
+    ----------
+    bootstrap
+        ``host:port``.
+    kind
+        "embedded" (librdkafka's in-process broker), "kafka" (Apache Kafka, started here) or "external".
+    version
+        Version of what answers, for messages.
+    real
+        Whether ``kill``, ``stop``, ``start`` and ``restart`` work.
+    """
+
+    bootstrap: str
+    kind: str
+    version: str
+    real = False
+
+    def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
+        """Create a topic and return its name; ``options`` are topic settings, underscores for dots."""
+        configs = {key.replace("_", "."): value for key, value in options.items()}
+        _complete(_create_topic(self.bootstrap, name, partitions, configs))
+        return name
+
+    def restart(self) -> None:
+        """Stop the broker in good order and start it again: same port, same data."""
+        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to restart")
+
+    def stop(self) -> None:
+        """Stop the broker in good order."""
+        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to stop")
+
+    def kill(self) -> None:
+        """End the broker at once, as ``kill -9`` does."""
+        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to kill")
+
+    def start(self) -> None:
+        """Start the broker again after ``stop`` or ``kill``: same port, same data."""
+        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to start")
+
+    def ensure_running(self) -> None:
+        """Bring the broker back if a test left it stopped."""
+
+    def log_tail(self, lines: int = 60) -> str:
+        """Last lines of the broker's log, for the report of a failed test."""
+        return ""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class ExternalCluster(Cluster):
+    """The caller's own cluster (``STREAMPAIR_TEST_KAFKA=host:port``)."""
+
+    kind = "external"
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.version = "of the caller"
+
+
+class EmbeddedCluster(Cluster):
+    """librdkafka's in-process broker, over its C interface.
+
+    The Python binding starts it with ``test.mock.num.brokers`` but cannot say how many partitions a topic has
+    (four each), so the two functions that can are called directly.
+    """
+
+    kind = "embedded"
+
+    def __init__(self) -> None:
+        try:
+            import confluent_kafka
+        except ImportError:
+            raise Unavailable("librdkafka's in-process broker", "pip install 'streampair[demo]'") from None
+        self.version = f"librdkafka {confluent_kafka.libversion()[0]}"
+        bundled = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
+        library = next(bundled.glob("librdkafka*.so*"), None)
+        self._c = c = ctypes.CDLL(str(library) if library else "librdkafka.so.1")
+        for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_handle_mock_cluster"):
+            getattr(c, function).restype = ctypes.c_void_p
+        c.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+        conf = ctypes.c_void_p(c.rd_kafka_conf_new())
+        error = ctypes.create_string_buffer(512)
+        for key, value in {b"test.mock.num.brokers": b"1", b"log_level": b"3"}.items():
+            if c.rd_kafka_conf_set(conf, key, value, error, ctypes.c_size_t(512)) != 0:
+                raise RuntimeError(error.value.decode())
+        producer = 0
+        handle = c.rd_kafka_new(producer, conf, error, ctypes.c_size_t(512))
+        if not handle:
+            raise RuntimeError(error.value.decode())
+        self._handle = ctypes.c_void_p(handle)
+        self._mock = ctypes.c_void_p(c.rd_kafka_handle_mock_cluster(self._handle))
+        self.bootstrap = c.rd_kafka_mock_cluster_bootstraps(self._mock).decode()
+
+    def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
+        code = self._c.rd_kafka_mock_topic_create(self._mock, name.encode(), partitions, 1)
+        if code != 0:
+            raise RuntimeError(f"the in-process broker refused the topic {name!r} (error {code})")
+        return name
+
+    def close(self) -> None:
+        if self._handle:
+            self._c.rd_kafka_destroy(self._handle)
+            self._handle = ctypes.c_void_p()
+
+
+def _complete(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, from inside a running event loop too (which then waits)."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
+
+
+async def _create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, str]) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        for topic, code, message in answer.topic_errors:
+            if code:
+                raise RuntimeError(f"the broker refused the topic {topic!r}: error {code}, {message}")
+        # the broker answers before every metadata cache knows the topic: return when clients can see a leader
+        deadline = time.monotonic() + 30
+        while True:
+            (found,) = await admin.describe_topics([name])
+            ready = [p for p in found["partitions"] if p["leader"] >= 0]
+            if found["error_code"] == 0 and len(ready) == partitions:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the topic {name!r} was created but has no leader: {found}")
+            await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+
+
+# ---- Apache Kafka --------------------------------------------------------------------------------
+
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+num.partitions=1
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
+num.network.threads=2
+num.io.threads=4
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+_LOG4J1 = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %m (%c)%n
+"""
+
+_LOG4J2 = """\
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
+
+_QUIET1 = "log4j.rootLogger=ERROR, out\n" + _LOG4J1.partition("\n")[2]
+_QUIET2 = _LOG4J2.replace("rootLogger.level = info", "rootLogger.level = error")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class KafkaBroker(Cluster):
+    """One Apache Kafka broker and controller in one process (KRaft), on loopback.
+
+    Parameters
+    ----------
+    name
+        A key of ``PROFILES``: "3.9" or "4.x".
+    heap
+        Limit of the JVM's heap, as ``-Xmx`` takes it.
+    settings
+        Further server properties, ``{"message.max.bytes": "2000000"}``.
+    """
+
+    kind = "kafka"
+    real = True
+
+    def __init__(self, name: str, *, heap: str = "384m", settings: dict[str, str] | None = None) -> None:
+        self.version = version_of(name)
+        self._java = java()
+        self._jars = jars(name)
+        self._heap = heap
+        self._work = Path(tempfile.mkdtemp(prefix=f"kafka-{self.version}-"))
+        self._process: subprocess.Popen[str] | None = None
+        self._log: collections.deque[str] = collections.deque(maxlen=2000)
+        self._decided = threading.Event()  # it is up, or it has ended
+        port, controller = _free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        text = _SETTINGS.format(port=port, controller=controller, data=self._work / "data")
+        if not self.version.startswith("3."):
+            text += "share.coordinator.state.topic.replication.factor=1\n"
+            text += (
+                "share.coordinator.state.topic.min.isr=1\nshare.coordinator.state.topic.num.partitions=1\n"
+            )
+        text += "".join(f"{key}={value}\n" for key, value in (settings or {}).items())
+        self._settings = self._work / "server.properties"
+        self._settings.write_text(text)
+        for file, content in {
+            "server.log4j.properties": _LOG4J1,
+            "server.log4j2.properties": _LOG4J2,
+            "tool.log4j.properties": _QUIET1,
+            "tool.log4j2.properties": _QUIET2,
+        }.items():
+            (self._work / file).write_text(content)
+        atexit.register(self.close)
+        self.tool(
+            "kafka.tools.StorageTool",
+            ["format", "--cluster-id", "c3RyZWFtcGFpci10ZXN0cw", "--config", str(self._settings)],
+        )
+        self.start()
+
+    def _command(self, main: str, arguments: Sequence[str], *, heap: str, logging: str) -> list[str]:
+        one, two = self._work / f"{logging}.log4j.properties", self._work / f"{logging}.log4j2.properties"
+        return [
+            self._java,
+            *(
+                f"-Xmx{heap}",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1" if logging == "tool" else "-Xms128m",
+            ),
+            "-Djava.awt.headless=true",
+            f"-Dlog4j.configuration=file:{one}",
+            f"-Dlog4j2.configurationFile={two}",
+            *("-cp", f"{self._jars}/*", main, *arguments),
+        ]
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the broker, None when it is down."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        if self._process is not None:
+            return
+        self._decided.clear()
+        self._started = False
+        self._process = process = subprocess.Popen(
+            self._command("kafka.Kafka", [str(self._settings)], heap=self._heap, logging="server"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=self._work,
+            start_new_session=True,  # Ctrl-C in a terminal must not end it before the tests let go of it
+        )
+        threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
+        self._decided.wait(START_SECONDS)
+        if not self._started:
+            tail = self.log_tail()
+            self.kill()
+            raise RuntimeError(f"Apache Kafka {self.version} did not start:\n{tail}")
+        _complete(_answers(self.bootstrap))
+
+    def _read_log(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self._log.append(line.rstrip("\n"))
+                if "Kafka Server started" in line:
+                    self._started = True
+                    self._decided.set()
+        self._decided.set()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def ensure_running(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        self.start()
+
+    def close(self) -> None:
+        # nothing on its disk is wanted any more, so there is no point in waiting for a shutdown in good order
+        self.kill()
+        shutil.rmtree(self._work, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def log_tail(self, lines: int = 60) -> str:
+        return "\n".join(list(self._log)[-lines:])
+
+    # -- Kafka's own tools -----------------------------------------------------------------------------
+
+    def tool(
+        self, main: str, arguments: Sequence[str], *, stdin: str | None = None, timeout: float = 120
+    ) -> str:
+        """Run one of Kafka's command-line tools by its main class; return what it printed."""
+        done = subprocess.run(
+            self._command(main, arguments, heap="192m", logging="tool"),
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd=self._work,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{main} failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def console_producer(self, topic: str, lines: Iterable[str], *arguments: str) -> None:
+        """What ``kafka-console-producer.sh --topic TOPIC`` does with ``lines`` on its standard input."""
+        main = (
+            "kafka.tools.ConsoleProducer"
+            if self.version.startswith("3.")
+            else "org.apache.kafka.tools.ConsoleProducer"
+        )
+        text = "".join(f"{line}\n" for line in lines)
+        self.tool(main, ["--bootstrap-server", self.bootstrap, "--topic", topic, *arguments], stdin=text)
+
+    def console_consumer(self, topic: str, count: int, *arguments: str, timeout: float = 60) -> list[str]:
+        """First ``count`` records of a topic, printed as ``kafka-console-consumer.sh`` does."""
+        told = self.tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            [
+                *("--bootstrap-server", self.bootstrap, "--topic", topic, "--from-beginning"),
+                *("--max-messages", str(count), "--timeout-ms", str(int(timeout * 1000)), *arguments),
+            ],
+            timeout=timeout + 60,
+        )
+        return told.splitlines()
+
+
+async def _answers(bootstrap: str) -> None:
+    """Return when the broker answers a metadata request; its own log said before that it is up."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    deadline = time.monotonic() + 30
+    while True:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        try:
+            await admin.start()
+            await admin.list_topics()
+            return
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.05)
+        finally:
+            await admin.close()

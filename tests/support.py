@@ -1,0 +1,39 @@
+"""What every tier of the tests shares: skipping in one voice, and remembering what was used.
+
+``STREAMPAIR_REQUIRE_ALL=1`` (set by ``.ci/run``) turns every skip for a missing tool into a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+
+used: dict[str, set[str]] = {}
+"""What the run used, by kind (``brokers``, ``prometheus``), for the closing summary."""
+
+missing: dict[str, str] = {}
+"""What was skipped, with the one-line way to get it."""
+
+
+def require_all() -> bool:
+    """Whether a skip for a missing tool counts as a failure."""
+    return os.environ.get("STREAMPAIR_REQUIRE_ALL", "") not in ("", "0")
+
+
+def note_used(kind: str, what: str) -> None:
+    """Remember that the run used ``what``, for the closing summary."""
+    used.setdefault(kind, set()).add(what)
+
+
+def unavailable(what: str, hint: str) -> NoReturn:
+    """Skip the test because ``what`` is missing; fail instead where everything is required."""
+    missing[what] = hint
+    if require_all():
+        pytest.fail(f"{what} is required (STREAMPAIR_REQUIRE_ALL=1) and missing: {hint}", pytrace=False)
+    pytest.skip(f"{what} is missing: {hint}")
