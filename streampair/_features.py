@@ -1,0 +1,157 @@
+"""Feature names to columns and back, and the checks that every record passes before anything changes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+from river import utils
+
+from streampair._kernels import MAX_ABS
+from streampair.errors import RecordError
+
+__all__ = [
+    "arrange",
+    "as_number",
+    "frame_rows",
+    "getter",
+    "in_order",
+    "read_record",
+    "unusable_value",
+]
+
+Array = NDArray[np.float64]
+_ONE = struct.Struct("d")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unusable_value(name: Hashable, value: object, *, row: int | None = None) -> RecordError:
+    """The error for one value that cannot be learned from; names the feature and the way out."""
+    where = f"feature {name!r}" if row is None else f"feature {name!r} in row {row}"
+    if value is None:
+        problem, fix = f"{where} is None", "fill it in, or leave the feature out of the record"
+    elif isinstance(value, str | bytes | bytearray):
+        problem = f"{where} is text: {_short(value)}"
+        fix = "turn it into a number first, for example with river.preprocessing.OneHotEncoder"
+    else:
+        try:
+            number = as_number(value)
+        except (TypeError, ValueError, OverflowError):
+            problem = f"{where} is not a number: {_short(value)}"
+            fix = "give a real number"
+        else:
+            if number != number:
+                problem, fix = f"{where} is NaN", "fill it in, or leave the feature out of the record"
+            elif abs(number) == float("inf"):
+                problem, fix = f"{where} is infinite", "clip it to a finite range first"
+            else:
+                problem = f"{where} is {number:g}, beyond the limit of {MAX_ABS:g}"
+                fix = "scale it first, for example with streampair.preprocessing.Bounds"
+    return RecordError(problem, fix=fix, stage="features")
+
+
+def as_number(value: object) -> float:
+    """What the packed fast path makes of a value: any real number, never text.
+
+    Raises
+    ------
+    TypeError, OverflowError
+        If the value is not a real number, or an integer too large for a float.
+    """
+    try:
+        number: float = _ONE.unpack(_ONE.pack(value))[0]
+    except struct.error as error:
+        raise TypeError(str(error)) from None
+    return number
+
+
+def read_record(x: object) -> dict[Hashable, float]:
+    """All features of one record as floats, each checked.
+
+    Raises
+    ------
+    RecordError
+        Naming the first feature that is text, None, NaN, infinite or beyond the limit, or if the record has
+        no feature at all or is not a mapping.
+    """
+    if not isinstance(x, Mapping):
+        raise RecordError(
+            f"the record is not a mapping from names to numbers: {_short(x)}",
+            fix="give a dict such as {'amount': 12.5}",
+        )
+    if not x:
+        raise RecordError("the record has no features", fix="give at least one feature")
+    out: dict[Hashable, float] = {}
+    for name, value in x.items():
+        try:
+            number = as_number(value)
+        except (TypeError, ValueError, OverflowError):
+            raise unusable_value(name, value) from None
+        if not abs(number) <= MAX_ABS:
+            raise unusable_value(name, value)
+        out[name] = number
+    return out
+
+
+def in_order(names: Iterable[Hashable]) -> list[Hashable]:
+    """Names in an order that does not depend on how they came, so that sums round the same way."""
+    return sorted(names, key=lambda name: (type(name).__name__, str(name)))
+
+
+def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that takes the values of the names, in order, out of a mapping as a tuple."""
+    if len(names) >= 2:
+        return itemgetter(*names)
+    if names:
+        only = names[0]
+        return lambda x: (x[only],)
+    return lambda x: ()
+
+
+def frame_rows(frame: nw.DataFrame[Any], *, strict: bool = True) -> tuple[list[Hashable], Array]:
+    """Columns and float64 rows, C order, shape (n, columns), of a data frame.
+
+    Missing cells become NaN. Cells that are no numbers raise RecordError, or become NaN if not `strict`.
+    """
+    columns: list[Hashable] = list(frame.columns)
+    if not columns:
+        raise RecordError("the frame has no columns", fix="give at least one feature")
+    n = len(frame)
+    schema = frame.schema
+    other = [c for c in frame.columns if not (schema[c].is_numeric() or schema[c] == nw.Boolean)]
+    if not other:
+        return columns, np.ascontiguousarray(utils.dataframe.to_numpy(frame))
+    rows = np.empty((n, len(columns)))
+    for j, column in enumerate(frame.columns):
+        cells = frame[column].to_list()
+        for i, cell in enumerate(cells):
+            try:
+                rows[i, j] = np.nan if cell is None else as_number(cell)
+            except (TypeError, ValueError, OverflowError):
+                if strict:
+                    raise unusable_value(column, cell, row=i) from None
+                rows[i, j] = np.nan
+    return columns, rows
+
+
+def arrange(
+    columns: Sequence[Hashable], rows: Array, names: Sequence[Hashable], index: Mapping[Hashable, int]
+) -> Array:
+    """Rows with their columns in the order of `names`: absent ones 0, unknown ones left out."""
+    if list(columns) == list(names):
+        return rows
+    out = np.zeros((rows.shape[0], len(names)))
+    for j, column in enumerate(columns):
+        at = index.get(column)
+        if at is not None:
+            out[:, at] = rows[:, j]
+    return out

@@ -1,0 +1,318 @@
+"""Every compiled function of the package.
+
+All of them live in one file because numba's on-disk cache notices a change in the file of the function
+that it compiles, not in the files of the functions that this one calls. Rules: float64, C order, no
+fastmath (a replay must give the same bits on another processor), losses as integer codes, numpy and numba
+only. Each has a slow, obvious twin in ``tests/naive.py`` (or ``tests/privacy``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+# ---- shared: losses, link, projection ------------------------------------------------------------------
+
+LOGISTIC = 0
+HINGE = 1
+SQUARED_HINGE = 2
+SQUARE = 3
+
+# A feature beyond this size is refused like infinity: below it no product in any kernel can overflow.
+MAX_ABS = 1e50
+
+_LOG2E = 1.4426950408889634
+_LN2_HI = 6.93147180369123816490e-01
+_LN2_LO = 1.90821492927058770002e-10
+
+
+@njit(cache=True, nogil=True)
+def exp_negative(a: float) -> float:
+    """exp(-a) for a >= 0, within 2 ulp, from +, * and a power of two only.
+
+    libm's exp picks another code path, and sometimes another last bit, on a processor with fused
+    multiply-add. A replay on another machine must not differ, so this one is spelled out.
+    """
+    if a > 708.0:
+        return 0.0
+    k = math.floor(-a * _LOG2E + 0.5)
+    r = (-a - k * _LN2_HI) - k * _LN2_LO
+    p = 1.0
+    for i in range(14, 0, -1):
+        p = 1.0 + p * r / i
+    return math.ldexp(p, int(k))
+
+
+@njit(cache=True, nogil=True)
+def sigmoid(a: float) -> float:
+    """1 / (1 + exp(-a)) without overflow."""
+    if a >= 0.0:
+        return 1.0 / (1.0 + exp_negative(a))
+    e = exp_negative(-a)
+    return e / (1.0 + e)
+
+
+@njit(cache=True, nogil=True)
+def loss_slope(code: int, m: float) -> float:
+    """Derivative of the pair loss with the given code at margin m (a subgradient at the hinge's kink)."""
+    if code == HINGE:
+        return -1.0 if m < 1.0 else 0.0
+    if code == LOGISTIC:
+        return -sigmoid(-m)
+    if code == SQUARED_HINGE:
+        return -2.0 * (1.0 - m) if m < 1.0 else 0.0
+    return -2.0 * (1.0 - m)
+
+
+@njit(cache=True, nogil=True)
+def dot(a: Array, b: Array) -> float:
+    """Inner product in one fixed order: four interleaved sums, which the processor can overlap."""
+    n = a.shape[0]
+    s0 = 0.0
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    m = n - n % 4
+    for i in range(0, m, 4):
+        s0 += a[i] * b[i]
+        s1 += a[i + 1] * b[i + 1]
+        s2 += a[i + 2] * b[i + 2]
+        s3 += a[i + 3] * b[i + 3]
+    for i in range(m, n):
+        s0 += a[i] * b[i]
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, nogil=True)
+def project_ball(w: Array, radius: float) -> None:
+    """Scale w in place onto the l2 ball of the given radius if it lies outside."""
+    norm2 = dot(w, w)
+    if norm2 > radius * radius:
+        scale = radius / math.sqrt(norm2)
+        for i in range(w.shape[0]):
+            w[i] *= scale
+
+
+@njit(cache=True, nogil=True)
+def first_unusable(x: Array) -> int:
+    """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
+    for i in range(x.shape[0]):
+        if not abs(x[i]) <= MAX_ABS:  # also catches NaN
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def uniform(seed: int, counter: int, lane: int) -> float:
+    """Counter-based uniform number in [0, 1) with 53 bits: a hash (SplitMix64) of its three arguments.
+
+    Counter-based, so a learner that is restored at event t continues with the same coins.
+    """
+    z = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * (np.uint64(counter) + np.uint64(1))
+    z ^= np.uint64(0xD1B54A32D192ED03) * (np.uint64(lane) + np.uint64(1))
+    for _ in range(2):
+        z += np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+# ---- OGD -----------------------------------------------------------------------------------------------
+#
+# The whole state of one learner is one float64 array, because numba's dispatch costs more per array
+# argument than a step with nine features. Layout, with room for `cap` features:
+#
+#     [0, HEADER)  scalars; HEADER - 1 is the slot for the sign of the packed record
+#     x[cap]       the packed record: scratch
+#     gradient[cap]: scratch
+#     w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
+#     rows[size][1 + cap]  buffer: sign, then features
+#
+# Counters are exact up to 2**53 as floats.
+
+D = 0  # features in use
+CAP = 1
+RECORDS = 2  # records learned, t
+SIZE = 3  # capacity of the buffer
+POLICY = 4  # FIFO, RESERVOIR, RESERVOIR_REPLACE
+FILLED = 5  # rows in use
+NEXT = 6  # FIFO: row that is overwritten next
+LOSS = 7
+RATE = 8  # > 0: eta_j = RATE / sqrt(j); 0: the self-tuned schedule
+RADIUS = 9
+L2 = 10
+AVERAGE = 11
+GRADIENTS = 12  # running sum of squared gradient norms
+ETAS = 13  # running sum of step sizes
+SEED = 14
+SIGN = 15
+HEADER = 16
+
+FIFO = 0
+RESERVOIR = 1
+RESERVOIR_REPLACE = 2
+
+
+@njit(cache=True, nogil=True)
+def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int) -> None:
+    at = HEADER + 5 * cap + row * (1 + cap)
+    s[at] = y
+    for i in range(x.shape[0]):
+        s[at + 1 + i] = x[i]
+
+
+@njit(cache=True, nogil=True)
+def _ogd_buffer(s: Array, x: Array, y: float, cap: int) -> None:
+    """Let record t = s[RECORDS] (counted from 1) into the buffer as its policy says."""
+    size = int(s[SIZE])
+    policy = int(s[POLICY])
+    if policy == FIFO:
+        row = int(s[NEXT])
+        _ogd_store(s, x, y, row, cap)
+        s[NEXT] = 0.0 if row + 1 == size else row + 1.0
+        if s[FILLED] < size:
+            s[FILLED] += 1.0
+        return
+    t = int(s[RECORDS])
+    seed = int(s[SEED])
+    if policy == RESERVOIR:
+        if t <= size:
+            _ogd_store(s, x, y, t - 1, cap)
+            s[FILLED] = float(t)
+        else:
+            row = int(uniform(seed, t, 0) * t)
+            if row < size:
+                _ogd_store(s, x, y, row, cap)
+        return
+    for row in range(size):
+        if uniform(seed, t, row) * t < 1.0:
+            _ogd_store(s, x, y, row, cap)
+    s[FILLED] = float(size)
+
+
+@njit(cache=True, nogil=True)
+def _ogd_step(s: Array, x: Array, y: float) -> None:
+    """One record: step on the pairs with the buffer, then into the buffer."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    filled = int(s[FILLED])
+    s[RECORDS] += 1.0
+    if filled > 0:
+        code = int(s[LOSS])
+        l2 = s[L2]
+        at = HEADER + cap
+        g = s[at : at + d]
+        at += cap
+        w = s[at : at + d]
+        at += cap
+        previous = s[at : at + d]
+        at += cap
+        averaged = s[at : at + d]
+        at += cap
+        for i in range(d):
+            g[i] = l2 * w[i]
+        score = dot(w, x)
+        total = 0.0
+        for _r in range(filled):
+            label = s[at]
+            if label != y:
+                row = s[at + 1 : at + 1 + d]
+                c = y - label
+                k = c * loss_slope(code, c * (score - dot(w, row))) / filled
+                if k != 0.0:
+                    total += k
+                    for i in range(d):
+                        g[i] -= k * row[i]
+            at += 1 + cap
+        if total != 0.0:
+            for i in range(d):
+                g[i] += total * x[i]
+        rate = s[RATE]
+        if rate > 0.0:
+            eta = rate / math.sqrt(s[RECORDS] - 1.0)
+        else:
+            s[GRADIENTS] += dot(g, g)
+            eta = s[RADIUS] / math.sqrt(s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
+        s[ETAS] += eta
+        if s[ETAS] > 0.0:
+            share = eta / s[ETAS]
+            for i in range(d):
+                averaged[i] += share * (previous[i] - averaged[i])
+        for i in range(d):
+            previous[i] = w[i]
+            w[i] -= eta * g[i]
+        project_ball(w, s[RADIUS])
+    _ogd_buffer(s, x, y, cap)
+
+
+@njit(cache=True, nogil=True)
+def ogd_learn(s: Array) -> int:
+    """Learn the packed record. Returns 0, or 1 + the column that is unusable: then nothing has changed."""
+    d = int(s[D])
+    x = s[HEADER : HEADER + d]
+    bad = first_unusable(x)
+    if bad >= 0:
+        return bad + 1
+    _ogd_step(s, x, s[SIGN])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def ogd_learn_many(s: Array, rows: Array, signs: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
+    d = int(s[D])
+    for r in range(rows.shape[0]):
+        bad = first_unusable(rows[r])
+        if bad >= 0:
+            return r * d + bad + 1
+    for r in range(rows.shape[0]):
+        _ogd_step(s, rows[r], signs[r])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def ogd_score(s: Array) -> float:
+    """Score of the packed record under the published weights; NaN if a value is unusable."""
+    d = int(s[D])
+    x = s[HEADER : HEADER + d]
+    if first_unusable(x) >= 0:
+        return math.nan
+    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
+    return float(dot(s[at : at + d], x))
+
+
+@njit(cache=True, nogil=True)
+def ogd_proba(s: Array) -> float:
+    """Sigmoid of the score of the packed record; NaN if a value is unusable."""
+    score = ogd_score(s)
+    if score != score:
+        return math.nan
+    return float(sigmoid(score))
+
+
+@njit(cache=True, nogil=True)
+def score_many(w: Array, rows: Array, out: Array) -> int:
+    """Scores of (n, d) rows. Returns 0, or 1 + the flat index of the first unusable value."""
+    for r in range(rows.shape[0]):
+        bad = first_unusable(rows[r])
+        if bad >= 0:
+            return r * rows.shape[1] + bad + 1
+        out[r] = dot(w, rows[r])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def sigmoid_many(scores: Array, out: Array) -> None:
+    """Element-wise sigmoid: the same bits as one at a time."""
+    for r in range(scores.shape[0]):
+        out[r] = sigmoid(scores[r])
+
+
+# ---- FTRL ----------------------------------------------------------------------------------------------
