@@ -1,0 +1,60 @@
+# Needs Python 3.11 or newer and make. The first run of anything fetches what it needs into .venv (and, for the
+# tests with a real broker, into .cache); later runs work without a network.
+#
+#   make demo     run the demonstration                make test     run every test that this machine can run
+#   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
+#   make lint     ruff and mypy                        make clean    remove what make made
+
+# make demo ARGS="--json", make test ARGS="tests/unit -x"
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test bench utility lint format clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+env: $(STAMP)
+
+# PYTHON=/path/to/python chooses the interpreter; otherwise the first that is new enough and really runs.
+$(STAMP): pyproject.toml constraints.txt
+	@set -e; \
+	for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then echo "Python 3.11 or newer is needed; make PYTHON=/path/to/python chooses one" >&2; exit 2; fi; \
+	"$$found" -m venv $(VENV) || { echo "The venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^pip==' constraints.txt)"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[demo]' --group test
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/streampair demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/learners.py
+	$(BIN)/python benchmarks/lane.py
+	$(BIN)/python benchmarks/worker.py
+
+utility: $(STAMP)
+	$(BIN)/python benchmarks/utility.py $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
