@@ -3,6 +3,7 @@
     StreampairError
     |-- ConfigError       the configuration or a constructor argument is wrong (also a ValueError)
     |-- RecordError       one event cannot be used (also a ValueError); `stage` says where it failed
+    |-- LaneStopped       a lane stopped itself: a bad event under on_bad="fail", or too many bad events
     |-- PrivacyError      a guarantee cannot be given as asked
     |-- SnapshotError     saved state cannot be read, or belongs to something else
     |-- StoreError        the state store cannot be read or written
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigError",
+    "LaneStopped",
     "PrivacyError",
     "RecordError",
     "SnapshotError",
@@ -61,9 +63,7 @@ class StreampairError(Exception):
         return (_rebuild, (type(self), self.problem, self.fix, self.__dict__.copy()))
 
 
-def _rebuild(
-    cls: type[StreampairError], problem: str, fix: str, state: dict[str, object]
-) -> StreampairError:
+def _rebuild(cls: type[StreampairError], problem: str, fix: str, state: dict[str, object]) -> StreampairError:
     error = cls(problem, fix=fix)
     error.__dict__.update(state)
     return error
@@ -84,6 +84,10 @@ class RecordError(StreampairError, ValueError):
     ) -> None:
         super().__init__(problem, fix=fix, retriable=retriable)
         self.stage = stage
+
+
+class LaneStopped(StreampairError):
+    """A lane stopped itself: a bad event under `on_bad="fail"`, or too many bad events."""
 
 
 class PrivacyError(StreampairError):

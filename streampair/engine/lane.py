@@ -1,0 +1,762 @@
+"""One input partition: score each event, then learn from it, and be able to start again from any snapshot.
+
+A lane is a pure state machine. It reads no clock, no network and no global random state: the same snapshot
+and the same records give the same outputs and the same next snapshot, bit for bit (a private learner draws
+fresh noise after a restore; everything else about it is the same). DESIGN.md 2 and 5.
+
+What holds for every record, whatever is in it:
+
+- it gives exactly one `Scored`, so that counts never depend on content (PRIVACY.md 9.7);
+- it is scored before it is learned;
+- if anything about it fails, the model is as it was before it, a dead letter says why, and the batch goes on;
+- with a private learner it takes exactly one slot: learned, or a null step (PRIVACY.md 3.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from streampair import __version__
+from streampair.engine._stack import Stack
+from streampair.engine.envelope import check_key, is_signed, pack, unpack
+from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
+from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+
+__all__ = [
+    "Breaker",
+    "DeadLetter",
+    "Event",
+    "Lane",
+    "LaneGauges",
+    "LaneOutput",
+    "Record",
+    "RegretConfig",
+    "Scored",
+]
+
+# msgspec structs, not dataclasses: three of them are made for every event, and they are five times cheaper.
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One raw event of a partition.
+
+    Attributes
+    ----------
+    offset
+        Its position; grows along a partition, gaps allowed.
+    value
+        The bytes, or None for a tombstone.
+    key
+        The key bytes.
+    timestamp
+        Milliseconds since the epoch, as the source says; carried, never used.
+    """
+
+    offset: int
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = 0
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One decoded event.
+
+    Attributes
+    ----------
+    x
+        Feature name to value. The lane and its learner may keep a reference: do not change it afterwards.
+    y
+        The label, or None if it has none: the event is scored and not learned.
+    id
+        The user's name for it, passed on to the output.
+    """
+
+    x: dict[str, Any]
+    y: object | None
+    id: str | None = None
+
+
+class Scored(msgspec.Struct, frozen=True, gc=False):
+    """What became of one record; exactly one for each.
+
+    Attributes
+    ----------
+    offset, key
+        Of the record.
+    id
+        Of the event; None if it could not be decoded.
+    score
+        Given before learning; None for a dead letter.
+    outcome
+        `"learned"`, `"scored"` (no label, or past the horizon of a private learner), `"dead_letter"`.
+    """
+
+    offset: int
+    key: bytes | None
+    id: str | None
+    score: float | None
+    outcome: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """A record that could not be used, with its original bytes.
+
+    Attributes
+    ----------
+    offset, key, value, timestamp
+        Of the record.
+    stage
+        Where it failed: `"decode"`, `"features"`, `"label"` or `"learn"`.
+    error
+        What was wrong and what to do, in one line.
+    """
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    stage: str
+    error: str
+
+
+@dataclasses.dataclass(slots=True)
+class LaneOutput:
+    """What one batch gave: to be written together with the snapshot, or not at all.
+
+    Attributes
+    ----------
+    scores
+        One for each record that was not ignored, in order.
+    dead_letters
+        Under `on_bad="dlq"`.
+    next_offset
+        The first offset that this lane has not seen; None before the first record.
+    """
+
+    scores: list[Scored]
+    dead_letters: list[DeadLetter]
+    next_offset: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Breaker:
+    """Stop the lane when so many events are bad that the schema must have broken.
+
+    Parameters
+    ----------
+    window
+        Number of latest records that are looked at.
+    share
+        It trips when `share * window` of them are dead letters. A stream that is bad from its first record
+        trips after that many.
+    """
+
+    window: int = 1000
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or not 0.0 < self.share <= 1.0:
+            raise ConfigError(
+                f"Breaker(window={self.window}, share={self.share}) can never be right",
+                fix="give a window of at least 1 record and a share in (0, 1]",
+            )
+
+    @property
+    def limit(self) -> int:
+        """Number of dead letters in the window that trips it."""
+        return max(1, math.ceil(self.share * self.window))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegretConfig:
+    """How the regret is estimated; see `streampair.evaluation.PairRegret`.
+
+    Parameters
+    ----------
+    loss
+        Pair loss; None takes the learner's, or the hinge for an estimator that has none.
+    radius
+        Of the ball of comparators; None takes the learner's, or 1.
+    pairs, exact, seed
+        As in `PairRegret`.
+    """
+
+    loss: Any = None
+    radius: float | None = None
+    pairs: int = 1024
+    exact: int = 64
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneGauges:
+    """The numbers of a lane for telemetry; functions of raw data, except `privacy` (PRIVACY.md 7).
+
+    Attributes
+    ----------
+    events
+        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"ignored"` (seen before).
+    dead_letters
+        By stage: `"decode"`, `"features"`, `"label"`, `"learn"`.
+    auc
+        Of the scores given before learning, over the latest labelled events; NaN until both labels were seen.
+    regret
+        The latest estimate, or None. Its `n` says how many events it covers.
+    weight_norm
+        L2 norm of the learner's weights; None if it has no table of weights.
+    buffer_records
+        Records in the learner's buffer; None if it has none.
+    null_slots
+        Null steps of a private learner; None otherwise.
+    state_bytes
+        Size of the last snapshot made or restored; None before the first.
+    next_offset
+        As in `LaneOutput`.
+    privacy
+        The report of a private learner, as `Lane.privacy`.
+    """
+
+    events: dict[str, int]
+    dead_letters: dict[str, int]
+    auc: float
+    regret: RegretEstimate | None
+    weight_norm: float | None
+    buffer_records: int | None
+    null_slots: int | None
+    state_bytes: int | None
+    next_offset: int | None
+    privacy: Any
+
+
+_OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
+_STAGES: Final = ("decode", "features", "label", "learn")
+
+
+class Lane:
+    """One learner on one partition.
+
+    Parameters
+    ----------
+    learner
+        An estimator of streampair or River, or a River pipeline that ends in one. The lane owns it from here.
+    decode
+        From a record to an event. Raises `RecordError` for a record that it cannot read; any other exception
+        is taken as one of stage `"decode"`. With a private learner it must be a function of the record alone.
+    app, topic, partition
+        What the lane is; a snapshot is refused by any other.
+    name
+        Name of the learner in outputs and metrics; None takes its class.
+    positive
+        The label that ranks high.
+    on_bad
+        `"dlq"`: give a dead letter; `"skip"`: only count; `"fail"`: stop the lane.
+    breaker
+        Stop when too many events are bad. `"auto"` takes `Breaker()`, and none for a private learner: to
+        stop because of content is a function of content, so a private lane with a breaker, or with
+        `on_bad="fail"`, says in its report that the guarantee is void.
+    regret
+        How to estimate the regret; None: not at all.
+    auc_window
+        Number of latest labelled events in the AUC.
+    allow_pickle
+        Allow pickle for steps that are not ours; needs `signing_key`.
+    signing_key
+        At least 16 bytes. Snapshots then carry a keyed signature, and only such are restored.
+    fingerprint
+        Of the configuration; a snapshot with another one is refused.
+    trust_preprocessing
+        Accept steps that learn from the stream in front of a private learner; its report then says void.
+    snapshots
+        False for a lane that will never be saved; then foreign steps need no pickle.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot score, copy or save itself as asked.
+    PrivacyError
+        If the pipeline breaks the guarantee of its private learner.
+
+    Examples
+    --------
+    >>> from river import linear_model
+    >>> from streampair.engine import Event, Lane, Record
+    >>> def decode(record):
+    ...     amount, label = record.value.split(b",")
+    ...     return Event({"amount": float(amount)}, label == b"fraud")
+    >>> lane = Lane(linear_model.LogisticRegression(), decode, app="demo", topic="events", partition=0,
+    ...             snapshots=False)
+    >>> output = lane.process([Record(0, b"0.9,fraud"), Record(1, b"0.1,fine"), Record(2, b"oops")])
+    >>> [scored.outcome for scored in output.scores]
+    ['learned', 'learned', 'dead_letter']
+    >>> output.dead_letters[0].stage, output.next_offset
+    ('decode', 3)
+    """
+
+    def __init__(
+        self,
+        learner: Any,
+        decode: Callable[[Record], Event],
+        *,
+        app: str,
+        topic: str,
+        partition: int,
+        name: str | None = None,
+        positive: object = True,
+        on_bad: Literal["dlq", "skip", "fail"] = "dlq",
+        breaker: Breaker | Literal["auto"] | None = "auto",
+        regret: RegretConfig | None = None,
+        auc_window: int = 1000,
+        allow_pickle: bool = False,
+        signing_key: bytes | None = None,
+        fingerprint: str = "",
+        trust_preprocessing: bool = False,
+        snapshots: bool = True,
+    ) -> None:
+        if on_bad not in ("dlq", "skip", "fail"):
+            raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
+        self.app = app
+        self.topic = topic
+        self.partition = partition
+        self.positive = positive
+        self.on_bad = on_bad
+        self.fingerprint = fingerprint
+        self._decode = decode
+        self._stack = Stack(learner, positive=positive, trust_preprocessing=trust_preprocessing)
+        self.name = type(self._stack.learner).__name__ if name is None else name
+        own_positive = getattr(self._stack.learner, "positive", positive)
+        if own_positive != positive:
+            raise ConfigError(
+                f"the lane ranks {positive!r} high, its learner {own_positive!r}",
+                fix="give both the same positive=",
+            )
+        self._signing_key = signing_key
+        self._allow_pickle = allow_pickle
+        self._snapshots = snapshots
+        self._check_saving()
+        self._breaker = (None if self._stack.private else Breaker()) if breaker == "auto" else breaker
+        self._void = self._why_void()
+        for reason in self._void:
+            warnings.warn(
+                f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
+            )
+        self._auc = RollingAUC(auc_window)
+        self._regret = None if regret is None else self._make_regret(regret)
+        self._estimate: RegretEstimate | None = None
+        self.next_offset: int | None = None
+        self._events = dict.fromkeys(_OUTCOMES, 0)
+        self._stages = dict.fromkeys(_STAGES, 0)
+        self._bad: deque[int] = deque()  # positions, in records seen, of the dead letters in the window
+        self._seen = 0
+        self._state_bytes: int | None = None
+        self._used = False
+        self._torn = False
+
+    @property
+    def learner(self) -> Any:
+        """The last step of the model, to look at; another object after a roll-back of a foreign one."""
+        return self._stack.learner
+
+    @property
+    def model(self) -> Any:
+        """The whole model."""
+        return self._stack.model
+
+    @property
+    def private(self) -> bool:
+        """Whether the learner keeps a privacy ledger."""
+        return self._stack.private
+
+    @property
+    def privacy(self) -> Any:
+        """The learner's privacy report, void where the lane breaks what it promises; None if not private."""
+        if not self._stack.private:
+            return None
+        report = self._stack.learner.privacy
+        if report is None or not self._void:
+            return report
+        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(self._void)})")
+
+    # Learning
+
+    def process(self, records: Sequence[Record]) -> LaneOutput:
+        """Score each record, then learn from it.
+
+        Parameters
+        ----------
+        records
+            In the order of the partition. A record with an offset below `next_offset` was learned before: it
+            is counted as `"ignored"` and gives nothing.
+
+        Returns
+        -------
+        LaneOutput
+
+        Raises
+        ------
+        LaneStopped
+            Under `on_bad="fail"`, and when the breaker trips. The batch then gave nothing: write nothing, and
+            start again from the last snapshot with a new lane.
+        """
+        if self._torn:
+            raise LaneStopped(
+                "the lane stopped in the middle of an earlier batch",
+                fix="make a new lane and restore the last snapshot",
+            )
+        self._torn = self._used = True
+        output = self._process(records)
+        self._torn = False
+        return output
+
+    def _process(self, records: Sequence[Record]) -> LaneOutput:
+        # The loop of the whole product: everything it touches is a local name, and what can wait until
+        # the end of the batch waits.
+        stack, regret, positive, decode = self._stack, self._regret, self.positive, self._decode
+        transform, score_one, learn_one = stack.transform, stack.score, stack.learn
+        learn_null, direct, fragile = stack.learn_null, stack.direct, stack.fragile
+        slots = math.inf if learn_null is None else self._slots_left()
+        expected = -1 if self.next_offset is None else self.next_offset
+        seen = 0 if regret is None else regret.seen
+        hit = -1 if regret is None else regret.next_hit
+        scores: list[Scored] = []
+        dead: list[DeadLetter] = []
+        labels: list[bool] = []
+        given: list[float] = []
+        good: list[tuple[Any, Any]] = []
+        saved = stack.checkpoint() if fragile else {}
+        emit = scores.append
+        ignored = 0
+        position = self._seen
+
+        for record in records:
+            offset = record.offset
+            if offset < expected:
+                ignored += 1
+                continue
+            expected = offset + 1
+            position += 1
+            event_id = None
+            stage = "decode"
+            try:
+                event = decode(record)
+                event_id = event.id
+                x = event.x
+                y = event.y
+                stage = "features"
+                if fragile:
+                    _refuse_nan(x)
+                z = x if transform is None else transform(x)
+                score = score_one(z)
+                if y is None:
+                    if learn_null is not None:
+                        learn_null()
+                        slots -= 1
+                    emit(Scored(offset, record.key, event_id, score, "scored"))
+                    continue
+                label = y == positive
+                if seen == hit:
+                    sample = regret.prepare(z, label, score, score_one)  # type: ignore[union-attr]
+                stage = "learn"
+                if direct:
+                    learn_one(z, y)
+                else:
+                    if not stack.learn_through(x, y) and learn_null is not None:
+                        learn_null()
+                if fragile:
+                    good.append((x, y))
+            except Exception as error:
+                if not self._is_bad_event(error, stage):
+                    raise
+                if fragile and stage != "decode":
+                    stack.rollback(saved, good)
+                    transform, score_one, learn_one = stack.transform, stack.score, stack.learn
+                    good.clear()
+                    saved = stack.checkpoint()
+                if learn_null is not None:
+                    learn_null()
+                    slots -= 1
+                emit(Scored(offset, record.key, event_id, None, "dead_letter"))
+                self._bury(record, error, stage, position, dead)
+                continue
+            if seen == hit:
+                hit = regret.commit(sample)  # type: ignore[union-attr]
+            seen += 1
+            emit(Scored(offset, record.key, event_id, score, "learned" if slots > 0 else "scored"))
+            slots -= 1
+            labels.append(label)
+            given.append(score)
+
+        self._seen = position
+        if expected >= 0:
+            self.next_offset = expected
+        if regret is not None:
+            regret.seen = seen
+        self._auc.extend(labels, given)
+        counts = self._events
+        counts["ignored"] += ignored
+        for scored in scores:
+            counts[scored.outcome] += 1
+        return LaneOutput(scores, dead, self.next_offset)
+
+    def _slots_left(self) -> float:
+        report = self._stack.learner.privacy
+        left = None if report is None else report.horizon_left
+        return math.inf if left is None else left
+
+    def _is_bad_event(self, error: Exception, stage: str) -> bool:
+        """Whether this is about the event; everything else is about us, and must be heard."""
+        if isinstance(error, MemoryError | PrivacyError):
+            return False
+        return isinstance(error, RecordError) or stage == "decode" or self._stack.foreign
+
+    def _bury(
+        self, record: Record, error: Exception, stage: str, position: int, dead: list[DeadLetter]
+    ) -> None:
+        if isinstance(error, RecordError):
+            stage, text = error.stage, str(error)
+        else:
+            text = f"{type(error).__name__}: {error}"
+        self._stages[stage] = self._stages.get(stage, 0) + 1
+        where = f"{self.topic}[{self.partition}] offset {record.offset}"
+        if self.on_bad == "fail":
+            raise LaneStopped(
+                f"{where} cannot be used ({stage}: {text})",
+                fix="repair the producer, or use on_bad='dlq' to set such events aside",
+            ) from error
+        if self.on_bad == "dlq":
+            dead.append(DeadLetter(record.offset, record.key, record.value, record.timestamp, stage, text))
+        breaker = self._breaker
+        if breaker is None:
+            return
+        bad = self._bad
+        bad.append(position)
+        while bad[0] <= position - breaker.window:
+            bad.popleft()
+        if len(bad) >= breaker.limit:
+            raise LaneStopped(
+                f"{len(bad)} of the last {min(position, breaker.window)} records of {self.topic}"
+                f"[{self.partition}] are bad, the last at offset {record.offset} ({stage}: {text})",
+                fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
+                "To go on over bad records, raise the breaker's share or turn it off",
+            ) from error
+
+    # Telemetry
+
+    def gauges(self, *, solve: bool | None = None) -> LaneGauges:
+        """The lane's numbers.
+
+        Parameters
+        ----------
+        solve
+            Whether to estimate the regret anew, which costs milliseconds. None: when the stream has grown
+            enough that the cost does not show (by counts, not by time); True: now; False: the last one.
+
+        Returns
+        -------
+        LaneGauges
+        """
+        learner = self._stack.learner
+        return LaneGauges(
+            events=dict(self._events),
+            dead_letters=dict(self._stages),
+            auc=self._auc.get(),
+            regret=self.regret(solve=solve),
+            weight_norm=_weight_norm(learner),
+            buffer_records=_buffer_records(learner),
+            null_slots=getattr(learner, "null_slots", None) if self._stack.private else None,
+            state_bytes=self._state_bytes,
+            next_offset=self.next_offset,
+            privacy=self.privacy,
+        )
+
+    def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
+        """The regret up to now; None without `regret=`, or before the second labelled event."""
+        regret = self._regret
+        if regret is None:
+            return None
+        if solve or (solve is None and regret.due):
+            self._estimate = regret.estimate(_design_many(self._stack.learner))
+        return self._estimate
+
+    def _make_regret(self, config: RegretConfig) -> PairRegret:
+        learner = self._stack.learner
+        loss = config.loss if config.loss is not None else getattr(learner, "pair_loss", None)
+        radius = config.radius
+        if radius is None:
+            radius = getattr(learner, "comparator_radius", 1.0)
+        return PairRegret(loss, radius, pairs=config.pairs, exact=config.exact, seed=config.seed)
+
+    # Saving
+
+    def snapshot(self, *, clean: bool = False) -> bytes:
+        """Everything needed to go on from here.
+
+        Parameters
+        ----------
+        clean
+            Whether the process is about to stop, with nothing processed after this snapshot.
+
+        Returns
+        -------
+        bytes
+            See `streampair.engine.envelope`. As sensitive as the data.
+
+        Raises
+        ------
+        SnapshotError
+            If the lane stopped in the middle of a batch, or was made with `snapshots=False`.
+        """
+        if self._torn:
+            raise SnapshotError(
+                "the lane stopped in the middle of a batch: its state belongs to no offset",
+                fix="make a new lane and restore the last snapshot",
+            )
+        if not self._snapshots:
+            raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
+        body: dict[str, object] = {
+            "writer": __version__,
+            "app": self.app,
+            "topic": self.topic,
+            "partition": self.partition,
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "next_offset": self.next_offset,
+            "clean": clean,
+            "steps": self._stack.save(),
+            "auc": self._auc.to_state(),
+            "regret": None if self._regret is None else self._regret.to_state(),
+            "events": dict(self._events),
+            "stages": dict(self._stages),
+            "seen": self._seen,
+            "bad": list(self._bad),
+        }
+        data = pack(body, signing_key=self._signing_key)
+        self._state_bytes = len(data)
+        return data
+
+    def restore(self, data: bytes) -> None:
+        """Go on from a snapshot. Only on a lane that has processed nothing.
+
+        Parameters
+        ----------
+        data
+            What `snapshot` returned.
+
+        Raises
+        ------
+        SnapshotError
+            If it is damaged, was written by another format version, belongs to another app, topic,
+            partition, model or configuration, or holds a pickle that no signature vouches for. The lane is then unusable.
+        """
+        if self._used:
+            raise SnapshotError(
+                "this lane has already processed events",
+                fix="restore into a new lane, before the first batch",
+            )
+        self._used = self._torn = True
+        body = unpack(data, signing_key=self._signing_key)
+        self._check_identity(body)
+        verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
+        try:
+            self._stack.load(body["steps"], verified=verified)
+            self._auc.load_state(body["auc"])
+            if self._regret is not None and body["regret"] is not None:
+                self._regret.load_state(body["regret"])
+            self.next_offset = body["next_offset"]
+            self._events |= body["events"]
+            self._stages |= body["stages"]
+            self._seen = body["seen"]
+            self._bad = deque(body["bad"])
+            clean = bool(body["clean"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SnapshotError(
+                f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
+                fix="restore with the release that wrote it",
+            ) from error
+        if self._stack.private:
+            self._stack.learner.mark_restarted(clean=clean)
+        self._state_bytes = len(data)
+        self._torn = False
+
+    def _check_identity(self, body: Mapping[str, Any]) -> None:
+        lane = (self.app, self.topic, self.partition)
+        saved = (body.get("app"), body.get("topic"), body.get("partition"))
+        if saved != lane:
+            raise SnapshotError(
+                "the snapshot belongs to app {!r}, topic {!r}, partition {!r}; this lane is app {!r}, "
+                "topic {!r}, partition {!r}".format(*saved, *lane),
+                fix="point the store at this lane's own directory",
+            )
+        if body.get("fingerprint") != self.fingerprint:
+            raise SnapshotError(
+                "the configuration changed since the snapshot was written "
+                f"(fingerprint {body.get('fingerprint')!r}, now {self.fingerprint!r})",
+                fix="put the old learner and input settings back, or give the new configuration another app "
+                "name, which starts from the beginning",
+            )
+
+    def _check_saving(self) -> None:
+        if self._signing_key is not None:
+            check_key(self._signing_key)
+        if not self._snapshots or not self._stack.pickled:
+            return
+        steps = ", ".join(self._stack.pickled)
+        if not self._allow_pickle:
+            raise ConfigError(
+                f"only pickle can save {steps}, and allow_pickle is off",
+                fix="set allow_pickle = true and give a signing key; streampair's own learners need neither",
+            )
+        if self._signing_key is None:
+            raise ConfigError(
+                f"only pickle can save {steps}, and there is no key to sign it with",
+                fix="give a signing key of at least 16 bytes, from a file or the environment",
+            )
+        self._stack.check_pickle()
+
+    def _why_void(self) -> list[str]:
+        if not self._stack.private:
+            return []
+        reasons = [] if self._stack.untrusted is None else [self._stack.untrusted]
+        if self._breaker is not None:
+            reasons.append("a breaker stops the lane because of what events contain")
+        if self.on_bad == "fail":
+            reasons.append("on_bad='fail' stops the lane because of what an event contains")
+        return reasons
+
+
+def _refuse_nan(x: Mapping[str, Any]) -> None:
+    """A foreign model would take it in, and give NaN for ever after."""
+    for name, value in x.items():
+        if type(value) is float and not math.isfinite(value):
+            raise RecordError(
+                f"the feature {name!r} is {value}",
+                fix="send a finite number, or leave the feature out",
+            )
+
+
+def _weight_norm(learner: Any) -> float | None:
+    weights = getattr(learner, "weights", None)
+    if not isinstance(weights, Mapping):
+        return None
+    try:
+        return math.sqrt(math.fsum(float(value) ** 2 for value in weights.values()))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _buffer_records(learner: Any) -> int | None:
+    for name in ("buffer_records", "n_buffered"):
+        value = getattr(learner, name, None)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def _design_many(learner: Any) -> Callable[[list[dict[str, Any]]], Any] | None:
+    return getattr(learner, "design_many", None)
