@@ -34,19 +34,32 @@ _LN2_LO = 1.90821492927058770002e-10
 
 @njit(cache=True, nogil=True)
 def exp_negative(a: float) -> float:
-    """exp(-a) for a >= 0, within 2 ulp, from +, * and a power of two only.
+    """exp(-a) for a >= 0, within 1 ulp (0 where that is below the normal range), from + - * / only.
 
     libm's exp picks another code path, and sometimes another last bit, on a processor with fused
-    multiply-add. A replay on another machine must not differ, so this one is spelled out.
+    multiply-add. A replay on another machine must not differ, so this one is spelled out, as in fdlibm:
+    ``exp(r) = 1 + 2 r / (R(r) - r)`` on ``|r| <= ln(2) / 2``.
     """
-    if a > 708.0:
-        return 0.0
-    k = math.floor(-a * _LOG2E + 0.5)
-    r = (-a - k * _LN2_HI) - k * _LN2_LO
-    p = 1.0
-    for i in range(14, 0, -1):
-        p = 1.0 + p * r / i
-    return math.ldexp(p, int(k))
+    if not a < 708.0:
+        return 0.0 if a >= 708.0 else math.nan
+    k = math.floor(0.5 - a * _LOG2E)
+    high = -a - k * _LN2_HI
+    low = k * _LN2_LO
+    r = high - low
+    t = r * r
+    c = r - t * (
+        1.66666666666666019037e-01
+        + t
+        * (
+            -2.77777777770155933842e-03
+            + t
+            * (
+                6.61375632143793436117e-05
+                + t * (-1.65339022054652515390e-06 + t * 4.13813679705723846039e-08)
+            )
+        )
+    )
+    return math.ldexp(1.0 - ((low - (r * c) / (2.0 - c)) - high), int(k))
 
 
 @njit(cache=True, nogil=True)
@@ -129,7 +142,7 @@ def uniform(seed: int, counter: int, lane: int) -> float:
 # The whole state of one learner is one float64 array, because numba's dispatch costs more per array
 # argument than a step with nine features. Layout, with room for `cap` features:
 #
-#     [0, HEADER)  scalars; HEADER - 1 is the slot for the sign of the packed record
+#     [0, HEADER)  scalars
 #     x[cap]       the packed record: scratch
 #     gradient[cap]: scratch
 #     w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
@@ -152,7 +165,6 @@ AVERAGE = 11
 GRADIENTS = 12  # running sum of squared gradient norms
 ETAS = 13  # running sum of step sizes
 SEED = 14
-SIGN = 15
 HEADER = 16
 
 FIFO = 0
@@ -253,14 +265,14 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def ogd_learn(s: Array) -> int:
-    """Learn the packed record. Returns 0, or 1 + the column that is unusable: then nothing has changed."""
+def ogd_learn(s: Array, y: float) -> int:
+    """Learn the packed record with sign y. Returns 0, or 1 + the column that is unusable: then nothing has changed."""
     d = int(s[D])
     x = s[HEADER : HEADER + d]
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
-    _ogd_step(s, x, s[SIGN])
+    _ogd_step(s, x, y)
     return 0
 
 
@@ -303,7 +315,8 @@ def score_many(w: Array, rows: Array, out: Array) -> int:
     for r in range(rows.shape[0]):
         bad = first_unusable(rows[r])
         if bad >= 0:
-            return r * rows.shape[1] + bad + 1
+            bad += r * rows.shape[1]
+            return bad + 1
         out[r] = dot(w, rows[r])
     return 0
 
@@ -316,3 +329,219 @@ def sigmoid_many(scores: Array, out: Array) -> None:
 
 
 # ---- FTRL ----------------------------------------------------------------------------------------------
+#
+# Noise, preparation of records, and the steps of PairFTRL (PRIVACY.md 4.3, 4.4, 7). Twins: tests/privacy/naive_ftrl.py.
+
+
+@njit(cache=True, nogil=True)
+def normals_from_bits(words: NDArray[np.uint64], out: Array) -> None:
+    """Independent standard normals from uniform bits: three 64-bit words give two of them (Box & Muller 1958).
+
+    96 bits each for radius and angle. The radius is exact in relative terms at both ends (the complement
+    of a uniform near 1 is taken in integers), the angle in every octant, so the tails reach 11.5 and the
+    centre has no gap that a double could show.
+    """
+    two32 = 4294967296.0
+    low = np.uint64(0xFFFFFFFF)
+    for k in range(out.shape[0] // 2):
+        a = words[3 * k]
+        b = words[3 * k + 1]
+        c = words[3 * k + 2]
+        tail = b >> np.uint64(32)
+        if a >> np.uint64(63) == np.uint64(0):
+            radius = math.sqrt(-2.0 * math.log((np.float64(a) * two32 + np.float64(tail) + 0.5) * 2.0**-96))
+        else:
+            rest = np.float64(~a) * two32 + np.float64(low - tail) + 0.5
+            radius = math.sqrt(-2.0 * math.log1p(-rest * 2.0**-96))
+        octant = c >> np.uint64(61)
+        part = np.float64(c & np.uint64(0x1FFFFFFFFFFFFFFF)) * two32 + np.float64(b & low) + 0.5
+        angle = part * 2.0**-93 * (0.25 * math.pi)
+        first = radius * math.cos(angle)
+        second = radius * math.sin(angle)
+        if octant & np.uint64(4):
+            first, second = second, first
+        out[2 * k] = -first if octant & np.uint64(2) else first
+        out[2 * k + 1] = -second if octant & np.uint64(1) else second
+
+
+@njit(cache=True, nogil=True)
+def blt_noise(omega: Array, theta: Array, memory: Array, sigma: float, z: Array) -> None:
+    """Replace the rows of z by those of sigma C^-1 z for a BLT, and advance its memory (h, d).
+
+    From C n = z: `n_t = z_t - sum_j omega_j M_j`, then `M_j <- theta_j M_j + n_t`.
+    """
+    for t in range(z.shape[0]):
+        for i in range(z.shape[1]):
+            value = z[t, i]
+            for j in range(omega.shape[0]):
+                value -= omega[j] * memory[j, i]
+            for j in range(omega.shape[0]):
+                memory[j, i] = theta[j] * memory[j, i] + value
+            z[t, i] = sigma * value
+
+
+@njit(cache=True, nogil=True)
+def toeplitz_noise(inverse: Array, history: Array, start: int, sigma: float, out: Array) -> None:
+    """Rows `start, start + 1, ...` of sigma C^-1 z, with all z so far in `history` and C^-1 by its column."""
+    d = out.shape[1]
+    for r in range(out.shape[0]):
+        t = start + r
+        row = out[r]
+        for i in range(d):
+            row[i] = 0.0
+        for k in range(t + 1):
+            weight = inverse[t - k]
+            past = history[k]
+            for i in range(d):
+                row[i] += weight * past[i]
+        for i in range(d):
+            row[i] *= sigma
+
+
+@njit(cache=True, nogil=True)
+def prepare_rows(
+    raw: Array, scale: Array, shift: Array, standardise: bool, mean: Array, factor: Array, out: Array, whole: Array
+) -> None:
+    """Raw values (n, d) to the vectors that are learned: bounds, standardisation, unit ball.
+
+    A value that is NaN or infinite becomes 0, the neutral value, and `whole[row]` 0 instead of 1. With
+    `standardise` the scaled values are clipped to [-1, 1] first (PRIVACY.md 4.4). A finite value of any
+    size is used.
+    """
+    for r in range(raw.shape[0]):
+        x = out[r]
+        whole[r] = 1.0
+        largest = 0.0
+        for i in range(raw.shape[1]):
+            value = raw[r, i]
+            if not math.isfinite(value):
+                whole[r] = 0.0
+                x[i] = 0.0
+                continue
+            value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
+            if standardise:
+                value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
+            x[i] = value
+            largest = max(largest, abs(value))
+        # The norm of values up to 1e200 must not overflow.
+        unit = 1.0
+        if largest > 1e50:
+            unit = 1.0 / largest
+            for i in range(raw.shape[1]):
+                x[i] *= unit
+        norm = math.sqrt(dot(x, x))
+        if norm > unit:
+            for i in range(raw.shape[1]):
+                x[i] /= norm
+
+
+@njit(cache=True, nogil=True)
+def clip_rows(raw: Array, scale: Array, shift: Array, out: Array, whole: Array) -> None:
+    """Raw values (n, d) scaled by their bounds and clipped to [-1, 1]; a row that is not finite becomes 0."""
+    for r in range(raw.shape[0]):
+        whole[r] = 1.0
+        for i in range(raw.shape[1]):
+            value = raw[r, i]
+            if not math.isfinite(value):
+                whole[r] = 0.0
+                value = 0.0
+            value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
+            out[r, i] = min(max(value, -1.0), 1.0)
+        if whole[r] == 0.0:
+            for i in range(raw.shape[1]):
+                out[r, i] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
+    """Add the rows, and their squares, to integer sums (2, d) in steps of 1 / per_unit (PRIVACY.md 4.4)."""
+    for r in range(rows.shape[0]):
+        if whole[r] != 0.0:
+            for i in range(rows.shape[1]):
+                value = rows[r, i]
+                sums[0, i] += np.int64(math.floor(value * per_unit + 0.5))
+                sums[1, i] += np.int64(math.floor(value * value * per_unit + 0.5))
+
+
+@njit(cache=True, nogil=True)
+def pair_gradient(
+    w: Array, x: Array, y: float, buffer: Array, signs: Array, code: int, clip: float, out: Array
+) -> None:
+    """Mean over the buffer's `size` places of the clipped gradients of the pairs with (x, y), into `out`.
+
+    Each pair is clipped by itself, and the denominator is the number of places, whatever they hold
+    (PRIVACY.md 2, 3). Sign 0 marks a null record, or a place not filled yet: no gradient.
+    """
+    d = x.shape[0]
+    for i in range(d):
+        out[i] = 0.0
+    if y == 0.0:
+        return
+    score = dot(w, x)
+    for b in range(buffer.shape[0]):
+        if signs[b] == 0.0 or signs[b] == y:
+            continue
+        row = buffer[b]
+        c = y - signs[b]
+        k = c * loss_slope(code, c * (score - dot(w, row)))
+        if k == 0.0:
+            continue
+        norm = 0.0
+        for i in range(d):
+            norm += (x[i] - row[i]) * (x[i] - row[i])
+        norm = abs(k) * math.sqrt(norm)
+        if norm > clip:
+            k *= clip / norm
+        for i in range(d):
+            out[i] += k * (x[i] - row[i])
+    for i in range(d):
+        out[i] /= buffer.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def ftrl_steps(
+    rows: Array,
+    labels: Array,
+    noise: Array,
+    etas: Array,
+    start: int,
+    scalars: Array,
+    vectors: Array,
+    total: NDArray[np.int64],
+    buffer: Array,
+    signs: Array,
+) -> None:
+    """Slots `start + 1, ...` of FTRL with correlated noise (PRIVACY.md 4.3, 7).
+
+    For each row: gradient at the current iterate; then, in whole steps of the grid,
+    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
+    t-weighted average, and the record (null ones too) into the FIFO.
+
+    scalars: loss code, clip, radius, gamma. vectors (3, d): iterate, average, gradient of the last slot.
+    """
+    d = rows.shape[1]
+    size = buffer.shape[0]
+    code = int(scalars[0])
+    clip = scalars[1]
+    radius = scalars[2]
+    gamma = scalars[3]
+    w = vectors[0]
+    average = vectors[1]
+    g = vectors[2]
+    for r in range(rows.shape[0]):
+        t = start + r + 1
+        x = rows[r]
+        y = labels[r]
+        pair_gradient(w, x, y, buffer, signs, code, clip, g)
+        share = 2.0 / (t + 1.0)
+        for i in range(d):
+            g[i] = math.floor(g[i] / gamma + 0.5)
+            total[i] += np.int64(g[i]) + np.int64(math.floor(noise[r, i] / gamma + 0.5))
+            w[i] = -etas[r] * (gamma * np.float64(total[i]))
+        project_ball(w, radius)
+        for i in range(d):
+            average[i] += share * (w[i] - average[i])
+        place = (t - 1) % size
+        signs[place] = y
+        for i in range(d):
+            buffer[place, i] = x[i] if y != 0.0 else 0.0

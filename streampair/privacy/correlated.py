@@ -225,8 +225,8 @@ class BLT:
 _OPEN_GRID = np.geomspace(1e2, 1e6, 24).round()
 
 
-def fit_blt(size: int, horizon: int | None = None, terms: int = 5) -> BLT:
-    """The BLT with the least error times sensitivity for records in a FIFO buffer.
+def fit_blt(pattern: Floats, horizon: int | None = None, terms: int = 5) -> BLT:
+    """The BLT with the least error times sensitivity for an influence pattern.
 
     Minimises `||C v|| rms(prefix error)` numerically, in closed form and with fixed
     starts, so that the result is the same on every call. With a horizon both are taken
@@ -235,8 +235,8 @@ def fit_blt(size: int, horizon: int | None = None, terms: int = 5) -> BLT:
 
     Parameters
     ----------
-    size
-        Records in the FIFO buffer.
+    pattern
+        v, at least 0, shape (length,).
     horizon
         Steps of the run, None if it has no end.
     terms
@@ -244,20 +244,20 @@ def fit_blt(size: int, horizon: int | None = None, terms: int = 5) -> BLT:
 
     Examples
     --------
-    >>> from streampair.privacy import fit_blt
-    >>> fit_blt(32).theta.max() < 1
-    np.True_
+    >>> from streampair.privacy import fifo_pattern, fit_blt
+    >>> bool(fit_blt(fifo_pattern(32)).theta.max() < 1)
+    True
     """
-    if size < 1 or terms < 1 or (horizon is not None and horizon < 1):
-        raise ConfigError(f"a BLT for size {size}, horizon {horizon}, {terms} terms", fix="give numbers of at least 1")
-    return _fit_blt(int(size), None if horizon is None else int(horizon), int(terms))
+    if len(pattern) < 1 or terms < 1 or (horizon is not None and horizon < 1):
+        raise ConfigError(f"a BLT for a horizon of {horizon} and {terms} terms", fix="give numbers of at least 1")
+    return _fit_blt(
+        np.ascontiguousarray(pattern, dtype=np.float64).tobytes(), None if horizon is None else int(horizon), int(terms)
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _fit_blt(size: int, horizon: int | None, terms: int) -> BLT:
-    from streampair.privacy.sensitivity import fifo_pattern
-
-    pattern = fifo_pattern(size, horizon)
+def _fit_blt(pattern_bytes: bytes, horizon: int | None, terms: int) -> BLT:
+    pattern = np.frombuffer(pattern_bytes)
     if horizon is None:
         grid = _OPEN_GRID
         column, _ = square_root_coefficients(int(grid[-1]))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["fifo_pattern", "full_history_pattern", "grid_step", "moment_sensitivities", "pattern_sensitivity"]
+__all__ = ["fifo_pattern", "grid_step", "moment_sensitivities", "pattern_sensitivity"]
 
 
 def fifo_pattern(size: int, length: int | None = None) -> Floats:
@@ -48,24 +48,6 @@ def fifo_pattern(size: int, length: int | None = None) -> Floats:
     steps = size + 1 if length is None else min(size + 1, length)
     pattern = np.full(steps, 1.0 / size)
     pattern[:1] = 1.0
-    return pattern
-
-
-def full_history_pattern(horizon: int) -> Floats:
-    """Worst influence pattern of the full history: `1, 1/2, ..., 1/(horizon - 1)` (PRIVACY.md 3).
-
-    The second record has it: at step t the gradient is divided by t - 1. Record i has
-    `1, 1/i, 1/(i+1), ...`, entrywise less.
-
-    Examples
-    --------
-    >>> from streampair.privacy import full_history_pattern
-    >>> full_history_pattern(4).round(3)
-    array([1.   , 0.5  , 0.333])
-    """
-    if horizon < 2:
-        return np.ones(max(horizon, 0))
-    pattern: Floats = 1.0 / np.arange(1.0, float(horizon))
     return pattern
 
 

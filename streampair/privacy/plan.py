@@ -1,0 +1,202 @@
+"""What a private learner will do, fixed before its first record (PRIVACY.md 4.3, 4.4, 7).
+
+A plan is a function of the parameters alone: budget, dimension, buffer, horizon. It
+couples the other parts of this package: accounting gives mu, sensitivity and the
+strategy give the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from streampair.errors import ConfigError
+from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
+from streampair.privacy.sensitivity import fifo_pattern, grid_step, moment_sensitivities, pattern_sensitivity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["TOEPLITZ_LIMIT", "FTRLPlan", "MomentsPlan", "plan_ftrl", "plan_moments"]
+
+TOEPLITZ_LIMIT = 4096
+"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
+
+StrategyName = Literal["auto", "toeplitz", "blt"]
+
+# Sums of rounded noise must stay far inside 64-bit integers.
+_MOST_CELLS = 2.0**44
+
+
+def _check_size(cells: float, what: str) -> None:
+    if not cells < _MOST_CELLS:
+        raise ConfigError(
+            f"the {what} would be {cells:.3g} steps of the grid, beyond what 64-bit sums can hold",
+            fix="raise epsilon: nothing can be learned under this much noise",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FTRLPlan:
+    """The mechanism of PRIVACY.md 4.3, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates d.
+    size
+        Records in the FIFO buffer.
+    clip, diameter, radius
+        Per-pair clip, replacement diameter D and radius R of the weights.
+    horizon
+        Learning steps, None for no end.
+    strategy
+        The matrix C.
+    grid
+        gamma, a power of two.
+    sensitivity
+        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run.
+    """
+
+    mu: float
+    dim: int
+    size: int
+    clip: float
+    diameter: float
+    radius: float
+    horizon: int | None
+    strategy: Toeplitz | BLT
+    grid: float
+    sensitivity: float
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", self.sensitivity / self.mu)
+        _check_size(20.0 * self.sigma / self.grid, "noise")
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the first `steps` releases: that of the record that is in most of them."""
+        if steps <= 0:
+            return 0.0
+        pattern = fifo_pattern(self.size, self.horizon)
+        norm = pattern_sensitivity(
+            self.strategy, pattern, self.diameter, grid=self.grid, dim=self.dim, steps=steps
+        )
+        return norm / self.sigma
+
+    def rates(self, start: int, count: int) -> Floats:
+        """Step sizes of slots `start + 1, ..., start + count`: `R / sqrt(t C (C + sqrt(d) sigma_N))`.
+
+        C is the clip and `sigma_N` the std of the prefix noise, both at the horizon if there is one.
+        """
+        if self.horizon is not None:
+            t = np.array([float(self.horizon)])
+            noise = np.array([self.sigma * self.strategy.error(self.horizon)])
+        else:
+            assert isinstance(self.strategy, BLT)
+            t = np.arange(start + 1.0, start + count + 1.0)
+            noise = self.sigma * np.sqrt(self.strategy.variances(t))
+        rates = self.radius / np.sqrt(t * self.clip * (self.clip + math.sqrt(self.dim) * noise))
+        return np.ascontiguousarray(np.broadcast_to(rates, (count,)))
+
+
+def choose_strategy(name: StrategyName, pattern: Floats, horizon: int | None) -> Toeplitz | BLT:
+    """The matrix C for a strategy name: the square root for a known, short horizon, else a BLT."""
+    if name not in ("auto", "toeplitz", "blt"):
+        raise ConfigError(f"strategy is {name!r}", fix="give 'auto', 'toeplitz' or 'blt'")
+    if name == "toeplitz" and horizon is None:
+        raise ConfigError(
+            "strategy 'toeplitz' needs a horizon: its noise depends on all earlier noise",
+            fix="give horizon=, or leave strategy='auto'",
+        )
+    if horizon is not None and (name == "toeplitz" or (name == "auto" and horizon <= TOEPLITZ_LIMIT)):
+        return Toeplitz.square_root(horizon)
+    return fit_blt(pattern, horizon)
+
+
+def plan_ftrl(
+    mu: float,
+    *,
+    dim: int,
+    size: int,
+    diameter: float,
+    clip: float,
+    radius: float,
+    horizon: int | None = None,
+    strategy: StrategyName | Toeplitz | BLT = "auto",
+) -> FTRLPlan:
+    """Calibrate the noise of PRIVACY.md 4.3 for a budget.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP, see `mu_from`.
+    dim, size, diameter, clip, radius, horizon
+        As in `FTRLPlan`.
+    strategy
+        A name, or a strategy as it is (that of a restored learner).
+
+    Raises
+    ------
+    ConfigError
+        If the strategy does not fit the horizon, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy import mu_from, plan_ftrl
+    >>> plan = plan_ftrl(mu_from(1.0, 1e-4), dim=9, size=32, diameter=2.0, clip=1.0, radius=3.0, horizon=1000)
+    >>> round(plan.mu_spent(1000) / plan.mu, 12)
+    1.0
+    """
+    pattern = fifo_pattern(size, horizon)
+    chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
+    grid = grid_step(chosen, pattern, diameter, dim)
+    sensitivity = pattern_sensitivity(chosen, pattern, diameter, grid=grid, dim=dim)
+    return FTRLPlan(mu, dim, size, clip, diameter, radius, horizon, chosen, grid, sensitivity)
+
+
+@dataclass(frozen=True)
+class MomentsPlan:
+    """The moments release of PRIVACY.md 4.4: means of x and of x^2 over the first slots.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP; half of `mu^2` for each of the two.
+    slots
+        Records in the prefix, null ones too.
+    sigma_sum, sigma_squares
+        Noise std, a coordinate, of the sums of x and of x^2.
+    """
+
+    mu: float
+    slots: int
+    sigma_sum: float
+    sigma_squares: float
+
+    PER_UNIT = 1024
+    """1 / gamma: values in [-1, 1] stay there when they are rounded, so rounding costs nothing."""
+
+
+def plan_moments(mu: float, *, dim: int, slots: int) -> MomentsPlan:
+    """Calibrate the moments release for a budget.
+
+    Examples
+    --------
+    >>> from streampair.privacy import plan_moments
+    >>> plan = plan_moments(1.0, dim=1, slots=100)
+    >>> round(plan.sigma_sum, 4), round(plan.sigma_squares, 4)
+    (2.8284, 1.4142)
+    """
+    first, second = moment_sensitivities(dim, slots)
+    half = mu / math.sqrt(2.0)
+    plan = MomentsPlan(mu, slots, slots * first / half, slots * second / half)
+    _check_size(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the moments")
+    return plan
