@@ -400,7 +400,14 @@ def toeplitz_noise(inverse: Array, history: Array, start: int, sigma: float, out
 
 @njit(cache=True, nogil=True)
 def prepare_rows(
-    raw: Array, scale: Array, shift: Array, standardise: bool, mean: Array, factor: Array, out: Array, whole: Array
+    raw: Array,
+    scale: Array,
+    shift: Array,
+    standardise: bool,
+    mean: Array,
+    factor: Array,
+    out: Array,
+    whole: Array,
 ) -> None:
     """Raw values (n, d) to the vectors that are learned: bounds, standardisation, unit ball.
 

@@ -133,7 +133,7 @@ class LinearPairLearner(base.MiniBatchClassifier):
         """Published weights by feature name."""
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
 
-    def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Any, float]:
+    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """``{False: 1 - p, True: p}`` with p the sigmoid of the score.
 
         A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
@@ -142,7 +142,7 @@ class LinearPairLearner(base.MiniBatchClassifier):
         p = _kernels.sigmoid(self.score_one(x))
         return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
-    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
+    def predict_one(self, x: Mapping[Any, Any]) -> bool:
         """Whether the score is above 0 (for a `positive` label that equals False: whether it is not)."""
         return (self.score_one(x) > 0.0) is not self._flipped
 

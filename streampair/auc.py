@@ -6,6 +6,7 @@ import math
 import secrets
 import struct
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ __all__ = ["PairOGD"]
 
 Array = NDArray[np.float64]
 
-_SIGN_AT = 8 * k.SIGN
 _X_AT = 8 * k.HEADER
 _ARRAYS = ("w", "previous", "averaged")
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED")
@@ -158,13 +158,12 @@ class PairOGD(LinearPairLearner):
         state[k.D] = len(names)
         state[k.CAP] = capacity
         self._state = state
-        self._buf = memoryview(state)  # type: ignore[arg-type]
         self._names = names
         self._index = {name: i for i, name in enumerate(names)}
         self._d = len(names)
         self._take = _features.getter(names)
-        self._pack = struct.Struct(f"{self._d}d").pack_into
-        self._pack_signed = struct.Struct(f"{self._d + 1}d").pack_into
+        # Bound to its place, so that a record is packed without building an argument list first.
+        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(state), _X_AT)
 
     def _vectors(self) -> dict[str, Array]:
         """Views of the three weight vectors, (d,) each."""
@@ -203,7 +202,7 @@ class PairOGD(LinearPairLearner):
             new = [name for name in values if name not in self._index]
             if new:
                 self._grow(new)
-        self._pack(self._buf, _X_AT, *[values.get(name, 0.0) for name in self._names])
+        self._pack(*[values.get(name, 0.0) for name in self._names])
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
         try:
@@ -230,17 +229,13 @@ class PairOGD(LinearPairLearner):
             If a feature or the label cannot be used; then nothing has changed.
         """
         sign = 1.0 if y is self._high else -1.0 if y is self._low else self._sign(y)
-        state = self._state
         try:
-            values = self._take(x)
-            if len(x) != self._d or x.__class__ is not dict:
+            if x.__class__ is not dict or len(x) != self._d:
                 raise KeyError
-            self._pack_signed(self._buf, _SIGN_AT, sign, *values)
+            self._pack(*self._take(x))
         except Exception:
             self._pack_slowly(x, grow=True)
-            state = self._state
-            state[k.SIGN] = sign
-        if ogd_learn(state):
+        if ogd_learn(self._state, sign):
             raise self._unusable(x)
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
@@ -252,10 +247,9 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            values = self._take(x)
-            if len(x) != self._d or x.__class__ is not dict:
+            if x.__class__ is not dict or len(x) != self._d:
                 raise KeyError
-            self._pack(self._buf, _X_AT, *values)
+            self._pack(*self._take(x))
         except Exception:
             self._pack_slowly(x, grow=False)
         score: float = ogd_score(self._state)
@@ -263,7 +257,7 @@ class PairOGD(LinearPairLearner):
             raise self._unusable(x)
         return score
 
-    def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Any, float]:
+    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """``{False: 1 - p, True: p}`` with p the sigmoid of the score (see `PairOGD`).
 
         Raises
@@ -272,10 +266,9 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            values = self._take(x)
-            if len(x) != self._d or x.__class__ is not dict:
+            if x.__class__ is not dict or len(x) != self._d:
                 raise KeyError
-            self._pack(self._buf, _X_AT, *values)
+            self._pack(*self._take(x))
         except Exception:
             self._pack_slowly(x, grow=False)
         p = ogd_proba(self._state)
