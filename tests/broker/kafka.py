@@ -12,7 +12,6 @@ import asyncio
 import atexit
 import collections
 import contextlib
-import ctypes
 import hashlib
 import os
 import re
@@ -178,11 +177,7 @@ class ExternalCluster(Cluster):
 
 
 class EmbeddedCluster(Cluster):
-    """librdkafka's in-process broker, over its C interface.
-
-    The Python binding starts it with ``test.mock.num.brokers`` but cannot say how many partitions a topic has
-    (four each), so the two functions that can are called directly.
-    """
+    """The broker of ``streampair demo``: librdkafka's, in this process. ``kill`` drops its connections."""
 
     kind = "embedded"
 
@@ -190,37 +185,36 @@ class EmbeddedCluster(Cluster):
         try:
             import confluent_kafka
         except ImportError:
-            raise Unavailable("librdkafka's in-process broker", "pip install 'streampair[demo]'") from None
+            raise Unavailable("the in-process broker", "pip install 'streampair[demo]'") from None
+        from streampair_connectors.embedded import EmbeddedBroker
+
         self.version = f"librdkafka {confluent_kafka.libversion()[0]}"
-        bundled = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
-        library = next(bundled.glob("librdkafka*.so*"), None)
-        self._c = c = ctypes.CDLL(str(library) if library else "librdkafka.so.1")
-        for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_handle_mock_cluster"):
-            getattr(c, function).restype = ctypes.c_void_p
-        c.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-        conf = ctypes.c_void_p(c.rd_kafka_conf_new())
-        error = ctypes.create_string_buffer(512)
-        for key, value in {b"test.mock.num.brokers": b"1", b"log_level": b"3"}.items():
-            if c.rd_kafka_conf_set(conf, key, value, error, ctypes.c_size_t(512)) != 0:
-                raise RuntimeError(error.value.decode())
-        producer = 0
-        handle = c.rd_kafka_new(producer, conf, error, ctypes.c_size_t(512))
-        if not handle:
-            raise RuntimeError(error.value.decode())
-        self._handle = ctypes.c_void_p(handle)
-        self._mock = ctypes.c_void_p(c.rd_kafka_handle_mock_cluster(self._handle))
-        self.bootstrap = c.rd_kafka_mock_cluster_bootstraps(self._mock).decode()
+        self._broker = EmbeddedBroker()
+        self.bootstrap = self._broker.bootstrap_servers
+        self._down = False
 
     def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
-        code = self._c.rd_kafka_mock_topic_create(self._mock, name.encode(), partitions, 1)
-        if code != 0:
-            raise RuntimeError(f"the in-process broker refused the topic {name!r} (error {code})")
+        self._broker.create_topic(name, partitions)
         return name
 
+    def kill(self) -> None:
+        self._broker.set_down()
+        self._down = True
+
+    def start(self) -> None:
+        self._broker.set_up()
+        self._down = False
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def ensure_running(self) -> None:
+        if self._down:
+            self.start()
+
     def close(self) -> None:
-        if self._handle:
-            self._c.rd_kafka_destroy(self._handle)
-            self._handle = ctypes.c_void_p()
+        self._broker.close()
 
 
 def _complete(work: Coroutine[Any, Any, None]) -> None:
