@@ -315,8 +315,8 @@ def score_many(w: Array, rows: Array, out: Array) -> int:
     for r in range(rows.shape[0]):
         bad = first_unusable(rows[r])
         if bad >= 0:
-            bad += r * rows.shape[1]
-            return bad + 1
+            flat: int = r * rows.shape[1] + bad + 1
+            return flat
         out[r] = dot(w, rows[r])
     return 0
 

@@ -59,25 +59,33 @@ class LinearPairLearner(base.MiniBatchClassifier):
         RecordError
             If the label is unknown (None or NaN) or cannot be compared.
         """
-        if y is None or y != y:
+        try:
+            unknown = y is None or bool(y != y)
+            same = bool(y == self.positive)
+        except (TypeError, ValueError):  # an array, or pandas.NA
+            raise RecordError(
+                f"the label is not a single known value: {_features._short(y)}",
+                fix="give one label, for example True or False",
+                stage="label",
+            ) from None
+        if unknown:
             raise RecordError(
                 f"the label is {y!r}, so it is unknown",
                 fix="learn the record when its label is there, or leave it out",
                 stage="label",
             )
-        same = y == self.positive
-        if isinstance(same, bool | np.bool_):
-            return 1.0 if same else -1.0
-        raise RecordError(
-            f"the label is not a single value: {_features._short(y)}",
-            fix="give one label, for example True or False",
-            stage="label",
-        )
+        return 1.0 if same else -1.0
 
     def _signs(self, y: nw.Series[Any]) -> Array:
         if y.dtype == nw.Boolean and self.positive in (True, False) and not y.null_count():
             return np.where(np.asarray(y.to_numpy(), dtype=bool) == bool(self.positive), 1.0, -1.0)
-        return np.array([self._sign(label) for label in y.to_list()], dtype=np.float64)
+        signs = np.empty(len(y))
+        for i, label in enumerate(y.to_list()):
+            try:
+                signs[i] = self._sign(label)
+            except RecordError as error:
+                raise RecordError(f"in row {i}, {error.problem}", fix=error.fix, stage="label") from None
+        return signs
 
     # ---- what a subclass provides ----------------------------------------------------------------------
 
@@ -133,7 +141,9 @@ class LinearPairLearner(base.MiniBatchClassifier):
         """Published weights by feature name."""
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
 
-    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
         """``{False: 1 - p, True: p}`` with p the sigmoid of the score.
 
         A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
@@ -142,7 +152,7 @@ class LinearPairLearner(base.MiniBatchClassifier):
         p = _kernels.sigmoid(self.score_one(x))
         return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
-    def predict_one(self, x: Mapping[Any, Any]) -> bool:
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
         """Whether the score is above 0 (for a `positive` label that equals False: whether it is not)."""
         return (self.score_one(x) > 0.0) is not self._flipped
 

@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 
 _X_AT = 8 * k.HEADER
 _ARRAYS = ("w", "previous", "averaged")
+_DERIVED = frozenset(("_state", "_names", "_index", "_d", "_take", "_pack"))
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED")
 
 
@@ -129,24 +130,30 @@ class PairOGD(LinearPairLearner):
         policy = buffers.FIFO(1) if buffer is None else buffer
         if not isinstance(policy, buffers.Buffer):
             raise ConfigError(f"buffer is {buffer!r}", fix="give a buffer such as buffers.FIFO(1)")
+        self._policy = policy
+        if isinstance(max_features, bool) or not isinstance(max_features, int) or max_features < 1:
+            raise ConfigError(f"max_features is {max_features!r}", fix="give an integer of at least 1")
+        self._allocate((), self._header(), capacity=0)
+
+    def _header(self) -> Array:
+        """The scalars of a fresh state, from the checked parameters."""
+        policy, learning_rate, seed = self._policy, self.learning_rate, self.seed
         header = np.zeros(k.HEADER)
         header[k.SIZE] = policy.size
         header[k.POLICY] = policy.code
         header[k.LOSS] = self._loss.code
         if learning_rate is not None:
             header[k.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
-        header[k.RADIUS] = _number("radius", radius, low=0.0, open_low=True, high=1e12)
-        header[k.L2] = _number("l2", l2, low=0.0, open_low=False, high=1e12)
-        header[k.AVERAGE] = bool(average)
+        header[k.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
+        header[k.L2] = _number("l2", self.l2, low=0.0, open_low=False, high=1e12)
+        header[k.AVERAGE] = bool(self.average)
         if seed is None:
             header[k.SEED] = secrets.randbits(53)
         elif isinstance(seed, int | np.integer):
             header[k.SEED] = int(seed) % 2**53
         else:
             raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
-        if isinstance(max_features, bool) or not isinstance(max_features, int) or max_features < 1:
-            raise ConfigError(f"max_features is {max_features!r}", fix="give an integer of at least 1")
-        self._allocate((), header, capacity=0)
+        return header
 
     # ---- columns ---------------------------------------------------------------------------------------
 
@@ -163,7 +170,8 @@ class PairOGD(LinearPairLearner):
         self._d = len(names)
         self._take = _features.getter(names)
         # Bound to its place, so that a record is packed without building an argument list first.
-        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(state), _X_AT)
+        place: Any = state
+        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), _X_AT)
 
     def _vectors(self) -> dict[str, Array]:
         """Views of the three weight vectors, (d,) each."""
@@ -196,7 +204,14 @@ class PairOGD(LinearPairLearner):
         self._rows()[:, : 1 + d] = rows
 
     def _pack_slowly(self, x: Any, *, grow: bool) -> None:
-        """Check x in full and pack it: the way of records whose features are not exactly the known ones."""
+        """Check x and pack it: the way of records whose features are not exactly the known ones."""
+        if type(x) is dict and x and x.keys() <= self._index.keys():
+            get = x.get
+            try:
+                self._pack(*[get(name, 0.0) for name in self._names])
+            except Exception as error:
+                raise self._unusable(x) from error
+            return
         values = _features.read_record(x)
         if grow:
             new = [name for name in values if name not in self._index]
@@ -230,10 +245,10 @@ class PairOGD(LinearPairLearner):
         """
         sign = 1.0 if y is self._high else -1.0 if y is self._low else self._sign(y)
         try:
-            if x.__class__ is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._d:
                 raise KeyError
             self._pack(*self._take(x))
-        except Exception:
+        except Exception:  # an unknown name, or a value that struct refuses
             self._pack_slowly(x, grow=True)
         if ogd_learn(self._state, sign):
             raise self._unusable(x)
@@ -247,17 +262,19 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            if x.__class__ is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._d:
                 raise KeyError
             self._pack(*self._take(x))
-        except Exception:
+        except Exception:  # an unknown name, or a value that struct refuses
             self._pack_slowly(x, grow=False)
         score: float = ogd_score(self._state)
         if score != score:
             raise self._unusable(x)
         return score
 
-    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
         """``{False: 1 - p, True: p}`` with p the sigmoid of the score (see `PairOGD`).
 
         Raises
@@ -266,10 +283,10 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            if x.__class__ is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._d:
                 raise KeyError
             self._pack(*self._take(x))
-        except Exception:
+        except Exception:  # an unknown name, or a value that struct refuses
             self._pack_slowly(x, grow=False)
         p = ogd_proba(self._state)
         if p != p:
@@ -361,21 +378,34 @@ class PairOGD(LinearPairLearner):
         }
 
     def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave. Checked in full first: kernels trust the counters as indices."""
         names = tuple(saved["names"])
         d = len(names)
-        header = self._state[: k.HEADER].copy()
+        header = self._header()
+        size = int(header[k.SIZE])
         for name in _SCALARS:
-            header[getattr(k, name)] = saved["scalars"][name]
-        filled = int(header[k.FILLED])
-        if saved["rows"].shape != (filled, 1 + d) or not filled <= header[k.SIZE]:
-            raise ValueError("buffer rows of another shape")
-        if any(saved[name].shape != (d,) for name in _ARRAYS):
-            raise ValueError("weights of another shape")
+            value = float(saved["scalars"][name])
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}")
+            header[getattr(k, name)] = value
+        filled, records = int(header[k.FILLED]), int(header[k.RECORDS])
+        expected = min(records, size) if self._policy.code != k.RESERVOIR_REPLACE else min(records, 1) * size
+        if filled != expected or header[k.NEXT] not in range(size) or header[k.SEED] >= 2**53:
+            raise ValueError("counters that do not fit each other")
+        if len(set(names)) != d or d > self.max_features:
+            raise ValueError("feature names that occur twice, or too many")
+        rows = np.asarray(saved["rows"], dtype=np.float64)
+        vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
+        if rows.shape != (filled, 1 + d) or any(v.shape != (d,) for v in vectors.values()):
+            raise ValueError("arrays of another shape")
+        if not all(np.isfinite(a).all() for a in (rows, *vectors.values())):
+            raise ValueError("numbers that are not finite")
+        y_name = saved["y_name"]
         self._allocate(names, header, capacity=d)
         for name, view in self._vectors().items():
-            view[:] = saved[name]
-        self._rows()[:filled] = saved["rows"]
-        self._y_name = saved["y_name"]
+            view[:] = vectors[name]
+        self._rows()[:filled] = rows
+        self._y_name = y_name
 
     def to_state(self) -> dict[str, object]:
         """Everything that the learner has learned, as plain values and arrays.
@@ -418,15 +448,20 @@ class PairOGD(LinearPairLearner):
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self._get_params_names()}
-        return {"params": own, "saved": self._export()}
+        # Without scratch, spare capacity and the compiled accessors; with what others may have set.
+        own = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
+        return {"own": own, "saved": self._export()}
 
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.__init__(**saved["params"])  # type: ignore[misc]
-        self._import(saved["saved"])
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self._import(state["saved"])
 
-    @classmethod
-    def _get_params_names(cls) -> list[str]:
-        import inspect
+    def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> PairOGD:
+        """A fresh learner with the same parameters, or with those in `new_params`.
 
-        return [p for p in inspect.signature(cls.__init__).parameters if p != "self"]
+        With `include_attributes` it also takes what this one has learned.
+        """
+        copy: PairOGD = super().clone(new_params)
+        if include_attributes:
+            copy._import(self._export())
+        return copy
