@@ -28,7 +28,9 @@ def strategy_to_state(strategy: Toeplitz | BLT) -> dict[str, Any]:
 def strategy_from_state(state: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
     """The matrix C that `strategy_to_state` wrote down."""
     if state["kind"] == "blt":
-        return BLT(np.array(state["omega"], dtype=np.float64), np.array(state["decay"], dtype=np.float64), horizon)
+        return BLT(
+            np.array(state["omega"], dtype=np.float64), np.array(state["decay"], dtype=np.float64), horizon
+        )
     if state["kind"] != "square_root" or horizon is None:
         raise ValueError(f"noise strategy {state['kind']!r}")
     return Toeplitz.square_root(horizon)

@@ -16,9 +16,10 @@ from streampair import _features, buffers, losses
 from streampair import _kernels as k
 from streampair._kernels import ogd_learn, ogd_learn_many, ogd_proba, ogd_score, score_many
 from streampair._linear import LinearPairLearner
+from streampair._pairftrl import PairFTRL
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
-__all__ = ["PairOGD"]
+__all__ = ["PairFTRL", "PairOGD"]
 
 Array = NDArray[np.float64]
 

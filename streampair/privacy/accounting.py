@@ -27,7 +27,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 def _check_epsilon(epsilon: float) -> float:
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.integer, np.floating)):
-        raise ConfigError(f"epsilon is {epsilon!r}, not a number", fix="give a positive number, for example 1.0")
+        raise ConfigError(
+            f"epsilon is {epsilon!r}, not a number", fix="give a positive number, for example 1.0"
+        )
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon is {epsilon!r}", fix="give a finite number above 0, for example 1.0")
     return float(epsilon)
@@ -35,10 +37,13 @@ def _check_epsilon(epsilon: float) -> float:
 
 def _check_delta(delta: float) -> float:
     if isinstance(delta, bool) or not isinstance(delta, (int, float, np.integer, np.floating)):
-        raise ConfigError(f"delta is {delta!r}, not a number", fix="give a number between 0 and 1, for example 1e-6")
+        raise ConfigError(
+            f"delta is {delta!r}, not a number", fix="give a number between 0 and 1, for example 1e-6"
+        )
     if not 0.0 < delta < 1.0:
         raise ConfigError(
-            f"delta is {delta!r}", fix="give a number above 0 and below 1, at most one over the number of records"
+            f"delta is {delta!r}",
+            fix="give a number above 0 and below 1, at most one over the number of records",
         )
     return float(delta)
 
@@ -97,7 +102,9 @@ def delta_from(epsilon: float, mu: float) -> float:
     0.126937
     """
     if not epsilon >= 0.0 or not mu >= 0.0:
-        raise ConfigError(f"epsilon {epsilon!r} or mu {mu!r} is negative or not a number", fix="give numbers of at least 0")
+        raise ConfigError(
+            f"epsilon {epsilon!r} or mu {mu!r} is negative or not a number", fix="give numbers of at least 0"
+        )
     if mu == math.inf:
         return 1.0
     return math.exp(_log_delta(float(epsilon), float(mu)))

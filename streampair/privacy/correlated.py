@@ -135,7 +135,9 @@ class BLT:
 
     def __post_init__(self) -> None:
         if len(self.omega) != len(self.decay) or np.any(self.omega < 0):
-            raise ConfigError("omega of a BLT must have the shape of theta and be at least 0", fix="use fit_blt")
+            raise ConfigError(
+                "omega of a BLT must have the shape of theta and be at least 0", fix="use fit_blt"
+            )
         if not (np.all(self.decay > 0) and np.all(self.decay <= 1)):
             raise ConfigError("theta of a BLT must be at least 0 and below 1", fix="use fit_blt")
 
@@ -207,7 +209,11 @@ class BLT:
         p = 1.0 - slack  # the smallest may be below 0, where a power needs care
 
         def power(base: Floats) -> Floats:
-            return np.where(t[..., None] > 0, np.abs(base) ** t[..., None] * np.where(base < 0, (-1.0) ** t[..., None], 1.0), 1.0)
+            return np.where(
+                t[..., None] > 0,
+                np.abs(base) ** t[..., None] * np.where(base < 0, (-1.0) ** t[..., None], 1.0),
+                1.0,
+            )
 
         single = (1.0 - power(p)) / slack
         product = np.multiply.outer(p, p).ravel()
@@ -249,9 +255,13 @@ def fit_blt(pattern: Floats, horizon: int | None = None, terms: int = 5) -> BLT:
     True
     """
     if len(pattern) < 1 or terms < 1 or (horizon is not None and horizon < 1):
-        raise ConfigError(f"a BLT for a horizon of {horizon} and {terms} terms", fix="give numbers of at least 1")
+        raise ConfigError(
+            f"a BLT for a horizon of {horizon} and {terms} terms", fix="give numbers of at least 1"
+        )
     return _fit_blt(
-        np.ascontiguousarray(pattern, dtype=np.float64).tobytes(), None if horizon is None else int(horizon), int(terms)
+        np.ascontiguousarray(pattern, dtype=np.float64).tobytes(),
+        None if horizon is None else int(horizon),
+        int(terms),
     )
 
 

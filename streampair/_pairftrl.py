@@ -1,0 +1,773 @@
+"""`auc.PairFTRL`: the private online learner (PRIVACY.md 3, 4.3, 4.4, 7, 8)."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import struct
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import _features, _kernels, buffers, losses
+from streampair._linear import LinearPairLearner
+from streampair._updates import FTRL, strategy_from_state
+from streampair.errors import ConfigError, SnapshotError
+from streampair.privacy import (
+    MomentsPlan,
+    NormalStream,
+    PrivacyReport,
+    epsilon_from,
+    mu_from,
+    plan_ftrl,
+    plan_moments,
+)
+from streampair.privacy.plan import choose_strategy
+
+__all__ = ["PairFTRL"]
+
+Array = NDArray[np.float64]
+
+# Below this horizon the moments cost more than they give (PRIVACY.md 4.4).
+_WARMUP_FROM = 5000
+_WARMUP_SHARE = 0.1
+_WARMUP_OPEN = 2000
+_MAX_FEATURES = 10_000
+_CHUNK = 1024
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
+    return int(value)
+
+
+def _size(name: str, value: Any) -> float:
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 1e-9 <= value <= 1e9:
+        raise ConfigError(
+            f"{name} is {value!r}", fix=f"give a {name} from 1e-9 to 1e9, or None for the default"
+        )
+    return float(value)
+
+
+class PairFTRL(LinearPairLearner):
+    """Private online ranking: follow the regularised leader on pairs, with correlated noise.
+
+    Each record is paired with the last records in a FIFO buffer. The clipped gradients, averaged over the
+    places of the buffer, are summed under noise that is correlated over time, so that every prefix sum has
+    little of it, and the model is read off the noisy sum. All models of the run together are
+    (epsilon, delta)-differentially private for each record.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over the whole run. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring). None: no end; the
+        spend stays within the budget on an infinite stream, at a little more noise.
+    loss
+        Pair loss; None is `losses.Hinge`.
+    buffer
+        ``buffers.FIFO(s)``; None is ``FIFO(32)``. Other buffers are refused, with the reason.
+    clip
+        Largest norm of one pair's gradient; None is 1.
+    radius
+        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
+    features
+        Names of the features. Without it they are the keys of the first record, which the report then calls
+        public. Other features are ignored and counted.
+    bounds
+        Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
+        scaled already. Never compute them from the stream.
+    warmup
+        Number of first records that are spent on private means and variances only, which the later ones are
+        standardised with. None: a tenth of a horizon of at least 5000, nothing for a shorter one, 2000
+        without a horizon. 0: none. Until it is over every score is 0.
+    positive
+        The label that ranks high; any other ranks low.
+    noise_key
+        Not available yet; must be None.
+    seed
+        None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
+        then says that nothing is guaranteed.
+    strategy
+        ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Attributes
+    ----------
+    slots
+        Records taken so far, null ones too.
+    null_slots, ignored_features
+        Slots without a usable record, and features that are not in the set. Both are functions of raw
+        data: for the operator's eyes only.
+
+    Notes
+    -----
+    Guarantee (PRIVACY.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included, with
+    ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected record
+    itself is not covered. `privacy` tells what is spent, by the releases so far.
+
+    A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
+    null record and raises nothing: whether a slot was null must not show. A score is given for a record
+    with features missing (they count as neutral), and refused for one with text or numbers that are not finite.
+
+    Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
+    says that it cannot vouch for the releases of the other copies, until `mark_restarted` says more.
+
+    `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, it is not calibrated.
+
+    References
+    ----------
+    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
+
+    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
+    adaptive streams. NeurIPS.
+
+    Dvijotham, K. et al. (2024). Efficient and near-optimal noise generation for streaming differential
+    privacy. FOCS.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> report = model.privacy
+    >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
+    ('holds', 1250, 1.0, 0)
+    """
+
+    # A cell that is no number makes a null slot, not an error.
+    _strict_frames = False
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        horizon: int | None = None,
+        loss: losses.PairLoss | None = None,
+        buffer: buffers.Buffer | None = None,
+        clip: float | None = None,
+        radius: float | None = None,
+        features: Sequence[Hashable] | None = None,
+        bounds: Mapping[Hashable, tuple[float, float]] | None = None,
+        warmup: int | None = None,
+        positive: Any = True,
+        noise_key: Any = None,
+        seed: int | None = None,
+        strategy: str = "auto",
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.horizon = horizon
+        self.loss = loss
+        self.buffer = buffer
+        self.clip = clip
+        self.radius = radius
+        self.features = features
+        self.bounds = bounds
+        self.warmup = warmup
+        self.positive = positive
+        self.noise_key = noise_key
+        self.seed = seed
+        self.strategy = strategy
+
+        self._init_labels(positive)
+        self._mu = mu_from(epsilon, delta)
+        self._horizon = None if horizon is None else _whole("horizon", horizon, 1)
+        self._warmup = self._warmup_slots()
+        self._loss = losses.Hinge() if loss is None else loss
+        if not isinstance(self._loss, losses.PairLoss):
+            raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Hinge()")
+        self._size = self._buffer_size()
+        self._clip = 1.0 if clip is None else _size("clip", clip)
+        self._radius = (30.0 if self._warmup else 3.0) if radius is None else _size("radius", radius)
+        if noise_key is not None:
+            raise ConfigError(
+                "noise_key: replay-safe noise from a key is not available in this release",
+                fix="leave noise_key=None: the noise is then fresh from the operating system after every "
+                "start, and the report says what a restarted learner can vouch for",
+            )
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
+            raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
+        if self.strategy not in ("auto", "blt"):
+            # Refuses unknown names, and the square root without a horizon.
+            choose_strategy(strategy, np.ones(1), None if self._horizon is None else 1)  # type: ignore[arg-type]
+        self._bounds = self._checked_bounds()
+
+        self._stream: NormalStream | None = None
+        self._names: tuple[Hashable, ...] | None = None
+        self._rule: FTRL | None = None
+        self._moments: MomentsPlan | None = None
+        self._sums = np.zeros((2, 0), dtype=np.int64)
+        self._slots = 0
+        self._pending = 0  # null slots from before the feature set was known
+        self._moments_released = False
+        self.null_slots = 0
+        self.ignored_features = 0
+        self._continued = False  # from a copy or a snapshot, and nobody has said yet how it ended
+        self._restarts = [0, 0]  # clean, unclean
+        if features is not None:
+            if isinstance(features, str | bytes) or not len(features):
+                raise ConfigError(f"features is {features!r}", fix="give a list of feature names")
+            if len(set(features)) != len(features):
+                raise ConfigError("features names a feature twice", fix="name each once")
+            self._set_names(features)
+
+    # ---- parameters ------------------------------------------------------------------------------------
+
+    def _warmup_slots(self) -> int:
+        if self.warmup is None:
+            if self._horizon is None:
+                return _WARMUP_OPEN
+            return round(_WARMUP_SHARE * self._horizon) if self._horizon >= _WARMUP_FROM else 0
+        slots = _whole("warmup", self.warmup, 0)
+        if self._horizon is not None and slots >= self._horizon:
+            raise ConfigError(
+                f"warmup is {slots}, and the horizon {self._horizon}: nothing is left to learn from",
+                fix="make the warm-up 5 to 10 % of the horizon, or 0",
+            )
+        return slots
+
+    def _buffer_size(self) -> int:
+        if self.buffer is None:
+            return 32
+        if type(self.buffer) is buffers.FIFO:
+            return self.buffer.size
+        reason = "how long it keeps a record has no public bound, and the noise is set by that bound"
+        if isinstance(self.buffer, buffers.Reservoir) and self.buffer.replacement:
+            reason = "it can hold many copies of one record, so that one person could move every gradient"
+        raise ConfigError(
+            f"a private learner cannot use {self.buffer!r}: {reason}",
+            fix="use buffers.FIFO(32), or another FIFO size",
+        )
+
+    def _checked_bounds(self) -> dict[Hashable, tuple[float, float]]:
+        if self.bounds is None:
+            return {}
+        if not isinstance(self.bounds, Mapping):
+            raise ConfigError(f"bounds is {self.bounds!r}", fix="give a mapping such as {'age': (0, 120)}")
+        checked = {}
+        for name, pair in self.bounds.items():
+            try:
+                low, high = (float(value) for value in pair)
+            except (TypeError, ValueError):
+                raise ConfigError(
+                    f"the bounds of {name!r} are {pair!r}", fix="give a pair of numbers (low, high)"
+                ) from None
+            if not (abs(low) <= 1e100 and abs(high) <= 1e100 and high - low > 1e-100):
+                raise ConfigError(
+                    f"the bounds of {name!r} are {pair!r}",
+                    fix="give finite public bounds with low below high, not taken from the stream",
+                )
+            checked[name] = (low, high)
+        if self.features is not None:
+            unknown = [name for name in checked if name not in set(self.features)]
+            if unknown:
+                raise ConfigError(
+                    f"bounds names {unknown[0]!r}, which is not in features",
+                    fix="name it in both, or in neither",
+                )
+        return checked
+
+    def _set_names(self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None) -> None:
+        """Fix the feature set, and with it the dimension and the noise."""
+        if len(names) > _MAX_FEATURES:
+            raise ConfigError(
+                f"there are {len(names)} features, more than {_MAX_FEATURES}",
+                fix="select or hash the features first",
+            )
+        unknown = [name for name in self._bounds if name not in set(names)]
+        if unknown:
+            raise ConfigError(
+                f"bounds names {unknown[0]!r}, which the first record does not have",
+                fix="declare the feature set with features=",
+            )
+        ordered = tuple(_features.in_order(names))
+        d = len(ordered)
+        learning = None if self._horizon is None else self._horizon - self._warmup
+        diameter = self._loss.diameter(1.0, self._radius, self._clip)
+        strategy = self.strategy if saved is None else strategy_from_state(saved, learning)
+        plan = plan_ftrl(
+            self._mu,
+            dim=d,
+            size=self._size,
+            diameter=diameter,
+            clip=self._clip,
+            radius=self._radius,
+            horizon=learning,
+            strategy=strategy,  # type: ignore[arg-type]
+        )
+        self._moments = plan_moments(self._mu, dim=d, slots=self._warmup) if self._warmup else None
+        self._rule = FTRL(plan, self._loss.code)
+        self._sums = np.zeros((2, d), dtype=np.int64)
+        low, high = np.array([self._bounds.get(name, (-1.0, 1.0)) for name in ordered]).T
+        # The two halves are scaled first: bounds near the ends of the range must not overflow.
+        self._scale = 2.0 / (high - low)
+        self._shift = -(high + low) / (high - low)
+        self._mean = np.zeros(d)
+        self._factor = np.ones(d)
+        self._raw = np.empty((1, d))
+        self._ready = np.empty((1, d))
+        self._good = np.empty(1)
+        self._label = np.empty(1)
+        self._buf = memoryview(self._raw.reshape(d))  # type: ignore[arg-type]
+        self._take = _features.getter(ordered)
+        self._pack = struct.Struct(f"{d}d").pack_into
+        self._index = {name: i for i, name in enumerate(ordered)}
+        self._names = ordered
+
+    # ---- reading records -------------------------------------------------------------------------------
+
+    def _read(self, x: Any) -> None:
+        """Pack a record that is learned: what is missing or no number becomes NaN. Never raises."""
+        assert self._names is not None
+        raw = self._raw[0]
+        for i, name in enumerate(self._names):
+            try:
+                raw[i] = _features.as_number(x[name])
+            except Exception:
+                raw[i] = math.nan
+
+    def _read_strict(self, x: Any) -> None:
+        """Pack a record that is scored: missing features are NaN, which counts as neutral."""
+        if not isinstance(x, Mapping) or not x:
+            _features.read_record(x)
+        names = tuple(x) if self._names is None else self._names
+        values = []
+        for name in names:
+            if name not in x:
+                values.append(math.nan)
+                continue
+            try:
+                number = _features.as_number(x[name])
+            except (TypeError, ValueError, OverflowError):
+                raise _features.unusable_value(name, x[name]) from None
+            if not math.isfinite(number):
+                raise _features.unusable_value(name, x[name])
+            values.append(number)
+        if self._names is not None:
+            self._pack(self._buf, 0, *values)
+
+    def _sign_or_null(self, y: Any) -> float:
+        """+1, -1, or 0 for a label that is absent or cannot be used. Never raises."""
+        if y is self._high:
+            return 1.0
+        if y is self._low:
+            return -1.0
+        try:
+            return self._sign(y)
+        except Exception:
+            return 0.0
+
+    def _signs(self, y: nw.Series[Any]) -> Array:
+        if y.dtype == nw.Boolean and not y.null_count():
+            return super()._signs(y)
+        return np.array([self._sign_or_null(label) for label in y.to_list()], dtype=np.float64)
+
+    # ---- learning --------------------------------------------------------------------------------------
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Take one slot: pair the record with the buffer, draw noise, release a model.
+
+        A record that cannot be used makes a null slot (see the notes of the class). After the horizon
+        nothing happens.
+
+        Parameters
+        ----------
+        x
+            Real numbers by feature name.
+        y
+            Label; `positive` ranks high, any other low; None and NaN: no label, a null slot.
+        """
+        sign = self._sign_or_null(y)
+        if self._names is None:
+            if not isinstance(x, Mapping) or not x:
+                self.learn_null()
+                return
+            self._start(list(x))
+        assert self._names is not None
+        try:
+            values = self._take(x)
+            self._pack(self._buf, 0, *values)
+            self.ignored_features += len(x) - len(values)
+        except Exception:
+            self._read(x)
+            self.ignored_features += (
+                sum(name not in self._index for name in x) if isinstance(x, Mapping) else 0
+            )
+        self._label[0] = sign
+        self._run(self._raw, self._label)
+
+    def learn_null(self) -> None:
+        """Take one slot without a record: noise, no gradient, a null record in the buffer (PRIVACY.md 3.3)."""
+        if self._names is None:
+            self._pending += 1
+            return
+        self._raw.fill(math.nan)
+        self._label[0] = 0.0
+        self._run(self._raw, self._label)
+
+    def _start(self, names: Sequence[Hashable]) -> None:
+        """Fix an undeclared feature set, then take the null slots that came before it was known."""
+        self._set_names(names)
+        while self._pending:
+            count = min(self._pending, _CHUNK)
+            self._pending -= count
+            self._run(np.full((count, len(names)), math.nan), np.zeros(count))
+
+    def _learn_rows(self, columns: list[Hashable], rows: Array, signs: Array) -> None:
+        if self._names is None:
+            self._start(columns)
+        known = sum(name in self._index for name in columns)
+        self.ignored_features += (len(columns) - known) * len(rows)
+        self._run(self._arranged(columns, rows), signs)
+
+    def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Rows in the order of the features; absent columns are NaN."""
+        assert self._names is not None
+        if tuple(columns) == self._names:
+            return np.ascontiguousarray(rows)
+        out = np.full((len(rows), len(self._names)), math.nan)
+        for j, column in enumerate(columns):
+            at = self._index.get(column)
+            if at is not None:
+                out[:, at] = rows[:, j]
+        return out
+
+    def _run(self, raw: Array, signs: Array) -> None:
+        """Take a slot for each row, up to the horizon: the prefix first, then learning (PRIVACY.md 4.4)."""
+        assert self._rule is not None
+        if self._stream is None:
+            self._stream = NormalStream(self.seed)
+        n = len(raw) if self._horizon is None else min(len(raw), self._horizon - self._slots)
+        at = 0
+        while at < n:
+            in_prefix = self._slots < self._warmup
+            count = min(n - at, self._warmup - self._slots if in_prefix else _CHUNK)
+            part, labels = raw[at : at + count], signs[at : at + count]
+            if count == 1:
+                ready, good = self._ready, self._good
+            else:
+                ready, good = np.empty(part.shape), np.empty(count)
+            if in_prefix:
+                _kernels.clip_rows(part, self._scale, self._shift, ready, good)
+                _kernels.moment_sums(ready, good, float(MomentsPlan.PER_UNIT), self._sums)
+            else:
+                self._prepare(part, ready, good)
+                self._rule.learn(ready, labels * good, self._stream)
+            self.null_slots += count - int(np.count_nonzero(labels * good))
+            self._slots += count
+            at += count
+            if in_prefix and self._slots == self._warmup:
+                self._release_moments(self._stream)
+
+    def _prepare(self, raw: Array, ready: Array, good: Array) -> None:
+        _kernels.prepare_rows(
+            raw, self._scale, self._shift, self._moments_released, self._mean, self._factor, ready, good
+        )
+
+    def _release_moments(self, stream: NormalStream) -> None:
+        """The one release of the prefix: means of x and of x^2 (PRIVACY.md 4.4)."""
+        assert self._moments is not None
+        d = self._sums.shape[1]
+        unit, slots = MomentsPlan.PER_UNIT, self._moments.slots
+        std = np.array([[self._moments.sigma_sum], [self._moments.sigma_squares]])
+        noise = stream.take(2 * d).reshape(2, d) * std
+        noisy = self._sums + np.floor(noise * unit + 0.5).astype(np.int64)
+        mean, square = noisy / (unit * slots)
+        self._mean = np.clip(mean, -1.0, 1.0)
+        variance = np.maximum(square - self._mean**2, 1e-3)
+        self._factor = 1.0 / np.sqrt(variance * d)
+        self._moments_released = True
+        self._sums = np.zeros_like(self._sums)
+
+    # ---- scoring ---------------------------------------------------------------------------------------
+
+    def _design_row(self, x: Any) -> Array:
+        """The design of x in the scratch row (d,)."""
+        try:
+            values = self._take(x)
+            if x.__class__ is not dict:
+                raise KeyError
+            self._pack(self._buf, 0, *values)
+        except Exception:
+            self._read_strict(x)
+            self._prepare(self._raw, self._ready, self._good)
+        else:
+            self._prepare(self._raw, self._ready, self._good)
+            if self._good[0] == 0.0:
+                self._read_strict(x)  # raises, naming the value
+        row: Array = self._ready[0]
+        return row
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published model: higher ranks higher.
+
+        Missing features count as neutral, unknown ones are ignored. 0 until the warm-up is over.
+
+        Raises
+        ------
+        RecordError
+            If a feature is text, None, NaN or infinite, or the record is empty.
+        """
+        if self._rule is None:
+            self._read_strict(x)
+            return 0.0
+        return float(_kernels.dot(self._rule.average, self._design_row(x)))
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) that the published weights multiply: scaled, standardised, in the unit ball."""
+        if self._rule is None:
+            self._read_strict(x)
+            return np.empty(0)
+        return self._design_row(x).copy()
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        out = np.empty((len(xs), len(self._names or ())))
+        for i, x in enumerate(xs):
+            out[i] = self.design(x)
+        return out
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        known = [j for j, name in enumerate(columns) if self._names is None or name in self._index]
+        bad = np.argwhere(~np.isfinite(rows[:, known]))
+        if len(bad):
+            i, j = int(bad[0][0]), known[int(bad[0][1])]
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+        out = np.zeros(len(rows))
+        if self._rule is not None and len(rows):
+            raw = self._arranged(columns, rows)
+            ready = np.empty(raw.shape)
+            self._prepare(raw, ready, np.empty(len(raw)))
+            _kernels.score_many(self._rule.average, ready, out)
+        return out
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Names of the features, in the order of the columns; empty until they are known."""
+        return self._names or ()
+
+    @property
+    def weights_vector(self) -> Array:
+        """Published weights, shape (d,), for the vectors of `design`: a copy."""
+        return np.empty(0) if self._rule is None else self._rule.average.copy()
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+        return self._loss
+
+    @property
+    def comparator_radius(self) -> float:
+        """Radius of the ball of the weights."""
+        return self._radius
+
+    @property
+    def slots(self) -> int:
+        """Records taken so far, null ones too."""
+        return self._slots + self._pending
+
+    @property
+    def records(self) -> int:
+        """The same as `slots`."""
+        return self.slots
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return 0 if self._rule is None else min(self._rule.steps, self._size)
+
+    @property
+    def horizon_left(self) -> int | None:
+        """Slots until the learner stops learning; None without a horizon."""
+        return None if self._horizon is None else max(self._horizon - self.slots, 0)
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """What is guaranteed, for whom, and what the releases so far have spent."""
+        steps = 0 if self._rule is None else self._rule.steps
+        mu = 0.0 if self._rule is None else self._rule.plan.mu_spent(steps)
+        if self._moments_released:
+            # A record is in the prefix or after it, so the two compose in parallel.
+            mu = max(mu, self._mu)
+        mu = min(mu, self._mu)
+        spent = min(epsilon_from(mu, float(self.delta)), float(self.epsilon))
+        notes = []
+        guarantee, kind = "exact accounting of every release, in Gaussian differential privacy", "holds"
+        clean, unclean = self._restarts
+        if clean:
+            notes.append(f"Restarted {clean} time(s) from a snapshot that held every release.")
+        if self._continued or unclean:
+            kind = "unvouched"
+            guarantee = (
+                "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
+                "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
+            )
+            notes.append(
+                f"Restarts that may have lost releases: {unclean + self._continued}. Each release that was lost costs the "
+                "same again, and adds up as mu^2."
+            )
+        if self.features is None:
+            notes.append(
+                "The feature set was taken from the first record and is public: the names are assumed equal for "
+                "neighbouring streams, and the first record to be readable. Declare features= to need neither."
+            )
+        if self.bounds is not None:
+            notes.append("The declared bounds are taken as public.")
+        if self.seed is not None:
+            guarantee, kind = "void (fixed seed)", "void"
+            notes.append("Whoever knows the seed can compute the noise; the numbers hold for seed=None only.")
+        return PrivacyReport(
+            epsilon_spent=spent,
+            epsilon_budget=float(self.epsilon),
+            delta=float(self.delta),
+            mu_spent=mu,
+            mu_budget=self._mu,
+            unit="the content of one record (its feature values and its label)",
+            adjacency="replacement or blanking of one record's content, everything else equal (replace-one)",
+            releases=steps + self._moments_released,
+            guarantee=guarantee,
+            kind=kind,  # type: ignore[arg-type]
+            horizon_left=self.horizon_left,
+            noise_std=0.0 if self._rule is None else self._rule.plan.sigma,
+            mechanism=self._mechanism(),
+            notes=tuple(notes),
+        )
+
+    def _mechanism(self) -> str:
+        text = (
+            f"Mechanism: gradients clipped per pair at {self._clip:g} and averaged over a FIFO buffer of {self._size} places; "
+            "their running sum is released under correlated Gaussian noise after every record."
+        )
+        if self._warmup:
+            text += (
+                f" The first {self._warmup} records are used for one release of means and variances only, the later "
+                "ones for learning only, so each has the whole budget (parallel composition)."
+            )
+        return text
+
+    # ---- copies and state ------------------------------------------------------------------------------
+
+    def mark_restarted(self, clean: bool) -> None:
+        """Say how the run ended that this learner was restored from.
+
+        Parameters
+        ----------
+        clean
+            True: the snapshot held every release that was made, and nothing else continues from it. False:
+            releases may have been made after it; the report then says that it cannot vouch for them, for good.
+        """
+        self._continued = False
+        self._restarts[0 if clean else 1] += 1
+
+    def _export(self) -> dict[str, Any]:
+        rule = None if self._rule is None else self._rule.to_state()
+        return {
+            "names": None if self._names is None else list(self._names),
+            "slots": self._slots,
+            "pending": self._pending,
+            "null_slots": self.null_slots,
+            "ignored_features": self.ignored_features,
+            "restarts": list(self._restarts),
+            "continued": self._continued,
+            "moments_released": self._moments_released,
+            "sums": self._sums.copy(),
+            "mean": None if rule is None else self._mean.copy(),
+            "factor": None if rule is None else self._factor.copy(),
+            "rule": rule,
+            "y_name": self._y_name if isinstance(self._y_name, str) else None,
+        }
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        names = saved["names"]
+        if names is not None:
+            self._set_names(names, saved["rule"]["strategy"])
+            assert self._rule is not None
+            assert self._names is not None
+            if list(self._names) != list(names) or saved["sums"].shape != self._sums.shape:
+                raise ValueError("features in another order")
+            if saved["mean"].shape != self._mean.shape or saved["factor"].shape != self._factor.shape:
+                raise ValueError("moments of another shape")
+            self._rule.load_state(saved["rule"])
+            self._sums = np.array(saved["sums"], dtype=np.int64)
+            self._mean = np.array(saved["mean"], dtype=np.float64)
+            self._factor = np.array(saved["factor"], dtype=np.float64)
+        self._slots = int(saved["slots"])
+        self._pending = int(saved["pending"])
+        self._moments_released = bool(saved["moments_released"])
+        self.null_slots = int(saved["null_slots"])
+        self.ignored_features = int(saved["ignored_features"])
+        self._restarts = [int(count) for count in saved["restarts"]]
+        self._y_name = saved["y_name"]
+        # Nothing was released by a learner without slots, so its copy is simply another new one.
+        used = self.slots > 0
+        self._continued = bool(saved["continued"]) or used
+        self._stream = NormalStream() if used else None
+
+    def to_state(self) -> dict[str, object]:
+        """Everything but the noise to come, as plain values and arrays.
+
+        It holds raw records and the memory of the noise: keep it as safe as the data.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        for name in self._names or ():
+            if not isinstance(name, str | int | float):
+                raise SnapshotError(
+                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
+                    fix="use text as feature names",
+                )
+        return {"version": 1, "params": self._fingerprint(), **self._export()}
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue from what `to_state` of a learner with the same parameters returned, with fresh noise.
+
+        The report says "unvouched" from here on, until `mark_restarted(clean=True)`.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or version, or damaged; the learner is then as new.
+        """
+        if state.get("version") != 1:
+            raise SnapshotError(
+                f"the saved state has version {state.get('version')!r}, this release reads version 1",
+                fix="use the release that saved it",
+            )
+        self._check_fingerprint(state)
+        try:
+            self._import(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
+            self.__init__(**{name: getattr(self, name) for name in self._params_names()})  # type: ignore[misc]
+            raise SnapshotError(
+                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
+            ) from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in self._params_names()}
+        return {"params": own, "saved": self._export()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__(**saved["params"])  # type: ignore[misc]
+        self._import(saved["saved"])
+
+    @classmethod
+    def _params_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
