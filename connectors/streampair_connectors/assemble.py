@@ -1,0 +1,222 @@
+"""From a configuration to a learner and a lane. Imports what the configuration names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from river import compose
+
+from streampair import losses
+from streampair.engine.lane import Breaker, Event, Lane, RegretConfig
+from streampair.errors import ConfigError, StreampairError
+from streampair_connectors.config import Config
+from streampair_connectors.logs import get_logger
+
+__all__ = ["build_lane", "build_learner", "lane_id", "warm_up"]
+
+log = get_logger(__name__)
+
+
+def lane_id(config: Config, topic: str, partition: int) -> str:
+    """Return the name of a lane in the store."""
+    return f"{config.app}-{topic}-{partition}"
+
+
+def build_learner(config: Config) -> Any:
+    """Import and construct the configured estimator or pipeline.
+
+    streampair's own learners also get what [input] says: `positive`, and, when one stands
+    alone, `features` and `bounds`; what [learner.options] sets itself is kept.
+
+    Raises
+    ------
+    ConfigError
+        The import path does not exist, an option is unknown, or the constructor refuses one.
+        The message names the key.
+    """
+    learner = config.learner
+    steps = (
+        [(learner.class_, learner.options, "learner")]
+        if learner.class_ is not None
+        else [(s.class_, s.options, f"learner.steps[{i}]") for i, s in enumerate(learner.steps)]
+    )
+    built = []
+    for number, (path, options, where) in enumerate(steps):
+        kind = _import(path, f"{where}.class")
+        values = {k: _value(v, f"{where}.options.{k}") for k, v in options.items()}
+        last = number == len(steps) - 1
+        if last and kind.__module__.split(".")[0] == "streampair":
+            _add_declared(kind, values, config, alone=len(steps) == 1)
+        built.append(_construct(kind, values, f"{where}.options"))
+    if len(built) == 1:
+        return built[0]
+    try:
+        return compose.Pipeline(*built)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"learner.steps do not make a pipeline: {error}",
+            fix="put transformers first and one learner last",
+        ) from None
+
+
+def build_lane(
+    config: Config,
+    decode: Callable[[Any], Event],
+    *,
+    topic: str,
+    partition: int,
+    snapshots: bool = True,
+) -> Lane:
+    """Return a fresh lane of this configuration for one partition.
+
+    Raises
+    ------
+    ConfigError, PrivacyError
+        The model cannot be used in a lane; the message says why.
+    """
+    worker, regret = config.worker, config.regret
+    breaker: Any = {
+        "auto": "auto",
+        "off": None,
+        "on": Breaker(worker.breaker_window, worker.breaker_share),
+    }[worker.breaker]
+    loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lane = Lane(
+            build_learner(config),
+            decode,
+            app=config.app,
+            topic=topic,
+            partition=partition,
+            name=config.learner.label(),
+            positive=config.input.positive,
+            on_bad=worker.on_bad,
+            breaker=breaker,
+            regret=(
+                RegretConfig(
+                    loss=None if loss is None else loss(),
+                    radius=regret.radius,
+                    pairs=regret.pairs,
+                    exact=regret.exact,
+                )
+                if regret.enabled
+                else None
+            ),
+            auc_window=worker.auc_window,
+            allow_pickle=config.learner.allow_pickle,
+            signing_key=config.learner.signing_key() if snapshots else None,
+            fingerprint=config.fingerprint(),
+            trust_preprocessing=config.learner.trust_preprocessing,
+            snapshots=snapshots,
+        )
+    for warning in caught:
+        log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
+    return lane
+
+
+def warm_up(config: Config) -> None:
+    """Compile the learner's kernels on a throw-away copy, before events wait for them.
+
+    Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the
+    copy releases leaves this function, and it never sees an event.
+    """
+    learner = build_learner(config)
+    if type(learner).__module__.split(".")[0] != "streampair":
+        return
+    names = config.input.feature_names() or ["a", "b"]
+    x = dict.fromkeys(names, 0.5)
+    try:
+        for y in (config.input.positive, config.input.negative_label(), config.input.positive):
+            learner.score_one(x)
+            learner.learn_one(x, y)
+    except StreampairError:
+        return  # the same will show on the first event, with its offset
+
+
+def _import(path: str, where: str) -> Any:
+    module_path, _, name = path.rpartition(".")
+    if not module_path:
+        raise ConfigError(
+            f"{where} = {path!r} is not an import path",
+            fix='write it in full, as "streampair.auc.PairOGD"',
+        )
+    try:
+        module = importlib.import_module(module_path)
+    except ImportError as error:
+        raise ConfigError(
+            f"{where} = {path!r} cannot be imported: {error}",
+            fix="correct the path, or install the package",
+        ) from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        known = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise ConfigError(
+            f"{where}: {module_path} has no class {name!r}" + (f", did you mean {near[0]}?" if near else ""),
+            fix=f"write {module_path}.{near[0]}" if near else "correct the import path",
+        )
+    return found
+
+
+def _value(value: Any, where: str) -> Any:
+    """Build what a table with a `class` key describes; everything else is as it stands."""
+    if isinstance(value, Mapping):
+        if "class" in value:
+            kind = _import(str(value["class"]), f"{where}.class")
+            arguments = {k: _value(v, f"{where}.{k}") for k, v in value.items() if k != "class"}
+            return _construct(kind, arguments, where)
+        return {k: _value(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list):
+        return [_value(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    return value
+
+
+def _parameters(kind: Any) -> list[str] | None:
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters]
+
+
+def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
+    known = _parameters(kind)
+    if known is not None:
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                raise ConfigError(
+                    f"{where}: {kind.__name__} has no option {name!r}"
+                    + (f", did you mean {near[0]}?" if near else ""),
+                    fix=f"write {near[0]}" if near else f"known options: {', '.join(known) or 'none'}",
+                )
+    try:
+        return kind(**values)
+    except StreampairError as error:
+        raise type(error)(f"{where}: {error.problem}", fix=error.fix) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {kind.__name__} refuses its options: {error}", fix=f"correct {where}"
+        ) from None
+
+
+def _add_declared(kind: Any, values: dict[str, Any], config: Config, *, alone: bool) -> None:
+    known = _parameters(kind) or []
+    declared: dict[str, Any] = {"positive": config.input.positive}
+    if alone:
+        declared["features"] = config.input.feature_names()
+        declared["bounds"] = config.input.bounds()
+    key = config.learner.noise_key() if "noise_key" in known else None
+    if key is not None:
+        declared["noise_key"] = key
+    for name, value in declared.items():
+        if name in known and name not in values and value is not None:
+            values[name] = value

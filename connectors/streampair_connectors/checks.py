@@ -1,0 +1,187 @@
+"""What `streampair check` looks at: everything that `run` would trip over, without running."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from streampair.errors import SourceError, StreampairError
+from streampair_connectors import kafka
+from streampair_connectors.assemble import build_lane, lane_id
+from streampair_connectors.config import Config
+from streampair_connectors.records import json_decoder
+from streampair_connectors.store import DirectoryStore
+from streampair_connectors.worker import missing_topic_fix
+
+__all__ = ["Report", "check_config"]
+
+
+@dataclass
+class Report:
+    """Findings, in the order in which `run` would meet them."""
+
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether `run` would start."""
+        return all(f["ok"] for f in self.findings)
+
+    def good(self, what: str, text: str) -> None:
+        """Note what works."""
+        self.findings.append({"check": what, "ok": True, "text": text})
+
+    def bad(self, what: str, error: StreampairError) -> None:
+        """Note what does not, and its fix."""
+        self.findings.append({"check": what, "ok": False, "text": error.problem, "fix": error.fix})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for machines."""
+        return {"ok": self.ok, "findings": self.findings}
+
+    def lines(self) -> list[str]:
+        """Return the report for people."""
+        out = []
+        for finding in self.findings:
+            out.append(f"{'ok  ' if finding['ok'] else 'FAIL'} {finding['check']}: {finding['text']}")
+            if not finding["ok"]:
+                out.append(f"       fix: {finding['fix']}")
+        out.append("ready to run" if self.ok else "not ready to run")
+        return out
+
+
+async def check_config(config: Config) -> Report:
+    """Look at everything and return the findings. Creates no topic, holds no lock, saves no state."""
+    report = Report()
+    names = config.input.feature_names()
+    report.good(
+        "input",
+        f"topic {config.input.topic!r}, label {config.input.label!r} "
+        f"({config.input.positive!r} ranks high, {config.input.negative_label()!r} low), "
+        + ("features are all other fields" if names is None else f"{len(names)} features"),
+    )
+    _check_learner(config, report)
+    _check_store(config, report)
+    _check_ports(config, report)
+    await _check_kafka(config, report)
+    worker = config.worker
+    report.good(
+        "worker",
+        f"group {config.app!r}; commits every {worker.commit_every_seconds:g} s or "
+        f"{worker.commit_every_events} events; bad events: "
+        + {"dlq": f"to {config.dead_letter_topic!r}", "skip": "counted only", "fail": "stop the lane"}[
+            worker.on_bad
+        ],
+    )
+    return report
+
+
+def _check_learner(config: Config, report: Report) -> None:
+    try:
+        lane = build_lane(config, json_decoder(config.input), topic=config.input.topic, partition=0)
+    except StreampairError as error:
+        report.bad("learner", error)
+        return
+    text = f"{config.learner.label()} ({type(lane.model).__module__}.{type(lane.model).__name__})"
+    privacy = lane.privacy
+    report.good("learner", text if privacy is not None else f"{text}, not private")
+    if privacy is not None:
+        report.good(
+            "privacy",
+            f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}; {privacy.guarantee}; "
+            + ("no horizon" if privacy.horizon_left is None else f"learns {privacy.horizon_left} events"),
+        )
+
+
+def _check_store(config: Config, report: Report) -> None:
+    directory = config.state_directory
+    # Nothing is made here, so a directory that does not exist is judged by its nearest parent.
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if directory.exists() and directory.is_dir():
+        try:
+            DirectoryStore(directory).probe()
+        except StreampairError as error:
+            report.bad("store", error)
+            return
+        held = sorted(directory.glob(f"{lane_id(config, config.input.topic, 0)[:-1]}*.snapshot"))
+        text = f"{directory} can be written; {len(held)} snapshot(s) of this application and topic"
+        report.good("store", text + ("" if held else ": starts at the first event"))
+    elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        report.good("store", f"{directory} does not exist yet and will be made: starts at the first event")
+    else:
+        report.bad(
+            "store",
+            SourceError(
+                f"the store directory {directory} cannot be made in {existing}",
+                fix="set store.directory to a directory that this user may write",
+            ),
+        )
+
+
+def _check_ports(config: Config, report: Report) -> None:
+    metrics = config.metrics
+    for key, port in (("metrics.port", metrics.port), ("metrics.public_port", metrics.public_port)):
+        if port is None:
+            continue
+        try:
+            family, _, _, _, address = socket.getaddrinfo(metrics.host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            report.bad(
+                key,
+                SourceError(
+                    f"cannot listen on {metrics.host}:{port}: {error.strerror or error}",
+                    fix=f"stop what uses the port, or set {key} (0 takes a free one)",
+                ),
+            )
+        else:
+            report.good(key, f"{metrics.host}:{port or 'a free port'}")
+
+
+async def _check_kafka(config: Config, report: Report) -> None:
+    try:
+        settings = config.require_kafka()
+        topics = await kafka.describe_topics(settings)
+    except StreampairError as error:
+        report.bad("kafka", error)
+        return
+    report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
+    name = config.input.topic
+    if name in topics:
+        count = topics[name]
+        report.good(
+            "input.topic", f"{name!r} has {count} partition(s): {count} lane(s), at most {count} worker(s)"
+        )
+    else:
+        report.bad(
+            "input.topic",
+            SourceError(f"topic {name!r} does not exist", fix=missing_topic_fix(settings, name)),
+        )
+    creates: bool | None = None
+    for key, name in (
+        ("output.topic", config.output_topic),
+        ("output.dead_letter_topic", config.dead_letter_topic),
+    ):
+        if name in topics:
+            report.good(key, f"{name!r} has {topics[name]} partition(s)")
+            continue
+        if creates is None:
+            creates = await kafka.creates_topics(settings)
+        if creates:
+            report.good(key, f"{name!r} does not exist; the broker creates it when `run` asks for it")
+        elif creates is None:
+            report.good(key, f"{name!r} does not exist; `run` asks for it, and the broker may create it")
+        else:
+            report.bad(
+                key,
+                SourceError(
+                    f"topic {name!r} does not exist, and this broker does not create topics by itself",
+                    fix=missing_topic_fix(settings, name),
+                ),
+            )

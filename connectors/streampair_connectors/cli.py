@@ -1,0 +1,234 @@
+"""The command line: `streampair demo`, `run`, `check` and `replay`.
+
+Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from streampair import __version__
+from streampair.errors import ConfigError, StreampairError
+from streampair_connectors import logs
+from streampair_connectors.config import load_config
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="streampair",
+    help="Learn from pairs, online, from event streams, under differential privacy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"streampair {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _errors(as_json: bool) -> Iterator[None]:
+    """End with a message and an exit code instead of a traceback."""
+    try:
+        yield
+    except StreampairError as error:
+        code = 2 if isinstance(error, ConfigError) else 1
+        if as_json:
+            told = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
+            typer.echo(json.dumps(told))
+        else:
+            typer.echo(f"error: {error.problem}\n  fix: {error.fix}", err=True)
+        raise typer.Exit(code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def _run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+    """Run `work`; the first SIGINT or SIGTERM asks it to stop, the second ends the process."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked = False
+
+        def on_signal(number: int) -> None:
+            nonlocal asked
+            if asked:
+                os._exit(128 + number)
+            asked = True
+            stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal, number)
+        await work()
+
+    asyncio.run(body())
+
+
+@app.command(epilog="Example: streampair run fraud.toml")
+def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = False) -> None:
+    """Score and learn from a Kafka topic until stopped (Ctrl-C or SIGTERM: finish, commit, leave).
+
+    Logs are one JSON object a line on standard error. --json also prints the final state.
+    """
+    from streampair_connectors.server import MetricsServer
+    from streampair_connectors.worker import Worker
+
+    with _errors(as_json):
+        settings = load_config(config)
+        _configure_logs(log_level)
+        log = logs.get_logger(__name__)
+        stops: list[Callable[[], None]] = []
+
+        async def work() -> None:
+            worker = Worker(settings)
+            stops.append(worker.stop)
+            server = MetricsServer(worker.telemetry, settings.metrics)
+            await server.start()
+            log.info("started", app=settings.app, version=__version__, metrics=f"{server.url}/metrics")
+            try:
+                await worker.run()
+            except StreampairError as error:
+                log.error("failed", app=settings.app, error=error.problem, fix=error.fix)
+                raise
+            finally:
+                await server.stop()
+            if as_json:
+                lanes = worker.telemetry.gauges(settings.app)
+                typer.echo(json.dumps([_lane_json(k[2], g) for k, g in sorted(lanes.items())]))
+
+        _run_until_signal(work, lambda: [stop() for stop in stops] and None)
+
+
+@app.command(epilog="Example: streampair check fraud.toml")
+def check(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Validate a configuration, resolve its topics, and say what `run` would do. Changes nothing."""
+    from streampair_connectors.checks import check_config
+
+    with _errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        report = asyncio.run(check_config(settings))
+        if as_json:
+            typer.echo(json.dumps(report.as_dict()))
+        else:
+            for line in report.lines():
+                typer.echo(line)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+@app.command(epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl")
+def replay(
+    config: ConfigPath,
+    file: Annotated[str, typer.Argument(help="CSV with a header, or JSON lines; .gz too; - for stdin.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
+    ] = None,
+    dead_letters: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write bad events here. Without it: APP-dead-letters.jsonl, made when there are any."
+        ),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve metrics, and keep them up until Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Do what `run` does, from a file, without Kafka. The model starts fresh and is not kept.
+
+    Scores are JSON lines. A summary follows on standard error; with --json it is the last line of
+    standard output.
+    """
+    from streampair_connectors.replaying import replay_file
+
+    with _errors(as_json):
+        settings = load_config(config)
+        _configure_logs("warning")
+        summary = replay_file(settings, file, output=output, dead_letters=dead_letters, serve=serve)
+        if as_json:
+            typer.echo(json.dumps({"summary": summary}))
+        else:
+            for name, value in summary.items():
+                typer.echo(f"{name:>20}: {value}", err=True)
+
+
+@app.command(epilog="Example: streampair demo --seed 7 --rate 500")
+def demo(
+    rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
+    seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Keep the metrics up afterwards, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0 takes a free one.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Three learners on one topic of an embedded broker: not private, private, and River's own.
+
+    Replays River's Phishing data as JSON events. The final table is computed from the scores read
+    back from the output topics.
+    """
+    from streampair_connectors.demo import run_demo
+
+    with _errors(as_json):
+        _configure_logs("error")
+        console = Console(stderr=as_json)
+        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
+        if as_json:
+            typer.echo(json.dumps(result))
+
+
+def _configure_logs(level: str) -> None:
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
+    logs.configure(level)
+
+
+def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
+    report = gauges.privacy
+    return {
+        "partition": int(partition),
+        "next_offset": gauges.next_offset,
+        "events": gauges.events,
+        "auc": None if gauges.auc != gauges.auc else gauges.auc,
+        "epsilon_spent": None if report is None else report.epsilon_spent,
+    }
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    app()
+    sys.exit(0)

@@ -1,0 +1,125 @@
+"""A lane with its store and its encoders: what `run` holds for each partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from river import compose
+
+from streampair.engine.lane import Lane, LaneOutput, Record
+from streampair.errors import RecordError
+from streampair_connectors.assemble import build_lane, lane_id
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import Partition
+from streampair_connectors.records import Decoder, Encoder, RawRecord
+from streampair_connectors.store import LaneStore, Store, open_within
+from streampair_connectors.telemetry import LaneLabels, Telemetry
+
+__all__ = ["HeldLane", "LaneTimer"]
+
+# How long a previous owner of a partition may take to close its store.
+_HANDOVER_SECONDS = 15.0
+
+
+class LaneTimer:
+    """Times a lane from outside: the engine has no clock.
+
+    Parameters
+    ----------
+    lane, decode
+        The lane, and what it decodes with.
+    telemetry, labels
+        Where the times go.
+    """
+
+    def __init__(self, lane: Lane, decode: Decoder, telemetry: Telemetry, labels: LaneLabels) -> None:
+        self._lane = lane
+        self._decode = decode
+        self._telemetry = telemetry
+        self._labels = labels
+        self.seconds_by_event = 0.0
+
+    def process(self, records: Sequence[Any]) -> LaneOutput:
+        """Let the lane process a batch; Kafka's own records serve as the lane's."""
+        start = time.perf_counter()
+        output = self._lane.process(cast("Sequence[Record]", records))
+        self.seconds_by_event = (time.perf_counter() - start) / len(records)
+        self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
+        return output
+
+    def _time_score(self, record: RawRecord) -> float | None:
+        """Score the last event of a batch once more, alone, to see what scoring costs."""
+        try:
+            x = self._decode(record).x
+        except RecordError:
+            return None
+        score = _scorer(self._lane.model)
+        start = time.perf_counter()
+        try:
+            score(x)
+        except Exception:
+            # The lane has met the same event, and has said what is wrong with it.
+            return None
+        return time.perf_counter() - start
+
+
+def _scorer(model: Any) -> Callable[[Any], Any]:
+    if not isinstance(model, compose.Pipeline) and hasattr(model, "score_one"):
+        return cast("Callable[[Any], Any]", model.score_one)
+    name = "predict_proba_one" if hasattr(model, "predict_proba_one") else "predict_one"
+    return cast("Callable[[Any], Any]", getattr(model, name))
+
+
+class HeldLane:
+    """A lane that this process holds, opened from its last snapshot.
+
+    Opening waits a while for a previous owner to let go.
+
+    Raises
+    ------
+    StoreError, SnapshotError, ConfigError
+        The lane cannot be opened or belongs to something else.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        decode: Decoder,
+        telemetry: Telemetry,
+        *,
+        topic: str,
+        partition: int,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_partition = Partition(topic, partition)
+        self.labels: LaneLabels = (config.app, topic, str(partition), config.learner.label())
+        self.encoder = Encoder(
+            app=config.app, learner=config.learner.label(), topic=topic, partition=partition
+        )
+        self.dirty = False
+        self._store: LaneStore = open_within(store, lane_id(config, topic, partition), _HANDOVER_SECONDS)
+        try:
+            self.lane = build_lane(config, decode, topic=topic, partition=partition)
+            data = self._store.load()
+            self.restored = data is not None
+            if data is not None:
+                self.lane.restore(data)
+            # An open marker: until the next clean stop, the snapshot on the disk says that releases
+            # may have been made after it, which a private learner's report then cannot vouch for.
+            self._store.save(self.lane.snapshot(clean=False))
+        except BaseException:
+            self._store.close()
+            raise
+        self.timer = LaneTimer(self.lane, decode, telemetry, self.labels)
+
+    def save(self, data: bytes) -> None:
+        """Make `data` the lane's snapshot, durably."""
+        self._store.save(data)
+
+    def close(self) -> None:
+        """Let another owner in."""
+        self._store.close()

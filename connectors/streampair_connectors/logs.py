@@ -1,0 +1,106 @@
+"""Structured logs: one JSON object a line, on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+import msgspec
+
+__all__ = ["RateLimit", "configure", "get_logger"]
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        fields = getattr(record, "fields", None)
+        if fields:
+            line.update(fields)
+        if not record.name.startswith("streampair"):
+            line["logger"] = record.name
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = f"{type(error).__name__}: {error}"
+        return _encoder.encode(line).decode()
+
+
+class RateLimit(logging.Filter):
+    """Pass the same message of the same logger at most once in `seconds`.
+
+    A client library repeats one line ten times a second while a broker is away.
+    """
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._last: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether this record is to be written."""
+        key = (record.name, str(record.msg))
+        now = record.created
+        last = self._last.get(key)
+        if last is not None and now - last < self._seconds:
+            return False
+        self._last[key] = now
+        return True
+
+
+class Logger:
+    """A logger whose events carry fields: `log.info("lane_opened", partition=0)`."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, event, extra={"fields": fields})
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log what only a developer of this package wants to see."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log what happened as planned."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log what needs attention; `next_step` says what to do."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Log what stopped the work; `fix` says what to do."""
+        self._log(logging.ERROR, event, fields)
+
+
+def get_logger(name: str) -> Logger:
+    """Return the structured logger of a module."""
+    return Logger(name)
+
+
+def configure(level: str = "info", stream: TextIO | None = None) -> None:
+    """Send the logs of streampair, and the warnings of its Kafka client, to `stream`."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_JsonLines())
+    ours = logging.getLogger("streampair_connectors")
+    ours.handlers[:] = [handler]
+    ours.setLevel(level.upper())
+    ours.propagate = False
+    client_handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    client_handler.setFormatter(_JsonLines())
+    client_handler.addFilter(RateLimit())
+    client = logging.getLogger("aiokafka")
+    client.handlers[:] = [client_handler]
+    # Its errors are states that the worker reports itself, in its own words and once; below
+    # debug they are noise to an operator.
+    client.setLevel("WARNING" if level == "debug" else "CRITICAL")
+    client.propagate = False

@@ -1,0 +1,388 @@
+"""Bytes to events, and scores and dead letters back to bytes.
+
+The fast path decodes the declared features with one typed msgspec decoder. An event that it
+refuses is decoded again, slowly, only to say exactly what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NotRequired, Protocol, TypedDict
+
+import msgspec
+
+from streampair.engine.lane import DeadLetter, Event, Scored
+from streampair.errors import RecordError
+from streampair_connectors.config import InputConfig, Label
+
+__all__ = [
+    "Encoder",
+    "RawRecord",
+    "csv_decoder",
+    "dead_letter_headers",
+    "json_decoder",
+]
+
+Headers = list[tuple[str, bytes]]
+
+
+class RawRecord(Protocol):
+    """What a decoder needs of a record; Kafka's own records have it."""
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+Decoder = Callable[[RawRecord], Event]
+
+
+def json_decoder(config: InputConfig) -> Decoder:
+    """Return the function that turns one JSON record into an event.
+
+    The label is normalised to the configured `positive` or `negative` value, so that `1` in
+    an event and `true` in the configuration are the same label. An event without the label
+    field, or with null in it, is unlabelled: it is scored, not learned.
+
+    Raises
+    ------
+    RecordError
+        By the returned function, with stage `"decode"`, `"features"` or `"label"`.
+
+    Examples
+    --------
+    >>> from streampair.engine.lane import Record
+    >>> decode = json_decoder(InputConfig(label="bad", features=["amount"]))
+    >>> decode(Record(0, b'{"amount": 12, "bad": true, "note": "x"}')).x
+    {'amount': 12.0}
+    """
+    names = config.feature_names()
+    label = config.label
+    id_field = config.id
+    limit = config.max_event_bytes
+    labels = _Labels(config)
+    resolve = labels.resolve
+    if names is None:
+        return _undeclared_decoder(config, labels)
+
+    fields: dict[str, Any] = dict.fromkeys(names, float)
+    fields[label] = NotRequired[bool | int | float | str | None]
+    if id_field is not None:
+        fields[id_field] = NotRequired[str | int | None]
+    # The functional form takes any field name, also one with blanks or dots.
+    shape: Any = TypedDict("shape", fields)  # type: ignore[misc]  # built at run time, on purpose
+    fast = msgspec.json.Decoder(shape).decode
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > limit:
+            raise _refuse_size(value, limit)
+        try:
+            x = fast(value)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise _explain(value, config, error) from None
+        y = x.pop(label, None)
+        if y is not None:
+            y = resolve(y)
+        if id_field is None:
+            return Event(x, y)
+        identifier = x.pop(id_field, None)
+        return Event(x, y, None if identifier is None else str(identifier))
+
+    return decode
+
+
+def _undeclared_decoder(config: InputConfig, labels: _Labels) -> Decoder:
+    """Decode events whose features are all their other fields."""
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > config.max_event_bytes:
+            raise _refuse_size(value, config.max_event_bytes)
+        data = _parse(value)
+        y = data.pop(config.label, None)
+        identifier = data.pop(config.id, None) if config.id is not None else None
+        x = {name: _number(name, item) for name, item in data.items()}
+        if not x:
+            raise _no_features(config)
+        return Event(
+            x,
+            None if y is None else labels.resolve(y),
+            None if identifier is None else str(identifier),
+        )
+
+    return decode
+
+
+def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
+    """Return the function that turns one line of a CSV file into an event.
+
+    Parameters
+    ----------
+    config
+        The input; without declared features, all columns but label and id are features.
+    header
+        The names in the file's first line.
+    """
+    columns = list(header)
+    taken = {config.label, config.id}
+    names = config.feature_names()
+    labels = _Labels(config)
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > config.max_event_bytes:
+            raise _refuse_size(value, config.max_event_bytes)
+        try:
+            cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RecordError(
+                f"the line is not CSV: {error}", fix="write UTF-8 CSV", stage="decode"
+            ) from None
+        if len(cells) != len(columns):
+            raise RecordError(
+                f"the line has {len(cells)} cells, the header {len(columns)}",
+                fix="give every line one cell per column",
+                stage="decode",
+            )
+        row = dict(zip(columns, cells, strict=True))
+        x: dict[str, float] = {}
+        for name in names if names is not None else [c for c in columns if c not in taken]:
+            if name not in row or row[name] == "":
+                raise _missing(name, config)
+            x[name] = _number_text(name, row[name])
+        text = row.get(config.label, "")
+        identifier = row.get(config.id) if config.id is not None else None
+        return Event(x, labels.resolve_text(text) if text else None, identifier or None)
+
+    return decode
+
+
+class _Labels:
+    """The two labels that count."""
+
+    def __init__(self, config: InputConfig) -> None:
+        self._positive: Label = config.positive
+        self._negative: Label = config.negative_label()
+        self._field = config.label
+        self._texts: dict[str, Label] = {}
+        for label in (self._negative, self._positive):
+            for text in _spellings(label):
+                self._texts[text] = label
+
+    def resolve(self, y: object) -> Label:
+        if y == self._positive:
+            return self._positive
+        if y == self._negative:
+            return self._negative
+        raise self._unknown(y)
+
+    def resolve_text(self, text: str) -> Label:
+        found = self._texts.get(text.strip())
+        if found is None:
+            found = self._texts.get(text.strip().lower())
+        if found is None:
+            raise self._unknown(text)
+        return found
+
+    def _unknown(self, y: object) -> RecordError:
+        return RecordError(
+            f"unknown label {_shorten(y)} in field {self._field!r}",
+            fix=f"send {self._positive!r} or {self._negative!r}, or name the labels as "
+            "input.positive and input.negative",
+            stage="label",
+        )
+
+
+def _spellings(label: Label) -> list[str]:
+    if isinstance(label, bool):
+        return ["true", "1", "1.0"] if label else ["false", "0", "0.0"]
+    if isinstance(label, int):
+        return [str(label), f"{label}.0"]
+    return [label]
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse_size(value: bytes | None, limit: int) -> RecordError:
+    if value is None:
+        return RecordError(
+            "the record has no value (a tombstone)",
+            fix="send events with a JSON object as their value; do not read a compacted topic",
+            stage="decode",
+        )
+    return RecordError(
+        f"the event has {len(value)} bytes, more than input.max_event_bytes = {limit}",
+        fix="send smaller events, or raise input.max_event_bytes",
+        stage="decode",
+    )
+
+
+def _missing(name: str, config: InputConfig) -> RecordError:
+    return RecordError(
+        f"feature {name!r} is missing",
+        fix="send it in every event, or take it out of input.features",
+        stage="features",
+    )
+
+
+def _no_features(config: InputConfig) -> RecordError:
+    return RecordError(
+        "the event is empty: it has no feature",
+        fix="send a JSON object with the features"
+        + (f" {', '.join((config.feature_names() or [])[:5])}" if config.features else ""),
+        stage="decode",
+    )
+
+
+def _number(name: str, item: object) -> float:
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        try:
+            number = float(item)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+        what = "not finite"
+    elif item is None:
+        what = "null"
+    else:
+        kinds = {str: "text", bool: "a truth value", list: "a list", dict: "an object"}
+        what = f"{kinds.get(type(item), 'not a number')} ({_shorten(item)})"
+    raise RecordError(
+        f"feature {name!r} is {what}",
+        fix=f"send a finite number as {name!r}, or name the numeric fields in input.features",
+        stage="features",
+    )
+
+
+def _number_text(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return _number(name, text)  # raises: it is text
+    return _number(name, number)
+
+
+def _parse(value: bytes) -> dict[str, Any]:
+    """Decode a JSON object with Python's parser, which also reads NaN and Infinity."""
+    if not value.strip():
+        raise RecordError(
+            "the event is empty: it has no bytes",
+            fix="send a JSON object with the features",
+            stage="decode",
+        )
+    try:
+        data = json.loads(value)
+    except RecursionError:
+        raise RecordError(
+            "the event is nested too deeply", fix="send a flat JSON object", stage="decode"
+        ) from None
+    except (ValueError, UnicodeDecodeError) as error:
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+        raise RecordError(
+            f"the event is not JSON: {reason[:100]}",
+            fix="send one JSON object, in UTF-8, as the value of each record",
+            stage="decode",
+        ) from None
+    if not isinstance(data, dict):
+        raise RecordError(
+            f"the event is {_shorten(data)}, not a JSON object",
+            fix='send an object such as {"feature": 1.5, "label": true}',
+            stage="decode",
+        )
+    return data
+
+
+def _explain(value: bytes, config: InputConfig, error: Exception) -> RecordError:
+    """Say what is wrong with an event that the fast decoder has refused."""
+    try:
+        data = _parse(value)
+        if not data:
+            return _no_features(config)
+        for name in config.feature_names() or ():
+            if name not in data:
+                return _missing(name, config)
+            _number(name, data[name])
+        label = data.get(config.label)
+        if isinstance(label, (list, dict)) or label != label:
+            return _Labels(config)._unknown(label)
+        identifier = data.get(config.id) if config.id is not None else None
+        if not isinstance(identifier, (str, int, type(None))):
+            return RecordError(
+                f"field {config.id!r} is {_shorten(identifier)}, not an id",
+                fix="send text or a whole number as id",
+                stage="decode",
+            )
+    except RecordError as refused:
+        return refused
+    return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")
+
+
+class _Score(msgspec.Struct):
+    app: str
+    learner: str
+    topic: str
+    partition: int
+    offset: int
+    id: str | None
+    score: float | None
+    outcome: str
+
+
+class Encoder:
+    """Encode the outputs of one lane.
+
+    Examples
+    --------
+    >>> encode = Encoder(app="fraud", learner="PairOGD", topic="payments", partition=0).score
+    >>> encode(Scored(offset=7, key=None, id=None, score=0.5, outcome="learned"))[-42:]
+    b'"id":null,"score":0.5,"outcome":"learned"}'
+    """
+
+    def __init__(self, *, app: str, learner: str, topic: str, partition: int) -> None:
+        self._row = _Score(app, learner, topic, partition, 0, None, None, "")
+        self._encode = msgspec.json.Encoder().encode
+        self._common: Headers = [
+            ("streampair.app", app.encode()),
+            ("streampair.topic", topic.encode()),
+            ("streampair.partition", str(partition).encode()),
+        ]
+
+    def score(self, scored: Scored) -> bytes:
+        """Return the value of one record on the output topic."""
+        row = self._row  # one object for all rows: it is encoded at once, never kept
+        row.offset = scored.offset
+        row.id = scored.id
+        row.score = scored.score
+        row.outcome = scored.outcome
+        return self._encode(row)
+
+    def dead_letter(self, letter: DeadLetter, headers: Sequence[tuple[str, bytes]] = ()) -> Headers:
+        """Return the headers of one dead letter; its key and value stay the original bytes."""
+        return dead_letter_headers(letter, self._common, headers)
+
+
+def dead_letter_headers(
+    letter: DeadLetter, common: Headers, original: Sequence[tuple[str, bytes]] = ()
+) -> Headers:
+    """Return what a dead letter says about itself, after the headers that it came with."""
+    return [
+        *original,
+        *common,
+        ("streampair.offset", str(letter.offset).encode()),
+        ("streampair.timestamp", str(letter.timestamp).encode()),
+        ("streampair.stage", letter.stage.encode()),
+        ("streampair.error", letter.error.encode("utf-8", "replace")[:2000]),
+    ]
+
+
+def score_from_bytes(value: bytes) -> Mapping[str, Any]:
+    """Decode one record of the output topic."""
+    decoded: Mapping[str, Any] = msgspec.json.decode(value)
+    return decoded

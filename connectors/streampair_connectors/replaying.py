@@ -1,0 +1,171 @@
+"""What the command `replay` does around :class:`streampair_connectors.files.Replay`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from streampair.errors import SourceError
+from streampair_connectors.config import Config
+from streampair_connectors.files import Replay
+from streampair_connectors.server import MetricsServer
+
+__all__ = ["replay_file", "summarise"]
+
+
+def replay_file(
+    config: Config, file: str, *, output: Path | None, dead_letters: Path | None, serve: bool
+) -> dict[str, Any]:
+    """Replay a file and return the summary.
+
+    Raises
+    ------
+    SourceError
+        A file cannot be read or written.
+    """
+    letters = _LateFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
+    with contextlib.ExitStack() as stack:
+        scores: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(_create(output))
+        stack.callback(letters.close)
+
+        def write(line: bytes) -> None:
+            scores.write(line + b"\n")
+
+        replay = Replay(config, file, write, letters.write)
+        server = (
+            stack.enter_context(_Background(MetricsServer(replay.telemetry, config.metrics)))
+            if serve
+            else None
+        )
+        if server is not None:
+            Console(stderr=True).print(f"metrics: {server.url}/metrics", highlight=False)
+        start = time.perf_counter()
+        with _progress() as progress:
+            task = progress.add_task("replay", total=None, rate="")
+
+            def show(count: int) -> None:
+                rate = replay.events / max(time.perf_counter() - start, 1e-9)
+                progress.update(task, advance=count, rate=f"{rate:,.0f} events/s")
+
+            gauges = replay.run(show)
+        scores.flush()
+        seconds = time.perf_counter() - start
+        summary = summarise(gauges)
+        summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
+        if letters.made:
+            summary["dead_letter_file"] = str(letters.path)
+        if server is not None:
+            server.wait()
+    return summary
+
+
+def summarise(gauges: Any) -> dict[str, Any]:
+    """Return the numbers of a lane as plain values."""
+    summary: dict[str, Any] = {
+        "events": sum(gauges.events.values()),
+        **gauges.events,
+        "dead_letters": {k: v for k, v in gauges.dead_letters.items() if v},
+        "auc_of_latest": None if gauges.auc != gauges.auc else round(gauges.auc, 4),
+    }
+    del summary["dead_letter"]
+    if gauges.regret is not None:
+        summary["regret"] = round(gauges.regret.total, 3)
+        summary["regret_average"] = round(gauges.regret.average, 5)
+        summary["regret_stderr"] = round(gauges.regret.stderr, 5)
+    if gauges.privacy is not None:
+        summary["epsilon_spent"] = gauges.privacy.epsilon_spent
+        summary["epsilon_budget"] = gauges.privacy.epsilon_budget
+        summary["delta"] = gauges.privacy.delta
+        summary["guarantee"] = gauges.privacy.guarantee
+    return summary
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    # On a terminal that also shows the scores, a moving line between them helps nobody.
+    shown = console.is_terminal and not sys.stdout.isatty()
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed:,} events"),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not shown,
+    )
+
+
+def _create(path: Path) -> IO[bytes]:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be written: {error.strerror}",
+            fix="choose another path or mend its permissions",
+            retriable=False,
+        ) from None
+
+
+class _LateFile:
+    """A file that is made with its first line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    @property
+    def made(self) -> bool:
+        return self._file is not None
+
+    def write(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = _create(self.path)
+        self._file.write(line + b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _Background:
+    """Serves metrics from a thread of its own, while the main thread works."""
+
+    def __init__(self, server: MetricsServer) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def wait(self) -> None:
+        """Return at Ctrl-C."""
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+    def __enter__(self) -> _Background:
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        self._close()
+
+    def _close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

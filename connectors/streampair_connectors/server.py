@@ -1,0 +1,83 @@
+"""HTTP: `/metrics` and `/healthz` for operators, `/metrics` for everybody on a port of its own."""
+
+from __future__ import annotations
+
+import json
+
+from aiohttp import web
+
+from streampair.errors import SourceError
+from streampair_connectors.config import MetricsConfig
+from streampair_connectors.telemetry import CONTENT_TYPE, Telemetry
+
+__all__ = ["MetricsServer"]
+
+
+class MetricsServer:
+    """Serves the series of a `Telemetry` until `stop`.
+
+    Parameters
+    ----------
+    telemetry
+        What to serve.
+    config
+        Addresses; port 0 takes a free port, see `url`.
+    """
+
+    def __init__(self, telemetry: Telemetry, config: MetricsConfig) -> None:
+        self._telemetry = telemetry
+        self._config = config
+        self._runners: list[web.AppRunner] = []
+        self.url = ""
+        self.public_url: str | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises
+        ------
+        SourceError
+            A port is taken or not allowed.
+        """
+        self.url = await self._listen(self._config.port, public=False)
+        if self._config.public_port is not None:
+            self.public_url = await self._listen(self._config.public_port, public=True)
+
+    async def _listen(self, port: int, *, public: bool) -> str:
+        async def metrics(request: web.Request) -> web.Response:
+            return web.Response(
+                body=self._telemetry.render(public=public), headers={"Content-Type": CONTENT_TYPE}
+            )
+
+        async def healthz(request: web.Request) -> web.Response:
+            well, report = self._telemetry.health_report()
+            return web.json_response(
+                {"ok": well, "apps": report}, status=200 if well else 503, dumps=json.dumps
+            )
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        if not public:
+            app.router.add_get("/healthz", healthz)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._config.host, port).start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            key = "metrics.public_port" if public else "metrics.port"
+            raise SourceError(
+                f"cannot listen on {self._config.host}:{port} ({key}): "
+                f"{getattr(error, 'strerror', None) or error}",
+                fix=f"stop what uses the port, or set {key} (0 takes a free one)",
+                retriable=False,
+            ) from None
+        self._runners.append(runner)
+        address = runner.addresses[0]
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"http://{host}:{address[1]}"
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        while self._runners:
+            await self._runners.pop().cleanup()

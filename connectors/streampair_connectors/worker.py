@@ -1,0 +1,461 @@
+"""The worker: events from Kafka through lanes to scores, until it is stopped.
+
+One lane per partition, one consumer group. The offset lies inside the snapshot, so an event is
+learned once whatever dies; outputs are sent at least once. The order of a commit:
+
+1. outputs and dead letters sent, and known to be stored;
+2. the snapshot saved, with the offset in it;
+3. the group's offsets committed, for tools that show lag;
+4. only then the gauges published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from streampair.engine.lane import LaneOutput
+from streampair.errors import SnapshotError, SourceError, StreampairError
+from streampair_connectors import kafka
+from streampair_connectors.assemble import warm_up
+from streampair_connectors.config import Config, KafkaConfig
+from streampair_connectors.kafka import Consumer, Message, Partition, Producer, RecordLike
+from streampair_connectors.lanes import HeldLane
+from streampair_connectors.logs import get_logger
+from streampair_connectors.records import json_decoder
+from streampair_connectors.store import DirectoryStore, Store
+from streampair_connectors.telemetry import Telemetry
+
+__all__ = ["Worker", "missing_topic_fix"]
+
+log = get_logger(__name__)
+
+_POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
+_SLICE_SECONDS = 0.05  # a lane may keep the event loop, and the heartbeats, for about this long
+_WATCH_SECONDS = 2.0
+_KEPT_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
+
+
+class Worker:
+    """Runs one application.
+
+    Parameters
+    ----------
+    config
+        A whole configuration, with [kafka].
+    telemetry
+        Where the series go; None for one of its own.
+    store
+        Where the snapshots lie; None for the configured directory.
+
+    Notes
+    -----
+    `run` raises what cannot be helped by trying again. A broker that goes away later is waited
+    for: the state is `waiting`, nothing is lost, and it goes on by itself.
+    """
+
+    def __init__(
+        self, config: Config, *, telemetry: Telemetry | None = None, store: Store | None = None
+    ) -> None:
+        self.config = config
+        self.telemetry = telemetry if telemetry is not None else Telemetry()
+        self._kafka: KafkaConfig = config.require_kafka()
+        self._store = store if store is not None else DirectoryStore(config.state_directory)
+        self._decode = json_decoder(config.input)
+        self._held: dict[Partition, HeldLane] = {}
+        self._lock = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._give_up = asyncio.Event()
+        self._epoch = 0
+        self._in_session = False
+        self._joined = False
+        self._waiting_since: float | None = None
+        self._last_trouble = 0.0
+        self._uncommitted = 0
+        self._last_commit = 0.0
+        self._slice = 100
+        self._consumer: Consumer
+        self._producer: Producer
+
+    @property
+    def lanes(self) -> dict[int, HeldLane]:
+        """The lanes held now, by partition."""
+        return {p.partition: held for p, held in self._held.items()}
+
+    def stop(self) -> None:
+        """Finish the batch, commit, leave the group. Safe to call twice."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self.telemetry.health(self.config.app, "stopping")
+            log.info("stopping", app=self.config.app)
+
+    async def run(self) -> None:
+        """Work until `stop`.
+
+        Raises
+        ------
+        SourceError
+            No broker answers at the start, a topic does not exist, Kafka refuses, or outputs
+            could not be stored before the stop timeout.
+        StoreError, SnapshotError, ConfigError, LaneStopped
+            As the message says.
+        """
+        app = self.config.app
+        self.telemetry.health(app, "starting")
+        pause = 0.5
+        try:
+            await asyncio.to_thread(warm_up, self.config)
+            while True:
+                try:
+                    await self._session()
+                except SourceError as error:
+                    # Before the first success the user is there to be told; later the worker waits.
+                    if not error.retriable or not self._joined or self._stop.is_set():
+                        raise
+                    self._trouble(str(error.problem))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stop.wait(), pause)
+                    pause = min(pause * 2, 10.0)
+                    if not self._stop.is_set():
+                        continue
+                break
+        except StreampairError as error:
+            self.telemetry.health(app, "failed", error.problem, error.fix)
+            raise
+        self.telemetry.health(app, "stopped")
+        log.info("stopped", app=app)
+
+    # One connection to the cluster
+
+    async def _session(self) -> None:
+        config = self.config
+        await self._check_topics()
+        self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
+        self._consumer = Consumer(
+            self._kafka,
+            config.input.topic,
+            config.app,
+            on_revoked=self._on_revoked,
+            on_assigned=self._on_assigned,
+        )
+        watch: asyncio.Task[None] | None = None
+        guard: asyncio.Task[None] | None = None
+        self._in_session = True
+        try:
+            await self._producer.start()
+            for topic in (config.output_topic, config.dead_letter_topic):
+                await self._producer.partitions(topic)
+            await self._consumer.start()
+            self._joined = True
+            watch = asyncio.create_task(self._watch())
+            guard = asyncio.create_task(self._limit_stop())
+            await self._loop()
+            await self._finish()
+        finally:
+            self._in_session = False
+            for task in (watch, guard):
+                if task is not None:
+                    task.cancel()
+            self._drop_lanes()
+            await self._consumer.stop()
+            await self._producer.stop()
+
+    async def _check_topics(self) -> None:
+        """Refuse to start on topics that do not exist, before anything would make them."""
+        topics = await kafka.describe_topics(self._kafka)
+        config = self.config
+        if config.input.topic not in topics:
+            raise SourceError(
+                f"topic {config.input.topic!r} (input.topic) does not exist",
+                fix=missing_topic_fix(self._kafka, config.input.topic),
+                retriable=False,
+            )
+        for key, topic in (
+            ("output.topic", config.output_topic),
+            ("output.dead_letter_topic", config.dead_letter_topic),
+        ):
+            if topic not in topics and not await kafka.create_by_asking(self._kafka, topic):
+                raise SourceError(
+                    f"topic {topic!r} ({key}) does not exist, and the broker does not create it",
+                    fix=missing_topic_fix(self._kafka, topic),
+                    retriable=False,
+                )
+
+    async def _loop(self) -> None:
+        batch_size = self.config.worker.batch_size
+        every = self.config.worker.commit_every_seconds
+        self._last_commit = time.monotonic()
+        while not self._stop.is_set():
+            wait = _POLL_SECONDS
+            if self._uncommitted:
+                wait = min(wait, max(self._last_commit + every - time.monotonic(), 0.0))
+            batches = await self._consumer.poll(batch_size, wait)
+            epoch = self._epoch  # read before anything else may run: the batches belong to it
+            async with self._lock:
+                for partition, records in batches.items():
+                    held = self._held.get(partition)
+                    if held is None or epoch != self._epoch:
+                        # Taken away since; its next owner reads these records again.
+                        continue
+                    await self._process(held, records)
+                if self._commit_is_due():
+                    await self._commit(clean=False)
+            await asyncio.sleep(0)  # let the sender of outputs run when input never ends
+
+    def _commit_is_due(self) -> bool:
+        return self._uncommitted > 0 and (
+            self._uncommitted >= self.config.worker.commit_every_events
+            or self._producer.kept_bytes >= _KEPT_BYTES
+            or time.monotonic() >= self._last_commit + self.config.worker.commit_every_seconds
+        )
+
+    async def _process(self, held: HeldLane, records: Sequence[RecordLike]) -> None:
+        start = 0
+        while start < len(records):
+            part = records[start : start + self._slice]
+            start += len(part)
+            output = held.timer.process(part)
+            held.dirty = True
+            self._uncommitted += len(part)
+            await self._send(held, part, output)
+            limit = _SLICE_SECONDS / max(held.timer.seconds_by_event, 1e-7)
+            self._slice = max(1, min(int(limit), self.config.worker.batch_size))
+
+    async def _send(self, held: HeldLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+        """Hand the outputs of a batch to the producer, in batches by output partition."""
+        config, producer = self.config, self._producer
+        encode, source = held.encoder.score, held.partition
+        topic = config.output_topic
+        by_target: dict[Partition, list[Message]] = {}
+        for scored in output.scores:
+            target = producer.target(topic, scored.key, source)
+            messages = by_target.get(target)
+            if messages is None:
+                messages = by_target[target] = []
+            messages.append(Message(scored.key, encode(scored)))
+        if output.dead_letters:
+            headers = {record.offset: record.headers for record in records}
+            topic = config.dead_letter_topic
+            for letter in output.dead_letters:
+                target = producer.target(topic, letter.key, source)
+                own = held.encoder.dead_letter(letter, headers.get(letter.offset, ()))
+                by_target.setdefault(target, []).append(Message(letter.key, letter.value, own))
+            last = output.dead_letters[-1]
+            log.warning(
+                "dead_letters",
+                app=config.app,
+                topic=held.topic,
+                partition=held.partition,
+                count=len(output.dead_letters),
+                last_offset=last.offset,
+                stage=last.stage,
+                error=last.error,
+                next_step=f"look into topic {topic}",
+            )
+        for target, messages in by_target.items():
+            await producer.send(target, messages)
+
+    async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
+        """Commit all lanes. False: the outputs could not be stored in time, nothing was saved."""
+        begin = time.perf_counter()
+        # 1 outputs and dead letters stored
+        if seconds is None:
+            stored = await self._producer.flush(self._give_up, self._trouble)
+        else:
+            late = asyncio.Event()
+            timer = asyncio.get_running_loop().call_later(seconds, late.set)
+            try:
+                stored = await self._producer.flush(late, self._trouble)
+            finally:
+                timer.cancel()
+        if not stored:
+            return False
+        dirty = [held for held in self._held.values() if held.dirty or clean]
+        # 2 the snapshot, with its offset
+        for held in dirty:
+            data = held.lane.snapshot(clean=clean)
+            await asyncio.to_thread(held.save, data)
+            held.dirty = False
+        # 3 the group's offsets
+        offsets = {
+            p: held.lane.next_offset
+            for p, held in self._held.items()
+            if held in dirty and held.lane.next_offset is not None
+        }
+        if offsets:
+            await self._consumer.commit(offsets)
+        # 4 the gauges
+        for held in dirty:
+            lag = self._consumer.lag(held.topic_partition, held.lane.next_offset)
+            self.telemetry.publish(held.labels, held.lane.gauges(), lag)
+        self._uncommitted = 0
+        self._last_commit = time.monotonic()
+        self.telemetry.committed(self.config.app, time.perf_counter() - begin)
+        self._well()
+        return True
+
+    async def _finish(self) -> None:
+        """Commit for the last time and let go of the lanes."""
+        async with self._lock:
+            self._in_session = False
+            if not await self._commit(clean=True):
+                raise SourceError(
+                    "the last outputs could not be stored before worker.stop_timeout_seconds",
+                    fix="start again when the broker is back: it goes on at the last commit, nothing is lost",
+                )
+            for held in self._held.values():
+                log.info(
+                    "lane_closed",
+                    app=self.config.app,
+                    topic=held.topic,
+                    partition=held.partition,
+                    next_offset=held.lane.next_offset,
+                )
+            # Before leaving the group: the next owner must find the stores open.
+            self._drop_lanes(keep_series=True)
+
+    async def _limit_stop(self) -> None:
+        await self._stop.wait()
+        await asyncio.sleep(self.config.worker.stop_timeout_seconds)
+        self._give_up.set()
+
+    def _drop_lanes(self, *, keep_series: bool = False) -> None:
+        for held in self._held.values():
+            held.close()
+            if not keep_series:
+                self.telemetry.withdraw(held.labels)
+        self._held.clear()
+        self._uncommitted = 0
+
+    # Rebalances
+
+    async def _on_revoked(self, partitions: list[Partition]) -> None:
+        if not self._held or not self._in_session:
+            return
+        self.telemetry.health(self.config.app, "rebalancing")
+        async with self._lock:
+            self._epoch += 1
+            # Well below the rebalance timeout, after which the broker would go on without us.
+            if not await self._commit(clean=True, seconds=30.0):
+                log.warning(
+                    "lanes_dropped",
+                    app=self.config.app,
+                    next_step="none: the next owner goes on at the last commit and sends some scores again",
+                )
+            for held in self._held.values():
+                log.info("lane_revoked", app=self.config.app, topic=held.topic, partition=held.partition)
+            self._drop_lanes()
+
+    async def _on_assigned(self, partitions: list[Partition]) -> None:
+        if not self._in_session:
+            return
+        async with self._lock:
+            self._epoch += 1
+            self.telemetry.rebalanced(self.config.app)
+            for partition in partitions:
+                held = await asyncio.to_thread(
+                    HeldLane,
+                    self.config,
+                    self._store,
+                    self._decode,
+                    self.telemetry,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                )
+                self._held[partition] = held
+                await self._position(held)
+        self._well()
+
+    async def _position(self, held: HeldLane) -> None:
+        """Read from where the snapshot says; from the start without one. Never trust the group."""
+        partition = held.topic_partition
+        first, end = await self._consumer.range(partition)
+        wanted = held.lane.next_offset
+        offset = first if wanted is None else wanted
+        where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
+        if offset > end:
+            raise SnapshotError(
+                f"the state of {partition.topic}[{partition.partition}] is at offset {offset}, "
+                f"but the topic ends at {end}: it was deleted and made again, or lost records",
+                fix=f"remove the state in {self.config.state_directory} to start anew on this topic",
+            )
+        if wanted is None:
+            committed = await self._consumer.committed(partition)
+            if committed is not None and committed > first:
+                log.warning(
+                    "state_missing",
+                    **where,
+                    group_offset=committed,
+                    starts_at=first,
+                    next_step="the group was here before but the store is empty: it learns from the "
+                    "start of the topic; stop and restore store.directory if that is not wanted",
+                )
+        elif offset < first:
+            log.warning(
+                "events_lost",
+                **where,
+                wanted_offset=offset,
+                first_offset=first,
+                next_step="the topic's retention removed events before they were read: "
+                "raise retention.ms, or add partitions and workers",
+            )
+            offset = first
+        self._consumer.seek(partition, offset)
+        self.telemetry.publish(held.labels, held.lane.gauges(), max(end - offset, 0))
+        log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
+
+    # Health
+
+    async def _watch(self) -> None:
+        """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            held = list(self._held.values())
+            if not held:
+                continue
+            ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
+            if ends is None:
+                self._trouble(f"no broker answers at {self._kafka.bootstrap_servers}")
+                continue
+            for lane in held:
+                end, at = ends.get(lane.topic_partition), self._committed_offset(lane)
+                if end is not None and at is not None:
+                    self.telemetry.lag(lane.labels, max(end - at, 0))
+            if not self._producer.stuck:
+                self._well()
+
+    def _committed_offset(self, held: HeldLane) -> int | None:
+        gauges = self.telemetry.gauges(self.config.app).get(held.labels)
+        return None if gauges is None else gauges.next_offset
+
+    def _trouble(self, what: str) -> None:
+        now = time.monotonic()
+        step = "start the broker or mend the network; the worker goes on by itself and loses nothing"
+        if self._waiting_since is None or now - self._last_trouble >= 30.0:
+            log.warning("waiting_for_broker", app=self.config.app, detail=what, next_step=step)
+            self._last_trouble = now
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if not self._stop.is_set():
+            self.telemetry.health(self.config.app, "waiting", what, step)
+
+    def _well(self) -> None:
+        if self._waiting_since is not None:
+            log.info(
+                "broker_is_back",
+                app=self.config.app,
+                seconds=round(time.monotonic() - self._waiting_since, 1),
+            )
+            self._waiting_since = None
+        if not self._stop.is_set():
+            self.telemetry.health(self.config.app, "running")
+
+
+def missing_topic_fix(config: KafkaConfig, topic: str) -> str:
+    """Return the command that makes a topic."""
+    return (
+        "correct the name, or create it: kafka-topics.sh --create "
+        f"--bootstrap-server {config.bootstrap_servers} --topic {topic}"
+    )
