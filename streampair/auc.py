@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 _X_AT = 8 * k.HEADER
 _ARRAYS = ("w", "previous", "averaged")
-_DERIVED = frozenset(("_state", "_names", "_index", "_d", "_take", "_pack"))
+_DERIVED = frozenset(("_state", "_names", "_index", "_d", "_expected", "_take", "_pack"))
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED")
 
 
@@ -169,6 +169,7 @@ class PairOGD(LinearPairLearner):
         self._names = names
         self._index = {name: i for i, name in enumerate(names)}
         self._d = len(names)
+        self._expected = len(names) or -1  # how many features the fast way takes; none are never enough
         self._take = _features.getter(names)
         # Bound to its place, so that a record is packed without building an argument list first.
         place: Any = state
@@ -246,7 +247,7 @@ class PairOGD(LinearPairLearner):
         """
         sign = 1.0 if y is self._high else -1.0 if y is self._low else self._sign(y)
         try:
-            if type(x) is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._expected:
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
@@ -263,7 +264,7 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            if type(x) is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._expected:
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
@@ -284,7 +285,7 @@ class PairOGD(LinearPairLearner):
             If a feature cannot be used.
         """
         try:
-            if type(x) is not dict or len(x) != self._d:
+            if type(x) is not dict or len(x) != self._expected:
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses

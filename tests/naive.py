@@ -1,0 +1,139 @@
+"""Slow, obvious twins of the compiled kernels and of PairOGD: plain Python, as the papers write it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+MASK = 2**64 - 1
+
+
+def loss_value(name: str, m: float) -> float:
+    if name == "Hinge":
+        return max(0.0, 1.0 - m)
+    if name == "SquaredHinge":
+        return max(0.0, 1.0 - m) ** 2
+    if name == "Square":
+        return (1.0 - m) ** 2
+    return math.log1p(math.exp(-m)) if m > 0 else -m + math.log1p(math.exp(m))
+
+
+def loss_slope(name: str, m: float) -> float:
+    if name == "Hinge":
+        return -1.0 if m < 1.0 else 0.0
+    if name == "SquaredHinge":
+        return -2.0 * max(0.0, 1.0 - m)
+    if name == "Square":
+        return -2.0 * (1.0 - m)
+    return -sigmoid(-m)
+
+
+def sigmoid(a: float) -> float:
+    return 1.0 / (1.0 + math.exp(-a)) if a >= 0 else math.exp(a) / (1.0 + math.exp(a))
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return math.fsum(p * q for p, q in zip(a, b, strict=True))
+
+
+def project_ball(w: list[float], radius: float) -> list[float]:
+    norm = math.sqrt(dot(w, w))
+    return [v * radius / norm for v in w] if norm > radius else list(w)
+
+
+def uniform(seed: int, counter: int, lane: int) -> float:
+    """SplitMix64 of (seed, counter, lane) in Python integers."""
+    z = (seed + 0x9E3779B97F4A7C15 * (counter + 1)) & MASK
+    z ^= (0xD1B54A32D192ED03 * (lane + 1)) & MASK
+    for _ in range(2):
+        z = (z + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        z ^= z >> 31
+    return (z >> 11) / 2**53
+
+
+class Buffer:
+    """The three policies on a plain list of records."""
+
+    def __init__(self, policy: str, size: int, seed: int) -> None:
+        self.policy, self.size, self.seed = policy, size, seed
+        self.rows: list[Any] = []
+        self.t = 0
+
+    def append(self, record: Any) -> None:
+        self.t += 1
+        if self.policy == "fifo":
+            self.rows = [*self.rows, record][-self.size :]
+        elif self.policy == "reservoir":
+            if self.t <= self.size:
+                self.rows.append(record)
+            else:
+                row = int(uniform(self.seed, self.t, 0) * self.t)
+                if row < self.size:
+                    self.rows[row] = record
+        elif self.t == 1:
+            self.rows = [record] * self.size
+        else:
+            for row in range(self.size):
+                if uniform(self.seed, self.t, row) * self.t < 1.0:
+                    self.rows[row] = record
+
+
+class PairOGD:
+    """Yang et al. 2021, Algorithm 2, with the buffers of Kar et al. 2013, on lists of floats."""
+
+    def __init__(
+        self,
+        d: int,
+        loss: str = "Hinge",
+        policy: str = "fifo",
+        size: int = 1,
+        learning_rate: float | None = None,
+        radius: float = 1.0,
+        l2: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.loss, self.learning_rate, self.radius, self.l2 = loss, learning_rate, radius, l2
+        self.buffer = Buffer(policy, size, seed)
+        self.iterates = [[0.0] * d, [0.0] * d]  # w_{-1}, w_0
+        self.etas: list[float] = []
+        self.squares = 0.0
+        self.nearest_kink = math.inf  # how close a margin came to where the slope jumps
+
+    def learn(self, x: list[float], y: float) -> None:
+        w = self.iterates[-1]
+        if self.buffer.rows:
+            g = [self.l2 * v for v in w]
+            for x2, y2 in self.buffer.rows:
+                m = (y - y2) * dot(w, [a - b for a, b in zip(x, x2, strict=True)])
+                if y != y2:
+                    self.nearest_kink = min(self.nearest_kink, abs(m - 1.0))
+                for i in range(len(w)):
+                    slope = loss_slope(self.loss, m) * (y - y2) * (x[i] - x2[i])
+                    g[i] += slope / len(self.buffer.rows)
+            j = len(self.etas) + 1
+            self.squares += dot(g, g)
+            if self.learning_rate is not None:
+                eta = self.learning_rate / math.sqrt(j)
+            else:
+                eta = self.radius / math.sqrt(self.squares) if self.squares else 0.0
+            self.etas.append(eta)
+            step = [a - eta * b for a, b in zip(w, g, strict=True)]
+            self.iterates.append(project_ball(step, self.radius))
+        self.buffer.append((x, y))
+
+    @property
+    def last(self) -> list[float]:
+        return self.iterates[-1]
+
+    @property
+    def average(self) -> list[float]:
+        """sum_j eta_j w_{j-2} / sum_j eta_j; the list of iterates starts with w_{-1}."""
+        total = math.fsum(self.etas)
+        if not total:
+            return [0.0] * len(self.last)
+        return [
+            math.fsum(eta * w[i] for eta, w in zip(self.etas, self.iterates, strict=False)) / total
+            for i in range(len(self.last))
+        ]

@@ -1,0 +1,524 @@
+"""PairOGD against its naive twin, on bad input, and its state."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import random
+from collections import Counter, defaultdict
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from streampair import auc, buffers, losses
+from streampair.errors import ConfigError, RecordError, SnapshotError
+
+LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+BUFFERS = [
+    buffers.FIFO(1),
+    buffers.FIFO(3),
+    buffers.Reservoir(3),
+    buffers.Reservoir(3, replacement=True),
+]
+POLICY = {0: "fifo", 1: "reservoir", 2: "replace"}
+
+
+def frozen(model: auc.PairOGD) -> bytes:
+    """The whole state as bytes."""
+    return pickle.dumps(model.to_state())
+
+
+def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], bool]]:
+    rng = random.Random(seed)
+    return [({f"f{i}": rng.gauss(0, 1) for i in range(d)}, rng.random() < 0.4) for _ in range(n)]
+
+
+def taught(model: auc.PairOGD, n: int = 20, d: int = 4) -> auc.PairOGD:
+    for x, y in stream(n, d):
+        model.learn_one(x, y)
+    return model
+
+
+# ---- the algorithm ----------------------------------------------------------------------------------------
+
+eighths = st.integers(-32, 32).map(lambda v: v / 8)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS, ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@given(data=st.data())
+def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+    d = data.draw(st.integers(1, 6))
+    records = data.draw(
+        st.lists(st.tuples(st.lists(eighths, min_size=d, max_size=d), st.booleans()), min_size=1, max_size=25)
+    )
+    rate = data.draw(st.sampled_from([None, 0.05, 2.0]))
+    radius = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
+    l2 = data.draw(st.sampled_from([0.0, 0.25]))
+    seed = data.draw(st.integers(0, 2**53 - 1))
+    twin = naive.PairOGD(d, type(loss).__name__, POLICY[buffer.code], buffer.size, rate, radius, l2, seed)
+    options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "seed": seed}
+    averaged = auc.PairOGD(loss=loss, buffer=buffer, **options)
+    last = auc.PairOGD(loss=loss, buffer=buffer, average=False, **options)
+    for x, y in records:
+        named = {f"f{i}": v for i, v in enumerate(x)}
+        for model, weights in ((averaged, twin.average), (last, twin.last)):
+            assert model.score_one(named) == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
+            assert model.predict_proba_one(named)[True] == pytest.approx(
+                naive.sigmoid(naive.dot(weights, x)), rel=1e-9
+            )
+            model.learn_one(named, y)
+        twin.learn(x, 1.0 if y else -1.0)
+        # The hinge's slope jumps at margin 1, where rounding may decide.
+        assume(twin.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
+        assert np.linalg.norm(last.weights_vector) <= radius * (1 + 1e-12)
+    assert averaged.weights_vector == pytest.approx(np.array(twin.average), rel=1e-9, abs=1e-9)
+    assert last.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+    # The same records in the buffer; a FIFO's rows in another order.
+    kept = averaged.to_state()["rows"].tolist()
+    wanted = [[1.0 if y > 0 else -1.0, *x] for x, y in twin.buffer.rows]
+    assert sorted(kept) == sorted(wanted)
+    if POLICY[buffer.code] != "fifo":
+        assert kept == wanted
+
+
+def test_the_first_steps_by_hand() -> None:
+    """FIFO(1), hinge: w_1 = Proj(-eta_1 g_1), and the average lags two steps behind (Yang et al., line 6)."""
+    model = auc.PairOGD(learning_rate=0.1)
+    model.learn_one({"a": 1.0}, True)
+    assert model.weights == {"a": 0.0}  # nobody to pair with
+    last = copy.deepcopy(model)
+    model.learn_one({"a": 0.5}, False)  # g = -2 * (1 - .5) = -1
+    assert model.to_state()["w"].tolist() == [0.1]
+    assert model.weights == {"a": 0.0}  # w_{-1}
+    model.learn_one({"a": 0.0}, False)  # equal labels: no gradient
+    assert model.weights == {"a": 0.0}  # w_{-1}, w_0
+    model.learn_one({"a": 0.0}, False)
+    etas = [0.1, 0.1 / math.sqrt(2), 0.1 / math.sqrt(3)]
+    assert model.weights["a"] == pytest.approx(etas[2] * 0.1 / sum(etas))
+    assert last.records == 1
+
+
+def test_the_default_is_scale_free() -> None:
+    """All features times c and the radius over c: the same scores."""
+    small = taught(auc.PairOGD())
+    large = auc.PairOGD(radius=1.0 / 1024)
+    for x, y in stream(20):
+        large.learn_one({name: 1024 * value for name, value in x.items()}, y)
+    for x, _ in stream(5, seed=1):
+        assert large.score_one({n: 1024 * v for n, v in x.items()}) == pytest.approx(small.score_one(x))
+
+
+def test_labels() -> None:
+    records = stream(30)
+    models = {
+        "bool": auc.PairOGD(),
+        "text": auc.PairOGD(positive="fraud"),
+        "one": auc.PairOGD(positive=1),
+        "zero": auc.PairOGD(positive=0),
+        "false": auc.PairOGD(positive=False),
+    }
+    for x, y in records:
+        models["bool"].learn_one(x, np.bool_(y))
+        models["text"].learn_one(x, "".join(("fra", "ud")) if y else "fine")
+        models["one"].learn_one(x, int(y))
+        models["zero"].learn_one(x, int(not y))
+        models["false"].learn_one(x, not y)
+    x = records[0][0]
+    assert len({m.score_one(x) for m in models.values()}) == 1
+    p = models["bool"].predict_proba_one(x)
+    assert p == models["text"].predict_proba_one(x) == models["one"].predict_proba_one(x)
+    assert p[True] == pytest.approx(naive.sigmoid(models["bool"].score_one(x)))
+    assert p[False] == 1.0 - p[True]
+    # With False as the label that ranks high, the keys stay the labels.
+    for name in ("zero", "false"):
+        assert models[name].predict_proba_one(x) == {False: p[True], True: p[False]}
+        assert models[name].predict_one(x) is not models["bool"].predict_one(x)
+
+
+def test_before_any_record() -> None:
+    model = auc.PairOGD()
+    assert model.predict_proba_one({"a": 1.0}) == {False: 0.5, True: 0.5}
+    assert model.score_one({"a": 1e50}) == 0.0
+    assert model.predict_one({"a": 1.0}) is False
+    assert model.weights == {}
+    assert model.privacy is None
+
+
+def test_what_others_look_at() -> None:
+    model = taught(auc.PairOGD(radius=2.0, buffer=buffers.FIFO(8)))
+    assert model.pair_loss == losses.Hinge()
+    assert model.comparator_radius == 2.0
+    assert (model.records, model.buffer_records) == (20, 8)
+    assert list(model.weights) == list(model.feature_names) == ["f0", "f1", "f2", "f3"]
+    xs = [x for x, _ in stream(5, seed=3)] + [{"f2": 1.0}, {"f0": 2, "new": 5.0}]
+    design = model.design_many(xs)
+    assert design.shape == (7, 4)
+    for x, row in zip(xs, design, strict=True):
+        assert model.design(x).tolist() == row.tolist()
+        assert model.score_one(x) == pytest.approx(row @ model.weights_vector, rel=1e-12, abs=1e-15)
+    assert design[5].tolist() == [0, 0, 1, 0]
+    assert design[6].tolist() == [2, 0, 0, 0]
+    model.weights_vector[:] = 7.0  # a copy
+    assert 7.0 not in model.weights.values()
+
+
+# ---- features ----------------------------------------------------------------------------------------------
+
+
+def test_order_does_not_matter_not_even_in_the_last_bit() -> None:
+    rng = random.Random(5)
+    a, b = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    for x, y in stream(40, d=9):
+        names = list(x)
+        rng.shuffle(names)
+        a.learn_one(x, y)
+        b.learn_one({name: x[name] for name in names}, y)
+        assert a.score_one(x) == b.score_one({name: x[name] for name in names})
+    assert frozen(a) == frozen(b)
+
+
+def test_missing_is_zero() -> None:
+    a, b = taught(auc.PairOGD(seed=0)), taught(auc.PairOGD(seed=0))
+    a.learn_one({"f1": 2.0}, True)
+    b.learn_one({"f0": 0, "f1": 2.0, "f2": 0.0, "f3": False}, True)
+    assert frozen(a) == frozen(b)
+    assert a.score_one({"f3": 1.0}) == b.score_one({"f0": 0, "f1": 0, "f2": 0, "f3": 1})
+
+
+def test_new_names_get_new_columns() -> None:
+    grown = auc.PairOGD(buffer=buffers.FIFO(4))
+    whole = auc.PairOGD(buffer=buffers.FIFO(4))
+    records = stream(30, d=7)
+    names = sorted(records[0][0])
+    for i, (x, y) in enumerate(records):
+        known = names[: 1 + i // 4]
+        grown.learn_one({n: x[n] for n in known}, y)
+        whole.learn_one({n: x[n] if n in known else 0.0 for n in names}, y)
+    assert grown.weights == pytest.approx(whole.weights, rel=1e-12, abs=1e-15)
+    assert grown.predict_proba_one({"never": 3.0}) == {False: 0.5, True: 0.5}
+    assert "never" not in grown.weights
+
+
+@pytest.mark.parametrize(
+    "value", [3, True, np.float32(3.0), np.int64(3), np.bool_(True), Decimal("3.5"), Fraction(7, 2)]
+)
+def test_every_real_number_will_do(value: Any) -> None:
+    a, b = taught(auc.PairOGD(seed=0)), taught(auc.PairOGD(seed=0))
+    x = stream(1)[0][0]
+    for again in range(2):  # by the fast way, and with a new name by the slow one
+        a.learn_one({**x, "f0": value, **({"new": value} if again else {})}, True)
+        b.learn_one({**x, "f0": float(value), **({"new": float(value)} if again else {})}, True)
+    assert frozen(a) == frozen(b)
+
+
+def test_mappings_that_make_values_up_are_not_trusted() -> None:
+    model = taught(auc.PairOGD(), d=2)
+    x: defaultdict[str, float] = defaultdict(float, f0=1.0, other=2.0)
+    assert model.score_one(x) == model.score_one({"f0": 1.0})
+    assert set(x) == {"f0", "other"}
+    counts = Counter({"f0": 1, "bad": math.nan})  # type: ignore[dict-item]
+    with pytest.raises(RecordError, match="feature 'bad' is NaN"):
+        model.learn_one(counts, True)
+
+
+BAD_VALUES = [
+    (math.nan, "is NaN"),
+    (np.float64("nan"), "is NaN"),
+    (math.inf, "is infinite"),
+    (-math.inf, "is infinite"),
+    (None, "is None"),
+    ("12", "is text: '12'"),
+    (b"12", "is text"),
+    ("x" * 10_000, "is text: 'xxx"),
+    ([1.0], "is not a number"),
+    ({}, "is not a number"),
+    (1j, "is not a number"),
+    (10**400, "is not a number"),
+    (1e51, "beyond the limit"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), BAD_VALUES, ids=lambda v: str(v)[:20])
+@pytest.mark.parametrize("place", ["known", "partial", "new", "first"])
+def test_bad_values_change_nothing(value: Any, message: str, place: str) -> None:
+    model = auc.PairOGD(buffer=buffers.Reservoir(3)) if place == "first" else taught(auc.PairOGD())
+    x: dict[str, Any] = {
+        "known": {**stream(1)[0][0], "f2": value},
+        "partial": {"f1": 1.0, "f2": value},
+        "new": {**stream(1)[0][0], "zz": 1.0, "f2": value},
+        "first": {"f1": 1.0, "f2": value},
+    }[place]
+    before, weights = frozen(model), model.weights
+    for call in (
+        lambda: model.learn_one(x, True),
+        lambda: model.score_one(x),
+        lambda: model.predict_proba_one(x),
+        lambda: model.predict_one(x),
+        lambda: model.design(x),
+    ):
+        with pytest.raises(RecordError) as caught:
+            call()
+        assert caught.value.stage == "features"
+        assert message in str(caught.value)
+        assert "feature 'f2'" in str(caught.value)
+        assert "Fix: " in str(caught.value)
+        assert len(str(caught.value)) < 300
+        assert frozen(model) == before
+        assert model.weights == weights
+    # And it goes on as if nothing had been.
+    twin = auc.PairOGD(buffer=buffers.Reservoir(3)) if place == "first" else taught(auc.PairOGD())
+    twin.load_state({**model.to_state()})
+    model.learn_one({"f0": 1.0, "f1": 2.0}, False)
+    twin.learn_one({"f0": 1.0, "f1": 2.0}, False)
+    assert frozen(model) == frozen(twin)
+
+
+@pytest.mark.parametrize("x", [{}, None, 3, "text", [1.0], np.zeros(4)], ids=str)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_no_record_at_all(x: Any, fresh: bool) -> None:
+    model = auc.PairOGD() if fresh else taught(auc.PairOGD())
+    before = frozen(model)
+    for call in (lambda: model.learn_one(x, True), lambda: model.score_one(x), lambda: model.predict_one(x)):
+        with pytest.raises(RecordError, match=r"no features|not a mapping") as caught:
+            call()
+        assert caught.value.stage == "features"
+    assert frozen(model) == before
+
+
+@pytest.mark.parametrize("label", [None, math.nan, np.float64("nan"), np.array([True, False])], ids=str)
+def test_bad_labels_change_nothing(label: Any) -> None:
+    for model in (taught(auc.PairOGD()), taught(auc.PairOGD(positive="fraud"))):
+        before = frozen(model)
+        for x in (stream(1)[0][0], {"new": 1.0}):
+            with pytest.raises(RecordError) as caught:
+                model.learn_one(x, label)
+            assert caught.value.stage == "label"
+            assert frozen(model) == before
+
+
+def test_names_that_never_end() -> None:
+    model = auc.PairOGD(max_features=12)
+    for t in range(100):
+        before = frozen(model)
+        x = {"always": 1.0, f"id-{t}": 1.0}
+        if t < 11:
+            model.learn_one(x, t % 2 == 0)
+            continue
+        with pytest.raises(RecordError, match="max_features=12") as caught:
+            model.learn_one(x, t % 2 == 0)
+        assert caught.value.stage == "features"
+        assert frozen(model) == before
+    assert len(model.weights) == 12
+    size = model._raw_memory_usage
+    for t in range(200):
+        with pytest.raises(RecordError):
+            model.learn_one({"always": 1.0, f"other-{t}": 1.0}, True)
+    assert model._raw_memory_usage == size
+
+
+@pytest.mark.parametrize("buffer", [*BUFFERS, buffers.Reservoir(50)], ids=str)
+def test_memory_does_not_grow(buffer: buffers.Buffer) -> None:
+    model = taught(auc.PairOGD(buffer=buffer), 60)
+    saved, size = len(pickle.dumps(model)), model._raw_memory_usage
+    for x, y in stream(1000):
+        model.learn_one(x, y)
+        model.predict_proba_one(x)
+    assert model._raw_memory_usage <= size + 64
+    assert len(pickle.dumps(model)) <= saved + 64
+
+
+def test_large_numbers_do_not_overflow() -> None:
+    for loss in LOSSES:
+        model = auc.PairOGD(loss=loss, buffer=buffers.FIFO(2), radius=1e12, l2=1e12)
+        for t in range(20):
+            model.learn_one({"a": 1e50 * (-1) ** t, "b": 1e-300, "c": t}, t % 3 == 0)
+        assert all(math.isfinite(w) for w in model.weights.values())
+        assert math.isfinite(model.score_one({"a": 1e50, "b": -1e50, "c": 1e50}))
+
+
+# ---- state -------------------------------------------------------------------------------------------------
+
+
+def _through_state(model: auc.PairOGD) -> auc.PairOGD:
+    fresh = model.clone()
+    fresh.load_state(model.to_state())
+    return fresh
+
+
+WAYS = {
+    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "state": _through_state,
+    "clone": lambda m: m.clone(include_attributes=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("buffer", BUFFERS, ids=str)
+@pytest.mark.parametrize("learned", [0, 1, 2, 17])
+def test_a_copy_continues_bit_for_bit(way: str, buffer: buffers.Buffer, learned: int) -> None:
+    records = stream(60)
+    model = auc.PairOGD(
+        loss=losses.Logistic(), buffer=buffer, l2=0.01
+    )  # unseeded: the coins go with the state
+    for x, y in records[:learned]:
+        model.learn_one({n: v for n, v in x.items() if n != "f3" or learned > 5}, y)
+    twin = WAYS[way](model)
+    assert frozen(twin) == frozen(model)
+    for x, y in records[learned:]:
+        assert twin.score_one(x) == model.score_one(x)
+        twin.learn_one(x, y)
+        model.learn_one(x, y)
+    assert frozen(twin) == frozen(model)
+    # Nothing is shared.
+    before = frozen(model)
+    twin.learn_one(records[0][0], not records[0][1])
+    assert frozen(model) == before
+
+
+def test_predictions_change_nothing() -> None:
+    model = taught(auc.PairOGD(buffer=buffers.Reservoir(4)))
+    before, pickled = frozen(model), pickle.dumps(model)
+    for x in (stream(1, seed=9)[0][0], {"f0": 1.0}, {"new": 1.0}):
+        model.predict_one(x), model.predict_proba_one(x), model.score_one(x), model.design(x)
+        assert frozen(model) == before
+        assert pickle.dumps(model) == pickled
+
+
+def test_clone_is_fresh() -> None:
+    model = taught(auc.PairOGD(buffer=buffers.FIFO(3), loss=losses.Logistic(), seed=3))
+    assert model.clone().weights == {}
+    assert repr(model.clone()) == repr(model)
+    assert model.clone({"radius": 4.0}).comparator_radius == 4.0
+
+
+def test_extra_attributes_survive_a_pickle() -> None:
+    model = taught(auc.PairOGD())
+    model.note = "mine"  # type: ignore[attr-defined]
+    assert pickle.loads(pickle.dumps(model)).note == "mine"
+
+
+def test_the_state_is_plain_values() -> None:
+    def plain(value: object) -> bool:
+        if isinstance(value, dict):
+            return all(isinstance(key, str) and plain(v) for key, v in value.items())
+        if isinstance(value, list):
+            return all(plain(v) for v in value)
+        if isinstance(value, np.ndarray):
+            return value.dtype == np.float64
+        return value is None or type(value) in (bool, int, float, str, bytes)
+
+    model = auc.PairOGD()
+    model.learn_one({"a": 1, 2: 2.0}, True)
+    assert plain(model.to_state())
+    model.learn_one({("a", "tuple"): 1.0}, True)
+    with pytest.raises(SnapshotError, match="a tuple, which a snapshot cannot hold"):
+        model.to_state()
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (auc.PairOGD(radius=2.0), "radius"),
+        (auc.PairOGD(loss=losses.Logistic()), "loss"),
+        (auc.PairOGD(buffer=buffers.FIFO(2)), "buffer"),
+        (auc.PairOGD(positive="1"), "positive"),
+    ],
+    ids=lambda v: str(v)[:8],
+)
+def test_a_state_of_another_learner_is_refused(other: auc.PairOGD, word: str) -> None:
+    saved = taught(auc.PairOGD()).to_state()
+    before = frozen(other)
+    with pytest.raises(SnapshotError, match=word):
+        other.load_state(saved)
+    assert frozen(other) == before
+
+
+def _damaged(saved: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**saved, "scalars": {**saved["scalars"], **changes}}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda s: {},
+        lambda s: {**s, "version": 2},
+        lambda s: {k: v for k, v in s.items() if k != "w"},
+        lambda s: {**s, "w": s["w"][:-1]},
+        lambda s: {**s, "w": s["w"] * math.nan},
+        lambda s: {**s, "rows": s["rows"][:, :-1]},
+        lambda s: {**s, "rows": None},
+        lambda s: {**s, "names": ["f0"] * 4},
+        lambda s: {**s, "params": None},
+        lambda s: _damaged(s, NEXT=3.0),
+        lambda s: _damaged(s, NEXT=0.5),
+        lambda s: _damaged(s, NEXT=-1.0),
+        lambda s: _damaged(s, FILLED=2.0),
+        lambda s: _damaged(s, RECORDS=math.inf),
+        lambda s: _damaged(s, RECORDS=math.nan),
+        lambda s: _damaged(s, SEED=2.0**60),
+        lambda s: _damaged(s, ETAS="much"),
+    ],
+)
+def test_a_damaged_state_is_refused(damage: Any) -> None:
+    saved = taught(auc.PairOGD(buffer=buffers.FIFO(3))).to_state()
+    model = auc.PairOGD(buffer=buffers.FIFO(3))
+    before = frozen(model)
+    with pytest.raises(SnapshotError, match="Fix: "):
+        model.load_state(damage(saved))
+    assert frozen(model) == before
+    model.load_state(saved)
+    assert frozen(model) == pickle.dumps(saved)
+
+
+# ---- parameters --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss", "hinge"),
+        ("loss", losses.Hinge),
+        ("buffer", 3),
+        ("learning_rate", 0.0),
+        ("learning_rate", -1.0),
+        ("learning_rate", math.inf),
+        ("learning_rate", "fast"),
+        ("radius", 0.0),
+        ("radius", None),
+        ("radius", math.nan),
+        ("radius", True),
+        ("radius", 1e13),
+        ("l2", -0.1),
+        ("l2", math.inf),
+        ("positive", None),
+        ("positive", math.nan),
+        ("seed", "x"),
+        ("seed", 1.5),
+        ("max_features", 0),
+        ("max_features", 1.5),
+    ],
+)
+def test_bad_parameters(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is .*Fix: "):
+        auc.PairOGD(**{name: value})
+
+
+def test_seeds() -> None:
+    def run(seed: int | None) -> bytes:
+        model = auc.PairOGD(buffer=buffers.Reservoir(3), seed=seed)
+        return taught(model, 50).weights_vector.tobytes()
+
+    assert run(1) == run(1) != run(2)
+    assert run(-5) == run(-5)
+    assert run(2**80 + 7) == run(2**80 + 7)
+    assert run(None) != run(None)
