@@ -158,7 +158,7 @@ class Cluster:
     def ensure_running(self) -> None:
         """Bring the broker back if a test left it stopped."""
 
-    def log_tail(self, lines: int = 60) -> str:
+    def log_tail(self, lines: int = 30) -> str:
         """Last lines of the broker's log, for the report of a failed test."""
         return ""
 
@@ -443,7 +443,7 @@ class KafkaBroker(Cluster):
         shutil.rmtree(self._work, ignore_errors=True)
         atexit.unregister(self.close)
 
-    def log_tail(self, lines: int = 60) -> str:
+    def log_tail(self, lines: int = 30) -> str:
         return "\n".join(list(self._log)[-lines:])
 
     # -- Kafka's own tools -----------------------------------------------------------------------------
