@@ -110,11 +110,11 @@ def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = Fals
         settings = load_config(config)
         _configure_logs(log_level)
         log = logs.get_logger(__name__)
-        stops: list[Callable[[], None]] = []
+        workers: list[Worker] = []
 
         async def work() -> None:
             worker = Worker(settings)
-            stops.append(worker.stop)
+            workers.append(worker)
             server = MetricsServer(worker.telemetry, settings.metrics)
             await server.start()
             log.info("started", app=settings.app, version=__version__, metrics=f"{server.url}/metrics")
@@ -129,7 +129,11 @@ def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = Fals
                 lanes = worker.telemetry.gauges(settings.app)
                 typer.echo(json.dumps([_lane_json(k[2], g) for k, g in sorted(lanes.items())]))
 
-        _run_until_signal(work, lambda: [stop() for stop in stops] and None)
+        def stop() -> None:
+            for worker in workers:
+                worker.stop()
+
+        _run_until_signal(work, stop)
 
 
 @app.command(epilog="Example: streampair check fraud.toml")

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from river.datasets import Phishing
 from scipy.stats import rankdata
@@ -204,7 +204,7 @@ class _Demo:
 
     async def _produce(self, apps: list[_Scores]) -> None:
         """Send the events at a steady rate, once all three applications hold their lane."""
-        while not all(a.worker.lanes for a in apps):
+        while not all(a.worker.lanes for a in apps):  # noqa: ASYNC110  # an event could not be unset
             await asyncio.sleep(0.02)
         producer = Producer(self._kafka, max_message_bytes=1_000_000)
         await producer.start()
@@ -232,13 +232,12 @@ class _Demo:
         await reader.start()
         count = len(self._events)
         progress = Progress(
-            TextColumn("{task.description:<28}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description:<18}"),
+            BarColumn(bar_width=16),
             TextColumn("{task.completed:>4.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[rate]:>6.0f}/s"),
             TextColumn("AUC {task.fields[auc]}"),
             TextColumn("epsilon {task.fields[epsilon]}"),
-            TimeElapsedColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
             transient=True,
@@ -315,21 +314,23 @@ class _Demo:
         return {"dataset": "Phishing", "events": count, "rate": self._rate, "learners": rows}
 
     def _print(self, result: dict[str, Any]) -> None:
-        table = Table(title="From the scores read back from the output topics")
-        table.add_column("learner")
-        for name in ("AUC", "AUC, last fifth", "events/s", "epsilon", "average regret"):
-            table.add_column(name, justify="right")
+        table = Table(
+            title="From the scores read back from the output topics",
+            caption=f"epsilon at delta {DELTA:g}; none: no privacy. Regret against the best fixed "
+            "linear scorer, with its standard error.",
+        )
+        table.add_column("learner", no_wrap=True)
+        for name in ("AUC", "last fifth", "events/s", "epsilon", "regret"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in result["learners"]:
-            epsilon = row["epsilon_spent"]
+            epsilon, regret = row["epsilon_spent"], row["regret_total"]
             table.add_row(
                 row["learner"],
                 _number(row["auc"]),
                 _number(row["auc_last_fifth"]),
                 f"{row['events_per_second']:.0f}",
-                "none (not private)" if epsilon is None else f"{epsilon:.3f} at delta {row['delta']:g}",
-                "-"
-                if row["regret_average"] is None
-                else f"{row['regret_average']:.4f} ± {row['regret_stderr']:.4f}",
+                "none" if epsilon is None else _number(epsilon),
+                "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
             )
         self._console.print(table)
 

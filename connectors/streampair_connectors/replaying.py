@@ -78,8 +78,8 @@ def summarise(gauges: Any) -> dict[str, Any]:
     del summary["dead_letter"]
     if gauges.regret is not None:
         summary["regret"] = round(gauges.regret.total, 3)
+        summary["regret_stderr"] = round(gauges.regret.stderr, 3)
         summary["regret_average"] = round(gauges.regret.average, 5)
-        summary["regret_stderr"] = round(gauges.regret.stderr, 5)
     if gauges.privacy is not None:
         summary["epsilon_spent"] = gauges.privacy.epsilon_spent
         summary["epsilon_budget"] = gauges.privacy.epsilon_budget

@@ -131,7 +131,7 @@ def _add_operator(f: _Families, labels: list[str], lane: _Lane) -> None:
         f.counter("null_slots", "Null steps of a private learner.", labels, g.null_slots)
     regret = g.regret
     if regret is not None:
-        penalty = {"penalty": "full_history"}
+        penalty = {"penalty": regret.penalty}
         f.gauge(
             "regret_total",
             "Estimated regret: loss of the published models minus that of the best fixed one.",
@@ -139,8 +139,8 @@ def _add_operator(f: _Families, labels: list[str], lane: _Lane) -> None:
             regret.total,
             penalty,
         )
-        f.gauge("regret_average", "regret_total by event.", labels, regret.average, penalty)
-        f.gauge("regret_stderr", "Standard error of regret_average.", labels, regret.stderr, penalty)
+        f.gauge("regret_average", "regret_total by step.", labels, regret.average, penalty)
+        f.gauge("regret_stderr", "Standard error of regret_total.", labels, regret.stderr, penalty)
         f.gauge("pair_loss", "Mean pair loss of the published models.", labels, regret.pair_loss)
         f.gauge("comparator_loss", "Mean pair loss of the best fixed model.", labels, regret.comparator_loss)
 

@@ -289,7 +289,8 @@ class Worker:
         # 4 the gauges
         for held in dirty:
             lag = self._consumer.lag(held.topic_partition, held.lane.next_offset)
-            self.telemetry.publish(held.labels, held.lane.gauges(), lag)
+            # The last estimate of a run covers all of its events.
+            self.telemetry.publish(held.labels, held.lane.gauges(solve=clean or None), lag)
         self._uncommitted = 0
         self._last_commit = time.monotonic()
         self.telemetry.committed(self.config.app, time.perf_counter() - begin)
