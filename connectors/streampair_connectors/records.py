@@ -10,7 +10,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict, cast
 
 import msgspec
 
@@ -73,14 +73,14 @@ def json_decoder(config: InputConfig) -> Decoder:
         fields[id_field] = NotRequired[str | int | None]
     # The functional form takes any field name, also one with blanks or dots.
     shape: Any = TypedDict("shape", fields)  # type: ignore[misc]  # built at run time, on purpose
-    fast: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(shape).decode
+    fast = cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(shape).decode)
 
     def decode(record: RawRecord) -> Event:
         value = record.value
         if value is None or len(value) > limit:
             raise _refuse_size(value, limit)
         try:
-            x: dict[str, Any] = fast(value)
+            x = fast(value)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise _explain(value, config, error) from None
         y = x.pop(label, None)
