@@ -1,28 +1,760 @@
-"""Placeholder."""
+"""The regret of a learner, estimated online from a stratified sample of pairs.
+
+Estimated is H20 Eq. 4 with the full-history penalty of H20 Eq. 3::
+
+    R_T = sum_{t=2..T} L_t(w_{t-1}) - min_{|w| <= R} sum_{t=2..T} L_t(w),
+    L_t(w) = 1/(t-1) sum_{i<t} loss((y_t - y_i)(s_w(x_t) - s_w(x_i)))
+
+over the pairs of unequal labels: the others have margin 0 under every w, so they cancel in the regret, and
+they cost nothing in `pair_loss` and `comparator_loss` either.
+
+The first `exact` steps are kept whole, all their pairs. Of the later steps a uniform reservoir is kept for
+each label (skip sampling: Li 1994, Algorithm L), each step with one partner, drawn uniformly from a reservoir
+of the past records of the other label, and the loss that the learner had on that pair at that time. A step of
+label c that met m records of the other label among t - 1 has weight m/(t-1), so that
+
+    sum_t L_t = (exact part) + sum_c N_c mean_c(weight * loss)      in expectation,
+
+with the N_c steps of label c after the exact part. Rare labels are sampled as well as frequent ones.
+
+Randomness comes from one Mersenne Twister of its own, which is part of the saved state.
+"""
 
 from __future__ import annotations
-from typing import Any
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import losses
+from streampair.errors import ConfigError, SnapshotError
+
+__all__ = ["PairRegret", "RegretEstimate"]
+
+Array = NDArray[np.float64]
+Features = Mapping[Any, Any]
+Scorer = Callable[[Any], float]
+
+#: Types of feature names that a snapshot can hold.
+_NAMES: Final = frozenset({str, int})
 
 
-class RegretEstimate: ...
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegretEstimate:
+    """Regret of the first `n` labelled events against the best fixed linear scorer.
+
+    Attributes
+    ----------
+    total
+        The regret R_n.
+    average
+        ``total / (n - 1)``: per step.
+    stderr
+        Standard error of `total`; 0 when exact (up to the solver's tolerance).
+    comparator_loss
+        Average penalty per step of the best fixed scorer.
+    pair_loss
+        Average penalty per step of the learner.
+    n
+        Labelled events covered.
+    exact
+        Whether every pair was kept.
+    penalty
+        Which penalty: always ``"full_history"``, H20 Eq. 3.
+    """
+
+    total: float
+    average: float
+    stderr: float
+    comparator_loss: float
+    pair_loss: float
+    n: int
+    exact: bool
+    penalty: str = "full_history"
+
+    @property
+    def average_stderr(self) -> float:
+        """Standard error of `average`."""
+        return self.stderr / (self.n - 1)
+
+
+@dataclasses.dataclass(slots=True)
+class _Step:
+    """What happens to one record; made before it is learned, applied after."""
+
+    x: dict[Any, float] | None  # None: it has features that are no numbers
+    label: bool
+    loss: float  # of the pair with the partner; in the exact part, the whole penalty
+    weight: float
+    partner: dict[Any, float] | None
+    partner_index: int
+    keep_step: bool
+    keep_record: bool
+
+
+class _Reservoir:
+    """A uniform sample of `size` items without replacement; says beforehand which item enters next."""
+
+    __slots__ = ("count", "hit", "log_w", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.count = 0  # items so far
+        self.hit = 0  # the number of the next item that enters
+        self.log_w = 0.0
+
+    def take(self, uniform: Callable[[], float]) -> int:
+        """Let the item number `hit` in; where to put it."""
+        slot = self.count if self.count < self.size else int(uniform() * self.size)
+        self.count += 1
+        if self.count < self.size:
+            self.hit = self.count
+        else:
+            # 1 - u: never 0.
+            self.log_w += math.log(1.0 - uniform()) / self.size
+            skip = math.log(1.0 - uniform()) / _log_one_minus_exp(min(self.log_w, -1e-18))
+            self.hit = self.count + int(min(skip, 2.0**62))
+        return slot
 
 
 class PairRegret:
-    seen = 0
-    next_hit = -1
-    due = False
+    """Online estimate of the regret with the full-history penalty.
+
+    Parameters
+    ----------
+    loss
+        Pair loss with ``value(margins)`` and ``slope(margins)``; None is the hinge.
+    radius
+        Radius of the ball of comparators.
+    pairs
+        Number of sampled pairs; the standard error falls with its square root. Memory: 3 records a pair.
+    exact
+        Number of first events whose pairs are all kept; up to there the estimate is exact.
+    seed
+        Of the sample; the same seed and stream give the same sample.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Notes
+    -----
+    Features must be finite numbers. When one is not (text for a tree, say), there is no design to
+    compare with: estimation ends, and `unusable` says why.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> from streampair.evaluation import PairRegret
+    >>> model = auc.PairOGD(seed=1)
+    >>> regret = PairRegret(model.pair_loss, model.comparator_radius)
+    >>> for x, y in datasets.Phishing():
+    ...     regret.observe(x, y, model.score_one(x), model.score_one)
+    ...     model.learn_one(x, y)
+    >>> estimate = regret.estimate(model.design_many)
+    >>> estimate.n, estimate.exact, estimate.pair_loss > estimate.comparator_loss
+    (1250, False, True)
+    """
 
     def __init__(
-        self, loss: Any, radius: float, pairs: int = 1024, exact: int = 64, seed: int = 0
-    ) -> None: ...
-    def prepare(self, *a: Any) -> Any: ...
-    def commit(self, *a: Any) -> int:
-        return -1
+        self,
+        loss: Any = None,
+        radius: float = 1.0,
+        *,
+        pairs: int = 1024,
+        exact: int = 64,
+        seed: int = 0,
+    ) -> None:
+        if pairs < 16 or exact < 2 or not radius > 0.0 or not math.isfinite(radius):
+            raise ConfigError(
+                f"PairRegret(radius={radius}, pairs={pairs}, exact={exact}) cannot work",
+                fix="give a positive radius, at least 16 pairs and an exact part of at least 2 events",
+            )
+        self.loss = losses.Hinge() if loss is None else loss
+        self.radius = float(radius)
+        self.pairs = pairs
+        self.exact = exact
+        self.seed = seed
+        #: Why there is no estimate; None while there is one.
+        self.unusable: str | None = None
+        #: For each label, the number of next events of which none enters the sample.
+        self.left = [0, 0]
+        size = pairs // 2
+        self._counts = [0, 0]  # labelled events by label
+        self._steps = [_Reservoir(size), _Reservoir(size)]
+        self._records = [_Reservoir(size), _Reservoir(size)]
+        self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+        # Drawn beforehand, so that `prepare` changes nothing.
+        self._next_uniform = self._random.random()
+        self._first: list[tuple[dict[Any, float], bool]] = []
+        self._first_loss = 0.0
+        n = 2 * size
+        # Slots of label False first, then those of label True.
+        self._own = _Rows(n)
+        self._partner = _Rows(n)
+        self._past = _Rows(n)
+        self._own_id = np.full(n, -1, dtype=np.int64)
+        self._partner_id = np.full(n, -1, dtype=np.int64)
+        self._past_id = np.full(n, -1, dtype=np.int64)
+        self._pair_loss = np.zeros(n)
+        self._weight = np.zeros(n)
+        self._warm = np.zeros(0)
+        self._solve_at = 2
 
-    def estimate(self, design_many: Any) -> RegretEstimate:
-        return RegretEstimate()
+    @property
+    def seen(self) -> int:
+        """Labelled events observed."""
+        return self._counts[0] + self._counts[1]
+
+    @property
+    def due(self) -> bool:
+        """Whether the stream has grown enough since the last estimate for the cost of another not to show."""
+        return self.seen >= self._solve_at and self.unusable is None
+
+    # Observing
+
+    def observe(self, x: Features, y: bool, score: float, scorer: Scorer) -> None:
+        """One labelled event, after it was scored and before it is learned.
+
+        Parameters
+        ----------
+        x
+            The record as the learner sees it.
+        y
+            Whether it has the positive label.
+        score
+            The learner's score of `x`.
+        scorer
+            The learner's scoring function, for the partner.
+        """
+        if self.left[y] > 0:
+            self.skip([y])
+        else:
+            self.commit(self.prepare(x, y, score, scorer), y)
+
+    def next_hit(self, labels: Sequence[bool], start: int) -> int:
+        """Index from `start` on of the first event that may enter the sample, or the number of labels."""
+        nearest = len(labels)
+        for label in (False, True):
+            i, left = start - 1, self.left[label]
+            if left >= nearest - start:
+                continue
+            try:
+                for _ in range(left + 1):
+                    i = labels.index(label, i + 1)
+            except ValueError:
+                continue
+            nearest = min(nearest, i)
+        return nearest
+
+    def skip(self, labels: Sequence[bool]) -> None:
+        """Count events that do not enter the sample: of each label at most `left`."""
+        if not labels:
+            return
+        ones = sum(labels)
+        for label, number in ((0, len(labels) - ones), (1, ones)):
+            self._counts[label] += number
+            self._steps[label].count += number
+            self._records[label].count += number
+            self.left[label] -= number
+
+    def prepare(self, x: Features, label: bool, score: float, scorer: Scorer) -> _Step | None:
+        """What must be known of an event before it is learned; changes nothing."""
+        if self.unusable is not None:
+            return None
+        early = self.seen < self.exact
+        label = bool(label)
+        own, past = self._steps[label], self._records[label]
+        keep_record = past.count == past.hit
+        keep_step = not early and own.count == own.hit
+        if not (early or keep_record or keep_step):
+            return None
+        row = _numbers(x)
+        if row is None:
+            return _Step(None, label, 0.0, 0.0, None, -1, False, False)
+        step = _Step(row, label, 0.0, 0.0, None, -1, keep_step, keep_record)
+        sign = 2.0 if label else -2.0
+        if early:
+            margins = [sign * (score - scorer(x2)) for x2, y2 in self._first if y2 != label]
+            if margins:
+                step.loss = float(np.sum(self.loss.value(np.array(margins)))) / len(self._first)
+        elif keep_step:
+            others = self._records[not label]
+            n_others = min(others.count, others.size)
+            if n_others:
+                slot = int(self._next_uniform * n_others)
+                slot += 0 if label else others.size
+                partner = self._past.rows[slot]
+                assert partner is not None
+                step.partner = partner
+                step.partner_index = int(self._past_id[slot])
+                step.weight = self._counts[not label] / self.seen
+                step.loss = float(self.loss.value(sign * (score - scorer(partner))))
+        return step
+
+    def commit(self, step: _Step | None, label: bool) -> None:
+        """Count the event, now that it was learned, and let it into the sample as prepared."""
+        index = self.seen
+        label = bool(label)
+        own, past = self._steps[label], self._records[label]
+        if step is not None and step.x is None:
+            self._give_up()
+        early = index < self.exact
+        base = own.size if label else 0
+        if step is not None and step.keep_record:
+            slot = base + past.take(self._random.random)
+            self._past.put(slot, step.x)
+            self._past_id[slot] = index
+        else:
+            past.count += 1
+        if early:
+            if step is not None and step.x is not None:
+                self._first.append((step.x, label))
+                self._first_loss += step.loss
+        elif step is not None and step.keep_step:
+            slot = base + own.take(self._random.random)
+            self._own.put(slot, step.x)
+            self._own_id[slot] = index
+            self._partner.put(slot, step.partner)
+            self._partner_id[slot] = step.partner_index
+            self._pair_loss[slot] = step.loss
+            self._weight[slot] = step.weight
+            self._next_uniform = self._random.random()
+        else:
+            own.count += 1
+        self._counts[label] += 1
+        self._set_left()
+
+    def _set_left(self) -> None:
+        if self.unusable is not None:
+            self.left = [1 << 62, 1 << 62]
+        elif self.seen < self.exact:
+            self.left = [0, 0]
+        else:
+            pairs = zip(self._steps, self._records, strict=True)
+            self.left = [min(s.hit - s.count, r.hit - r.count) for s, r in pairs]
+
+    def _give_up(self) -> None:
+        self.unusable = "a feature of the stream is not a finite number"
+        self._first = []
+        for rows in (self._own, self._partner, self._past):
+            rows.clear()
+
+    # Estimating
+
+    def estimate(self, design_many: Callable[[list[Any]], Any] | None = None) -> RegretEstimate | None:
+        """The regret of all events so far.
+
+        The comparator is solved on all sampled pairs and, warm-started, on each half of them. On the
+        pairs it was solved on it looks better than it is, by about as much as a comparator solved on one half
+        looks worse than the best one on the other half, divided by two. The estimate is their mean with
+        weights 2 and 1, in which both errors cancel to first order.
+
+        Parameters
+        ----------
+        design_many
+            From a list of records to the (n, d) matrix that the learner's weights multiply. None: the
+            features in sorted order as they are, a missing one 0.
+
+        Returns
+        -------
+        RegretEstimate or None
+            None before the second event, or if `unusable`.
+        """
+        n = self.seen
+        self._solve_at = n + max(n // 2, 32 * self.pairs if n > self.exact else 16)
+        if n < 2 or self.unusable is not None:
+            return None
+        design = _plain_design if design_many is None else design_many
+        slots, scale = self._sampled()
+        everything, first_weight = self._differences(design, slots)
+        k = len(first_weight)
+        weight = scale[slots] * self._weight[slots]
+        weights = np.concatenate([first_weight, weight])
+        warm = np.zeros(everything.shape[1])
+        warm[: min(len(warm), len(self._warm))] = self._warm[: len(warm)]
+        best = self._warm = minimise(everything, weights, self.loss, self.radius, warm)
+        values = np.asarray(self.loss.value(everything @ best), dtype=np.float64)
+        inside = float(weights @ values)
+        learner = self._first_loss + float(weight @ self._pair_loss[slots])
+        steps = n - 1
+        exact = n <= self.exact
+        if exact:
+            return RegretEstimate(
+                learner - inside, (learner - inside) / steps, 0.0, inside / steps, learner / steps, n, True
+            )
+        outside = 0.0
+        fold = np.arange(len(slots)) % 2
+        for half in (0, 1):
+            doubled = np.concatenate([first_weight, np.where(fold == half, 0.0, 2.0 * weight)])
+            w = minimise(everything, doubled, self.loss, self.radius, best)
+            value = np.asarray(self.loss.value(everything @ w), dtype=np.float64)
+            outside += 0.5 * float(first_weight @ value[:k]) + float(
+                weight[fold == half] @ value[k:][fold == half]
+            )
+        gap = max(0.0, outside - inside)
+        comparator = inside + gap / 3.0
+        total = learner - comparator
+        variance = self._variance(slots, weight * (self._pair_loss[slots] - values[k:]))
+        stderr = math.sqrt(variance + (gap / 3.0) ** 2)
+        return RegretEstimate(total, total / steps, stderr, comparator / steps, learner / steps, n, False)
+
+    def _differences(
+        self, design: Callable[[list[Any]], Any], slots: NDArray[np.int64]
+    ) -> tuple[Array, Array]:
+        """Signed differences of all pairs of the exact part, then of the slots; weights of the former."""
+        first = [row for row, _ in self._first]
+        own = [self._own.rows[i] for i in slots]
+        partner = [self._partner.rows[i] for i in slots]
+        # One call: the columns of the plain design depend on the rows it is given.
+        x = np.asarray(design([*first, *own, *partner]), dtype=np.float64)
+        y = np.array([label for _, label in self._first], dtype=np.bool_)
+        later, earlier = np.tril_indices(len(y), -1)
+        keep = y[later] != y[earlier]
+        later, earlier = later[keep], earlier[keep]
+        at, n = len(first), len(slots)
+        left = np.concatenate([later, np.arange(at, at + n)])
+        right = np.concatenate([earlier, np.arange(at + n, at + 2 * n)])
+        high = np.concatenate([y[later], slots >= self.pairs // 2])
+        return np.where(high, 2.0, -2.0)[:, None] * (x[left] - x[right]), 1.0 / later
+
+    def _sampled(self) -> tuple[NDArray[np.int64], Array]:
+        """Slots that hold a pair, and for every slot the number of steps it stands for."""
+        half = self.pairs // 2
+        scale = np.zeros(2 * half)
+        for label in (0, 1):
+            count = self._steps[label].count
+            scale[label * half : (label + 1) * half] = count / max(1, min(count, half))
+        return np.flatnonzero(self._partner_id >= 0), scale
+
+    def _variance(self, slots: NDArray[np.int64], terms: Array) -> float:
+        """Of the sum of the terms: stratified by label, robust to pairs that share a record."""
+        half = self.pairs // 2
+        residual = terms.copy()
+        spare = 1.0
+        for label in (0, 1):
+            here = (slots >= half) == bool(label)
+            n = min(self._steps[label].count, half)
+            if n and here.any():
+                # Steps without a partner are terms of 0 in this stratum's mean.
+                residual[here] -= terms[here].sum() / n
+                spare = max(spare, n / (n - 1)) if n > 1 else spare
+        ids = np.concatenate([self._own_id[slots], self._partner_id[slots]])
+        _, place = np.unique(ids, return_inverse=True)
+        by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
+        alone = float(residual @ residual)
+        # Every pair is counted under both of its records, so its own square once too often.
+        shared = float(by_record @ by_record) - alone
+        return spare * max(alone, shared)
+
+    # State
 
     def to_state(self) -> dict[str, object]:
-        return {}
+        """The sample as plain values and arrays, for a snapshot."""
+        parts = (*self._steps, *self._records)
+        return {
+            "params": self._params(),
+            "unusable": self.unusable,
+            "counts": list(self._counts),
+            "reservoirs": [[r.count, r.hit] for r in parts],
+            "random": np.array(self._random.getstate()[1], dtype=np.uint64),
+            "next_uniform": self._next_uniform,
+            "log_w": [r.log_w for r in parts],
+            "first": _pack_rows([row for row, _ in self._first]),
+            "first_labels": np.array([label for _, label in self._first], dtype=np.bool_),
+            "first_loss": self._first_loss,
+            "own": self._own.to_state(),
+            "partner": self._partner.to_state(),
+            "past": self._past.to_state(),
+            "own_id": self._own_id.copy(),
+            "partner_id": self._partner_id.copy(),
+            "past_id": self._past_id.copy(),
+            "pair_loss": self._pair_loss.copy(),
+            "weight": self._weight.copy(),
+            "warm": self._warm.copy(),
+            "solve_at": self._solve_at,
+        }
 
-    def load_state(self, state: Any) -> None: ...
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `to_state` of an object with the same parameters.
+
+        Raises
+        ------
+        SnapshotError
+            If the parameters differ or the state is damaged.
+        """
+        if state.get("params") != self._params():
+            raise SnapshotError(
+                f"the regret in the snapshot was estimated with {state.get('params')}, now {self._params()}",
+                fix="put the old settings back; regret cannot be estimated for events that have gone by",
+            )
+        n = len(self._own_id)
+        try:
+            for r, (count, hit), log_w in zip(
+                (*self._steps, *self._records), state["reservoirs"], state["log_w"], strict=True
+            ):
+                r.count, r.hit, r.log_w = int(count), int(hit), float(log_w)
+            self._random.setstate((3, tuple(state["random"].tolist()), None))
+            self._next_uniform = float(state["next_uniform"])
+            self.unusable = state["unusable"]
+            self._counts = [int(c) for c in state["counts"]]
+            rows = _unpack_rows(state["first"])
+            self._first = [
+                (cast("dict[Any, float]", r), bool(y))
+                for r, y in zip(rows, state["first_labels"], strict=True)
+            ]
+            self._first_loss = float(state["first_loss"])
+            for name in ("own", "partner", "past"):
+                getattr(self, f"_{name}").load_state(state[name])
+            for name in ("own_id", "partner_id", "past_id", "pair_loss", "weight"):
+                value = state[name]
+                if value.shape != (n,):
+                    raise ValueError(f"{name} has shape {value.shape}")
+                setattr(self, f"_{name}", value.copy())
+            self._warm = state["warm"].copy()
+            self._solve_at = int(state["solve_at"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SnapshotError(
+                f"the regret in the snapshot cannot be read ({error})", fix="restore an undamaged snapshot"
+            ) from error
+        self._set_left()
+
+    def _params(self) -> dict[str, object]:
+        return {
+            "loss": repr(self.loss),
+            "radius": self.radius,
+            "pairs": self.pairs,
+            "exact": self.exact,
+            "seed": self.seed,
+        }
+
+
+def minimise(
+    rows: Array, weights: Array, loss: Any, radius: float, start: Array, *, iterations: int = 200
+) -> Array:
+    """Minimise ``sum_j weights_j loss(rows_j . w)`` over the ball of the radius.
+
+    Accelerated projected gradient with restarts (Beck and Teboulle 2009; O'Donoghue and Candes 2015); the
+    step size is found by backtracking. The hinge is smoothed over a width that shrinks in stages.
+
+    Parameters
+    ----------
+    rows
+        (n, d).
+    weights
+        (n,), nonnegative.
+    loss
+        With `value` and `slope`.
+    radius
+        Of the ball.
+    start
+        (d,).
+    iterations
+        At most, in all stages together.
+
+    Returns
+    -------
+    numpy.ndarray
+        (d,), the best of the points seen under the loss itself.
+    """
+    mass = float(weights.sum())
+    if not len(rows) or mass <= 0.0 or not rows.shape[1]:
+        return start.copy()
+    use = weights > 0.0
+    rows, share = rows[use], weights[use] / mass
+    hinge = isinstance(loss, losses.Hinge)
+    widths = (0.3, 0.05, 0.01) if hinge else (0.0,)
+    best = _project(start, radius)
+    best_value = float(share @ loss.value(rows @ best))
+    w = best
+    # A first guess at the curvature: the backtracking corrects it.
+    reach = float(np.mean(np.einsum("ij,ij->i", rows, rows))) or 1.0
+    for width in widths:
+        w = _accelerate(rows, share, loss, width, radius, w, reach, iterations // len(widths))
+        value = float(share @ loss.value(rows @ w))
+        if value < best_value:
+            best, best_value = w, value
+    return best
+
+
+def _accelerate(
+    rows: Array, share: Array, loss: Any, width: float, radius: float, w: Array, reach: float, iterations: int
+) -> Array:
+    def value_slope(margins: Array) -> tuple[float, Array]:
+        if width > 0.0:
+            # Hinge smoothed by a parabola of this width left of 1.
+            u = np.clip((1.0 - margins) / width, 0.0, 1.0)
+            return float(share @ (u * (1.0 - margins) - 0.5 * width * u * u)), -u
+        return float(share @ loss.value(margins)), np.asarray(loss.slope(margins))
+
+    curvature = reach / width if width > 0.0 else reach
+    curvature *= 0.1
+    momentum, v = 1.0, w
+    mw = rows @ w
+    mv = mw
+    value = value_slope(mw)[0]
+    for _ in range(iterations):
+        fv, slope = value_slope(mv)
+        gradient = rows.T @ (share * slope)
+        while True:
+            new = _project(v - gradient / curvature, radius)
+            move = new - v
+            mnew = rows @ new
+            f_new = value_slope(mnew)[0]
+            bound = fv + float(gradient @ move) + 0.5 * curvature * float(move @ move)
+            if f_new <= bound + 1e-12 * max(1.0, abs(fv)) or curvature > 1e15:
+                break
+            curvature *= 2.0
+        if f_new > value:
+            if momentum == 1.0:
+                break  # a plain step from w does not help: done
+            momentum, v, mv = 1.0, w, mw
+            continue
+        following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
+        ahead = (momentum - 1.0) / following
+        done = value - f_new < 1e-7 * max(abs(value), 1e-3) and float(np.max(np.abs(new - w))) < 1e-4 * radius
+        v, mv = new + ahead * (new - w), mnew + ahead * (mnew - mw)
+        w, mw, value, momentum = new, mnew, f_new, following
+        if done:
+            break
+        curvature *= 0.95
+    return w
+
+
+def _project(w: Array, radius: float) -> Array:
+    norm = math.sqrt(float(w @ w))
+    return w * (radius / norm) if norm > radius else w
+
+
+class _Rows:
+    """A table of records by slot. While all have the same names, it packs only what has changed."""
+
+    def __init__(self, size: int) -> None:
+        self.rows: list[dict[Any, float] | None] = [None] * size
+        self._schema: tuple[Any, ...] | None = None
+        self._matrix: Array | None = None
+        self._changed: set[int] = set()
+
+    def put(self, slot: int, row: dict[Any, float] | None) -> None:
+        self.rows[slot] = row
+        self._changed.add(slot)
+
+    def clear(self) -> None:
+        self.rows = [None] * len(self.rows)
+        self._matrix = None
+
+    def to_state(self) -> dict[str, object]:
+        present = np.array([row is not None for row in self.rows], dtype=np.bool_)
+        if not self._update(present):
+            return _pack_rows(self.rows)
+        assert self._schema is not None
+        assert self._matrix is not None
+        return {
+            "names": list(self._schema),
+            "lengths": np.array([len(self._schema)], dtype=np.int32),
+            "columns": np.arange(len(self._schema), dtype=np.int32),
+            "which": np.where(present, 0, -1).astype(np.int32),
+            "values": self._matrix[present].ravel(),
+        }
+
+    def _update(self, present: NDArray[np.bool_]) -> bool:
+        """Bring the matrix up to date; False if the rows have different names."""
+        if not present.any():
+            return False
+        if self._matrix is None:
+            first = self.rows[int(np.argmax(present))]
+            assert first is not None
+            self._schema = tuple(first)
+            self._matrix = np.zeros((len(self.rows), len(first)))
+            self._changed = set(np.flatnonzero(present).tolist())
+        schema = self._schema
+        for slot in sorted(self._changed):
+            row = self.rows[slot]
+            if row is not None:
+                if tuple(row) != schema:
+                    self._matrix = None
+                    return False
+                self._matrix[slot] = list(row.values())
+        self._changed.clear()
+        return True
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        rows = _unpack_rows(state)
+        if len(rows) != len(self.rows):
+            raise ValueError(f"{len(rows)} rows instead of {len(self.rows)}")
+        self.rows = rows
+        self._matrix = None
+
+
+def _pack_rows(rows: Sequence[dict[Any, float] | None]) -> dict[str, object]:
+    """Rows as arrays: the tuples of names that occur, which of them each row has, and all values."""
+    schemas: dict[tuple[Any, ...], int] = {}
+    which = np.full(len(rows), -1, dtype=np.int32)
+    values: list[float] = []
+    for i, row in enumerate(rows):
+        if row is not None:
+            which[i] = schemas.setdefault(tuple(row), len(schemas))
+            values.extend(row.values())
+    names: dict[Any, int] = {}
+    columns = [names.setdefault(name, len(names)) for schema in schemas for name in schema]
+    return {
+        "names": list(names),
+        "lengths": np.array([len(schema) for schema in schemas], dtype=np.int32),
+        "columns": np.array(columns, dtype=np.int32),
+        "which": which,
+        "values": np.array(values, dtype=np.float64),
+    }
+
+
+def _unpack_rows(state: Mapping[str, Any]) -> list[dict[Any, float] | None]:
+    names, columns = list(state["names"]), state["columns"].tolist()
+    schemas: list[list[Any]] = []
+    at = 0
+    for length in state["lengths"].tolist():
+        schemas.append([names[c] for c in columns[at : at + length]])
+        at += length
+    values = state["values"].tolist()
+    out: list[dict[Any, float] | None] = []
+    at = 0
+    for which in state["which"].tolist():
+        if which < 0:
+            out.append(None)
+            continue
+        schema = schemas[which]
+        out.append(dict(zip(schema, values[at : at + len(schema)], strict=True)))
+        at += len(schema)
+    return out
+
+
+def _numbers(x: Features) -> dict[Any, float] | None:
+    """The record with plain floats, or None if it has anything else."""
+    if not _NAMES.issuperset(map(type, x)):
+        return None
+    if set(map(type, x.values())) == {float}:
+        row = dict(x)
+    else:
+        try:
+            row = {name: math.nan if isinstance(v, str | bytes) else float(v) for name, v in x.items()}
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return row if all(map(math.isfinite, row.values())) else None
+
+
+def _plain_design(rows: list[Any]) -> Array:
+    names = sorted({name for row in rows for name in row}, key=str)
+    out = np.zeros((len(rows), len(names)))
+    for i, row in enumerate(rows):
+        out[i] = [row.get(name, 0.0) for name in names]
+    return out
+
+
+def _log_one_minus_exp(a: float) -> float:
+    """log(1 - e^a) for a < 0, without cancellation at either end."""
+    return math.log(-math.expm1(a)) if a > -0.7 else math.log1p(-math.exp(a))

@@ -15,7 +15,9 @@ What holds for every record, whatever is in it:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -415,96 +417,173 @@ class Lane:
         return output
 
     def _process(self, records: Sequence[Record]) -> LaneOutput:
-        # The loop of the whole product: everything it touches is a local name, and what can wait until
-        # the end of the batch waits.
-        stack, regret, positive, decode = self._stack, self._regret, self.positive, self._decode
-        transform, score_one, learn_one = stack.transform, stack.score, stack.learn
-        learn_null, direct, fragile = stack.learn_null, stack.direct, stack.fragile
-        slots = math.inf if learn_null is None else self._slots_left()
-        expected = -1 if self.next_offset is None else self.next_offset
-        seen = 0 if regret is None else regret.seen
-        hit = -1 if regret is None else regret.next_hit
-        scores: list[Scored] = []
-        dead: list[DeadLetter] = []
+        """Take the plain events at the front of the batch in bulk, the rest one by one.
+
+        Both ways give the same outputs and the same state; in bulk, each question is asked once a batch.
+        """
+        output = LaneOutput([], [], None)
         labels: list[bool] = []
         given: list[float] = []
-        good: list[tuple[Any, Any]] = []
-        saved = stack.checkpoint() if fragile else {}
-        emit = scores.append
-        ignored = 0
-        position = self._seen
+        # A copy of the steps that an event could leave half changed, and what was learned since it was made.
+        saved = self._stack.checkpoint() if self._stack.fragile and records else {}
+        done, saved = self._process_plain(records, output, labels, given, saved)
+        if done < len(records):
+            self._process_carefully(records[done:] if done else records, output, labels, given, saved)
+        output.next_offset = self.next_offset
+        self._auc.extend(labels, given)
+        return output
 
+    def _process_plain(
+        self,
+        records: Sequence[Record],
+        output: LaneOutput,
+        labels: list[bool],
+        given: list[float],
+        saved: dict[str, Any],
+    ) -> tuple[int, dict[str, Any]]:
+        """Take labelled events until the first that fails; how many were taken, and the copy for the next."""
+        stack, regret = self._stack, self._regret
+        n = len(records)
+        offsets = [record.offset for record in records]
+        slots = self._slots_left()
+        ordered = n > 0 and offsets[0] >= (self.next_offset or 0)
+        if not ordered or not all(map(operator.lt, offsets, offsets[1:])) or 0 < slots < n:
+            return 0, saved
+        try:
+            events = list(map(self._decode, records))
+            raw = [event.x for event in events]
+            if stack.fragile:
+                for x in raw:
+                    _refuse_nan(x)
+            xs = raw if stack.transform is None or not stack.direct else list(map(stack.transform, raw))
+        except Exception:
+            return 0, saved  # whatever it is, the careful way meets it again, alone
+        ys = [event.y for event in events]
+        if None in ys or not stack.direct:
+            return 0, saved
+        positive = self.positive
+        truth = [y == positive for y in ys]
+        score_one, learn_one, emit = stack.score, stack.learn, given.append
+        pairs = zip(xs, ys, strict=True)
+        counted = 0
+        failed = False
+        try:
+            while True:
+                stop = n if regret is None else regret.next_hit(truth, counted)
+                for x, y in itertools.islice(pairs, stop - counted):
+                    score = score_one(x)
+                    learn_one(x, y)
+                    emit(score)
+                if regret is None or stop == n:
+                    break
+                regret.skip(truth[counted:stop])
+                counted = stop
+                x, y = next(pairs)
+                score = score_one(x)
+                sample = regret.prepare(x, truth[stop], score, score_one)
+                learn_one(x, y)
+                emit(score)
+                regret.commit(sample, truth[stop])
+                counted += 1
+        except Exception:
+            failed = True
+        done = len(given)
+        if failed and stack.fragile:
+            stack.rollback(saved, list(zip(raw[:done], ys[:done], strict=True)))
+            saved = stack.checkpoint()
+        if regret is not None:
+            regret.skip(truth[counted:done])
+        labels.extend(truth[:done])
+        outcome = "learned" if slots > 0 else "scored"
+        output.scores.extend(
+            [
+                Scored(record.offset, record.key, event.id, score, outcome)
+                for record, event, score in zip(records, events, given, strict=False)
+            ]
+        )
+        self._events[outcome] += done
+        self._seen += done
+        if done:
+            self.next_offset = offsets[done - 1] + 1
+        return done, saved
+
+    def _process_carefully(
+        self,
+        records: Sequence[Record],
+        output: LaneOutput,
+        labels: list[bool],
+        given: list[float],
+        saved: dict[str, Any],
+    ) -> None:
+        """Any record at all, one by one."""
+        stack, regret, positive, decode = self._stack, self._regret, self.positive, self._decode
+        private = stack.private
+        slots = self._slots_left()
+        expected = -1 if self.next_offset is None else self.next_offset
+        good: list[tuple[Any, Any]] = []
+        counts = self._events
         for record in records:
             offset = record.offset
             if offset < expected:
-                ignored += 1
+                counts["ignored"] += 1
                 continue
-            expected = offset + 1
-            position += 1
-            event_id = None
+            expected = self.next_offset = offset + 1
+            self._seen += 1
+            event_id: str | None = None
+            given_score: float | None = None
+            sample = None
             stage = "decode"
             try:
                 event = decode(record)
-                event_id = event.id
-                x = event.x
-                y = event.y
+                event_id, x, y = event.id, event.x, event.y
                 stage = "features"
-                if fragile:
+                if stack.fragile:
                     _refuse_nan(x)
-                z = x if transform is None else transform(x)
-                score = score_one(z)
+                z = stack.through(x)
+                score = stack.score(z)
                 if y is None:
-                    if learn_null is not None:
-                        learn_null()
-                        slots -= 1
-                    emit(Scored(offset, record.key, event_id, score, "scored"))
-                    continue
-                label = y == positive
-                if seen == hit:
-                    sample = regret.prepare(z, label, score, score_one)  # type: ignore[union-attr]
-                stage = "learn"
-                if direct:
-                    learn_one(z, y)
+                    outcome = "scored"
+                    if private:
+                        stack.learner.learn_null()
                 else:
-                    if not stack.learn_through(x, y) and learn_null is not None:
-                        learn_null()
-                if fragile:
-                    good.append((x, y))
+                    label = bool(y == positive)
+                    hit = regret is not None and regret.left[label] <= 0
+                    if hit:
+                        sample = regret.prepare(z, label, score, stack.score)  # type: ignore[union-attr]
+                    stage = "learn"
+                    if stack.direct:
+                        stack.learn(z, y)
+                    elif not stack.learn_through(x, y) and private:
+                        stack.learner.learn_null()
+                    outcome = "learned" if slots > 0 else "scored"
+                    if hit:
+                        regret.commit(sample, label)  # type: ignore[union-attr]
+                    elif regret is not None:
+                        regret.skip([label])
+                    labels.append(label)
+                    given.append(score)
+                    if stack.fragile:
+                        good.append((x, y))
+                given_score = score
             except Exception as error:
                 if not self._is_bad_event(error, stage):
                     raise
-                if fragile and stage != "decode":
+                if stack.fragile and stage != "decode":
                     stack.rollback(saved, good)
-                    transform, score_one, learn_one = stack.transform, stack.score, stack.learn
                     good.clear()
                     saved = stack.checkpoint()
-                if learn_null is not None:
-                    learn_null()
-                    slots -= 1
-                emit(Scored(offset, record.key, event_id, None, "dead_letter"))
-                self._bury(record, error, stage, position, dead)
-                continue
-            if seen == hit:
-                hit = regret.commit(sample)  # type: ignore[union-attr]
-            seen += 1
-            emit(Scored(offset, record.key, event_id, score, "learned" if slots > 0 else "scored"))
+                if private:
+                    stack.learner.learn_null()
+                outcome = "dead_letter"
+                self._bury(record, error, stage, output.dead_letters)
             slots -= 1
-            labels.append(label)
-            given.append(score)
-
-        self._seen = position
-        if expected >= 0:
-            self.next_offset = expected
-        if regret is not None:
-            regret.seen = seen
-        self._auc.extend(labels, given)
-        counts = self._events
-        counts["ignored"] += ignored
-        for scored in scores:
-            counts[scored.outcome] += 1
-        return LaneOutput(scores, dead, self.next_offset)
+            counts[outcome] += 1
+            output.scores.append(Scored(offset, record.key, event_id, given_score, outcome))
 
     def _slots_left(self) -> float:
+        """Slots before the horizon; every record takes one."""
+        if not self._stack.private:
+            return math.inf
         report = self._stack.learner.privacy
         left = None if report is None else report.horizon_left
         return math.inf if left is None else left
@@ -515,9 +594,7 @@ class Lane:
             return False
         return isinstance(error, RecordError) or stage == "decode" or self._stack.foreign
 
-    def _bury(
-        self, record: Record, error: Exception, stage: str, position: int, dead: list[DeadLetter]
-    ) -> None:
+    def _bury(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
         if isinstance(error, RecordError):
             stage, text = error.stage, str(error)
         else:
@@ -534,7 +611,7 @@ class Lane:
         breaker = self._breaker
         if breaker is None:
             return
-        bad = self._bad
+        bad, position = self._bad, self._seen
         bad.append(position)
         while bad[0] <= position - breaker.window:
             bad.popleft()
@@ -652,7 +729,8 @@ class Lane:
         ------
         SnapshotError
             If it is damaged, was written by another format version, belongs to another app, topic,
-            partition, model or configuration, or holds a pickle that no signature vouches for. The lane is then unusable.
+            partition, model or configuration, or holds a pickle that no signature vouches for. The lane is
+            then unusable.
         """
         if self._used:
             raise SnapshotError(
@@ -731,9 +809,15 @@ class Lane:
 
 
 def _refuse_nan(x: Mapping[str, Any]) -> None:
-    """A foreign model would take it in, and give NaN for ever after."""
+    """A foreign model would take NaN in, and give NaN for ever after."""
+    try:
+        total = sum(x.values())
+        if total - total == 0.0:  # finite, so every value is
+            return
+    except (TypeError, OverflowError):
+        pass  # text, None or a huge integer: the model may know what to do with it
     for name, value in x.items():
-        if type(value) is float and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise RecordError(
                 f"the feature {name!r} is {value}",
                 fix="send a finite number, or leave the feature out",
