@@ -1,7 +1,44 @@
-"""Learn from pairs, online, from event streams, under differential privacy."""
+"""Learn from pairs, online, from event streams, under differential privacy.
+
+    auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
+    losses          pair losses and the constants that privacy needs of them
+    buffers         which past records a new one is paired with
+    sets            sets that weights are kept in
+    preprocessing   scaling that is safe in front of a private learner
+    evaluation      rolling AUC and regret
+    privacy         accounting, plans and reports
+    errors          every error that this package raises
+
+Examples
+--------
+>>> from streampair import auc
+>>> model = auc.PairOGD()
+>>> model.learn_one({"amount": 3.0}, True)
+>>> model.learn_one({"amount": 1.0}, False)
+>>> model.predict_proba_one({"amount": 2.0})
+{False: 0.5, True: 0.5}
+"""
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streampair import auc, buffers, evaluation, losses, preprocessing, privacy, sets
 
 __version__ = _version("streampair")
+
+__all__ = ["auc", "buffers", "evaluation", "losses", "preprocessing", "privacy", "sets"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: whoever needs only the errors, or a command's help, does not wait for the compiler.
+    if name in __all__:
+        return importlib.import_module(f"streampair.{name}")
+    raise AttributeError(f"module 'streampair' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

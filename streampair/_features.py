@@ -131,16 +131,24 @@ def frame_rows(frame: nw.DataFrame[Any], *, strict: bool = True) -> tuple[list[H
     if not other:
         return columns, np.ascontiguousarray(utils.dataframe.to_numpy(frame))
     rows = np.empty((n, len(columns)))
-    for j, column in enumerate(frame.columns):
-        cells = frame[column].to_list()
-        for i, cell in enumerate(cells):
+    numeric = [j for j, c in enumerate(frame.columns) if c not in other]
+    if numeric:
+        rows[:, numeric] = utils.dataframe.to_numpy(frame[[frame.columns[j] for j in numeric]])
+    for column in other:
+        j = frame.columns.index(column)
+        for i, cell in enumerate(frame[column].to_list()):
             try:
-                rows[i, j] = np.nan if cell is None else as_number(cell)
+                rows[i, j] = np.nan if _is_missing(cell) else as_number(cell)
             except (TypeError, ValueError, OverflowError):
                 if strict:
                     raise unusable_value(column, cell, row=i) from None
                 rows[i, j] = np.nan
     return columns, rows
+
+
+def _is_missing(cell: object) -> bool:
+    """None, pandas.NA or NaT, without importing pandas."""
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def arrange(

@@ -251,7 +251,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
             eta = rate / math.sqrt(s[RECORDS] - 1.0)
         else:
             s[GRADIENTS] += dot(g, g)
-            eta = s[RADIUS] / math.sqrt(s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
+            eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
         s[ETAS] += eta
         if s[ETAS] > 0.0:
             share = eta / s[ETAS]

@@ -56,8 +56,8 @@ class PairOGD(LinearPairLearner):
         Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
     learning_rate
         A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. None: the self-tuned
-        ``radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far, which needs no tuning and does
-        not change when all features are scaled by one factor and the radius by its inverse.
+        ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far: the best constant in the
+        regret bound of online gradient descent on this ball, without knowing the gradients' size.
     radius
         Radius R of the l2 ball that the weights are kept in, above 0 and at most 1e12. It bounds the margins;
         the ranking hardly depends on it while features are of order 1.
@@ -91,7 +91,8 @@ class PairOGD(LinearPairLearner):
     Kar, P., Sriperumbudur, B., Jain, P. and Karnick, H. (2013). On the generalization ability of online
     learning algorithms for pairwise loss functions. ICML.
 
-    Streeter, M. and McMahan, H. B. (2010). Less regret via online conditioning. (The self-tuned step size.)
+    Streeter, M. and McMahan, H. B. (2010). Less regret via online conditioning. arXiv:1002.4862. (The
+    self-tuned step size.)
 
     Examples
     --------

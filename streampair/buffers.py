@@ -11,7 +11,7 @@ from river import base
 from streampair import _kernels
 from streampair.errors import ConfigError
 
-__all__ = ["FIFO", "Buffer", "Reservoir"]
+__all__ = ["Buffer", "FIFO", "Reservoir"]  # noqa: RUF022 (plain sorting, as everywhere)
 
 
 class Buffer(base.Base):
@@ -24,6 +24,7 @@ class Buffer(base.Base):
 
     @property
     def code(self) -> int:
+        """Integer of the policy."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:

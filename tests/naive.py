@@ -117,7 +117,7 @@ class PairOGD:
             if self.learning_rate is not None:
                 eta = self.learning_rate / math.sqrt(j)
             else:
-                eta = self.radius / math.sqrt(self.squares) if self.squares else 0.0
+                eta = self.radius * math.sqrt(2.0 / self.squares) if self.squares else 0.0
             self.etas.append(eta)
             step = [a - eta * b for a, b in zip(w, g, strict=True)]
             self.iterates.append(project_ball(step, self.radius))

@@ -1,0 +1,223 @@
+"""Mini-batches: the same bits as one record at a time, on pandas and polars."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from river import datasets
+
+from streampair import _kernels, auc, buffers, losses, preprocessing
+from streampair.errors import RecordError
+
+PHISHING = list(datasets.Phishing().take(120))
+BACKENDS = [pd, pl]
+
+
+def frozen(model: auc.PairOGD) -> bytes:
+    """All that was learned; the name of the label series is only for naming predictions."""
+    return pickle.dumps({**model.to_state(), "y_name": None})
+
+
+def frame(backend: Any, xs: list[dict[str, Any]]) -> Any:
+    return backend.DataFrame(xs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    "buffer", [buffers.FIFO(1), buffers.FIFO(5), buffers.Reservoir(7), buffers.Reservoir(7, True)], ids=str
+)
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_learn_many_is_learn_one(backend: Any, buffer: buffers.Buffer, cuts: list[int], seed: int) -> None:
+    one = auc.PairOGD(loss=losses.Logistic(), buffer=buffer, l2=0.01, seed=seed)
+    many = one.clone()
+    at = 0
+    for cut in cuts:
+        batch = PHISHING[at : at + cut]
+        at += cut
+        if not batch:
+            break
+        for x, y in batch:
+            one.learn_one(x, y)
+        many.learn_many(frame(backend, [x for x, _ in batch]), backend.Series([y for _, y in batch]))
+        assert frozen(one) == frozen(many)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+def test_columns_in_any_order_and_coming_and_going(backend: Any) -> None:
+    one, many = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    names = list(PHISHING[0][0])
+    subsets = [names[:4], names[::-1], names[4:], names[:1], [*names[5:], *names[:5]]]
+    for i, subset in enumerate(subsets):
+        batch = [({n: x[n] for n in subset}, y) for x, y in PHISHING[20 * i : 20 * i + 20]]
+        for x, y in batch:
+            one.learn_one(x, y)
+        many.learn_many(frame(backend, [x for x, _ in batch]), backend.Series([y for _, y in batch]))
+        assert frozen(one) == frozen(many)
+        X = frame(backend, [x for x, _ in batch])
+        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in batch]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize("positive", [True, False])
+def test_predictions(backend: Any, positive: bool) -> None:
+    model = auc.PairOGD(positive=positive)
+    X = frame(backend, [x for x, _ in PHISHING])
+    model.learn_many(
+        X,
+        backend.Series(
+            name="is_phishing", **{"data" if backend is pd else "values": [y for _, y in PHISHING]}
+        ),
+    )
+    before = frozen(model)
+    probabilities = model.predict_proba_many(X)
+    labels = model.predict_many(X)
+    assert isinstance(probabilities, backend.DataFrame)
+    assert isinstance(labels, backend.Series)
+    assert labels.name == "is_phishing"
+    one = [model.predict_proba_one(x) for x, _ in PHISHING]
+    for key in (False, True):
+        column = probabilities[key if backend is pd else str(key)]
+        assert list(column) == [p[key] for p in one]
+    assert list(labels) == [model.predict_one(x) for x, _ in PHISHING]
+    assert frozen(model) == before
+
+
+def test_the_pandas_index_is_kept() -> None:
+    model = auc.PairOGD()
+    X = pd.DataFrame([x for x, _ in PHISHING[:5]], index=list("vwxyz"))
+    model.learn_many(X, pd.Series([y for _, y in PHISHING[:5]]))
+    for out in (model.predict_many(X), model.predict_proba_many(X), model.score_many(X)):
+        assert list(out.index) == list("vwxyz")
+
+
+def test_one_kernel_call_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = _kernels.ogd_learn_many
+
+    def counting(*args: Any) -> int:
+        calls.append(len(args[1]))
+        return real(*args)
+
+    monkeypatch.setattr(auc, "ogd_learn_many", counting)
+    model = auc.PairOGD()
+    model.learn_many(pd.DataFrame([x for x, _ in PHISHING]), pd.Series([y for _, y in PHISHING]))
+    assert calls == [120]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize("positive", [True, "fraud", 2])
+def test_labels_of_any_kind(backend: Any, positive: Any) -> None:
+    other = {True: False, "fraud": "fine", 2: 7}[positive]
+    one, many = auc.PairOGD(positive=positive, seed=0), auc.PairOGD(positive=positive, seed=0)
+    labels = [positive if y else other for _, y in PHISHING]
+    for (x, _), y in zip(PHISHING, labels, strict=True):
+        one.learn_one(x, y)
+    many.learn_many(frame(backend, [x for x, _ in PHISHING]), backend.Series(labels))
+    assert frozen(one) == frozen(many)
+
+
+def _bad(backend: Any, column: list[Any]) -> Any:
+    good = [0.5] * len(column)
+    if backend is pl:
+        return pl.DataFrame({"a": good, "b": pl.Series(column, strict=False, dtype=_dtype(column))})
+    return pd.DataFrame({"a": good, "b": column})
+
+
+def _dtype(column: list[Any]) -> Any:
+    return pl.String if any(isinstance(v, str) for v in column) else pl.Float64
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([1.0, math.nan, 2.0], "feature 'b' in row 1 is NaN"),
+        ([1.0, 2.0, math.inf], "feature 'b' in row 2 is infinite"),
+        ([1.0, None, 2.0], "feature 'b' in row 1 is NaN"),
+        (["1", "2", "3"], "feature 'b' in row 0 is text: '1'"),
+    ],
+)
+@pytest.mark.parametrize("state", ["fresh", "known", "new"])
+def test_bad_cells_change_nothing(backend: Any, column: list[Any], message: str, state: str) -> None:
+    model = auc.PairOGD()
+    if state != "fresh":
+        for t in range(5):
+            model.learn_one({"a": t, "b": -t} if state == "known" else {"a": t}, t % 2 == 0)
+    before = frozen(model)
+    X = _bad(backend, column)
+    for call in (
+        lambda: model.learn_many(X, backend.Series([True, False, True])),
+        lambda: model.predict_many(X),
+        lambda: model.predict_proba_many(X),
+        lambda: model.score_many(X),
+    ):
+        with pytest.raises(RecordError) as caught:
+            call()
+        assert message in str(caught.value)
+        assert frozen(model) == before
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+def test_bad_labels_and_shapes_change_nothing(backend: Any) -> None:
+    model = auc.PairOGD()
+    model.learn_one({"a": 1.0}, True)
+    before = frozen(model)
+    X = frame(backend, [{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0}])
+    with pytest.raises(RecordError, match="in row 1, the label is"):
+        model.learn_many(X, backend.Series([True, None]))
+    with pytest.raises(RecordError, match="2 rows and 3 labels"):
+        model.learn_many(X, backend.Series([True, False, True]))
+    with pytest.raises(RecordError, match="no columns"):
+        model.learn_many(backend.DataFrame(), backend.Series([], dtype=None))
+    assert frozen(model) == before
+    model.learn_many(X[:0], backend.Series([True])[:0])
+    assert frozen(model) == before
+    assert len(model.predict_many(X[:0])) == 0
+
+
+def test_pandas_in_its_other_types() -> None:
+    X = pd.DataFrame(
+        {
+            "nullable": pd.array([1, 2, 3], dtype="Int64"),
+            "flag": [True, False, True],
+            "object": pd.Series([1, 2.5, True], dtype=object),
+            "small": np.array([1, 2, 3], dtype=np.float32),
+        }
+    )
+    one, many = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    for row, y in zip(X.to_dict("records"), [True, False, True], strict=True):
+        one.learn_one(row, y)
+    many.learn_many(X, pd.Series([True, False, True]))
+    assert frozen(one) == frozen(many)
+    missing = X.assign(nullable=pd.array([1, None, 3], dtype="Int64"))
+    with pytest.raises(RecordError, match="feature 'nullable' in row 1 is NaN"):
+        many.learn_many(missing, pd.Series([True, False, True]))
+
+
+def test_columns_that_are_not_text() -> None:
+    X = pd.DataFrame(np.arange(12.0).reshape(4, 3))
+    y = pd.Series([True, False, True, False])
+    one, many = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    for row, label in zip(X.to_dict("records"), y, strict=True):
+        one.learn_one(row, label)
+    many.learn_many(X, y)
+    assert frozen(one) == frozen(many)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+def test_transformers(backend: Any) -> None:
+    xs = [{"a": 3.0, "b": 4.0}, {"a": -30.0, "b": 0.25}, {"a": 0.0, "b": 0.0}]
+    for model in (preprocessing.Bounds({"a": (-10, 10)}), preprocessing.UnitBall(0.5)):
+        out = model.transform_many(frame(backend, xs))
+        assert isinstance(out, backend.DataFrame)
+        rows = out.to_dict("records") if backend is pd else out.to_dicts()
+        for row, x in zip(rows, xs, strict=True):
+            assert row == pytest.approx(model.transform_one(x), rel=1e-15)

@@ -1,0 +1,46 @@
+"""River's own checks, every one of them, on every estimator of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from river import base, checks
+
+from streampair import auc, buffers, losses, preprocessing
+
+ESTIMATORS: list[base.Estimator] = [
+    auc.PairOGD(),
+    auc.PairOGD(loss=losses.Logistic(), buffer=buffers.Reservoir(20), l2=0.01, average=False),
+    auc.PairOGD(loss=losses.SquaredHinge(), buffer=buffers.Reservoir(20, replacement=True), seed=1),
+    auc.PairOGD(loss=losses.Square(), buffer=buffers.FIFO(16), learning_rate=0.1, radius=5.0),
+    preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
+    preprocessing.UnitBall(),
+]
+
+
+def _cases() -> Iterator[Any]:
+    for number, model in enumerate(ESTIMATORS):
+        for place, check in enumerate(checks.yield_checks(model)):
+            name = getattr(check, "__name__", str(check))
+            yield pytest.param(model, check, id=f"{type(model).__name__}-{number}-{name}-{place}")
+
+
+@pytest.mark.parametrize(("model", "check"), list(_cases()))
+def test_check(model: base.Estimator, check: Callable[[base.Estimator], None]) -> None:
+    check(model.clone())
+
+
+@pytest.mark.parametrize("model", ESTIMATORS, ids=lambda m: type(m).__name__)
+def test_nothing_is_skipped(model: base.Estimator) -> None:
+    assert model._unit_test_skips() == set()
+    names = {getattr(check, "__name__", "") for check in checks.yield_checks(model)}
+    # River drops these without a word when pandas is absent.
+    if isinstance(model, base.MiniBatchClassifier):
+        assert {
+            "check_learn_many_matches_learn_one",
+            "check_predict_proba_many_matches_predict_proba_one",
+        } <= names
+    else:
+        assert "check_transform_many_matches_transform_one" in names
