@@ -1,0 +1,122 @@
+"""The files in deploy/ fit together, and fit the program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+import yaml
+from river import datasets
+from streampair_connectors.assemble import build_learner
+from streampair_connectors.config import load_config
+
+DEPLOY = support.ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def promtool(*arguments: str) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        support.unavailable("promtool", "install Prometheus (Debian: apt-get install prometheus)")
+    told = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_prometheus_accepts_its_configuration_and_the_rules() -> None:
+    promtool("check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    promtool("test", "rules", str(Path(__file__).with_name("rules_test.yml")))
+
+
+def test_every_alert_has_a_unit_test() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    healthy, ill = yaml.safe_load(Path(__file__).with_name("rules_test.yml").read_text())["tests"]
+    assert [test["alertname"] for test in healthy["alert_rule_test"]] == alerts
+    assert {s["value"] for t in ill["promql_expr_test"] for s in t["exp_samples"]} == {len(alerts)}
+
+
+def test_the_example_configuration_is_accepted_and_fits_the_sample_events() -> None:
+    config = load_config(DEPLOY / "example.toml")
+    build_learner(config)
+    x, _ = next(iter(datasets.Phishing()))
+    assert config.input.feature_names() == list(x)
+    bounds = config.input.bounds()
+    assert bounds is not None
+    assert all(
+        bounds[n][0] <= value <= bounds[n][1] for x, _ in datasets.Phishing() for n, value in x.items()
+    )
+
+
+def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None:
+    config = load_config(DEPLOY / "example.toml")
+    worker = SERVICES["worker"]
+    mounts = dict(volume.split(":")[:2] for volume in worker["volumes"])
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    assert mounts["./example.toml"] == re.findall(r'CMD \["run", "(.*?)"\]', dockerfile)[0]
+    assert mounts["worker-state"] == str(config.state_directory)
+    assert config.kafka is not None
+    assert config.kafka.bootstrap_servers == "kafka:9092"
+    assert f":{config.metrics.port}/healthz" in dockerfile
+    assert config.metrics.host == "0.0.0.0"
+    assert "ports" not in worker, (
+        "the operator's endpoint shows functions of raw data: not for the host's network"
+    )
+    scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert scrape["dns_sd_configs"] == [{"names": ["worker"], "type": "A", "port": config.metrics.port}]
+    (created,) = re.findall(r"for topic in (.*?);", SERVICES["topics"]["command"][0])
+    assert set(created.split()) == {config.input.topic, config.output_topic, config.dead_letter_topic}
+    assert SERVICES["sample-events"]["command"][:2] == ["kafka:9092", config.input.topic]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_refers_only_to_what_exists(name: str) -> None:
+    service = SERVICES[name]
+    for other in service.get("depends_on", {}):
+        assert other in SERVICES
+    for volume in service.get("volumes", []):
+        source = volume.split(":")[0]
+        assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+    if "build" in service:
+        context = (DEPLOY / service["build"]["context"]).resolve()
+        assert (context / service["build"]["dockerfile"]).exists()
+    elif service["image"] != "streampair":
+        assert re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", service["image"]), "images are pinned"
+    for port in service.get("ports", []):
+        assert port.startswith("127.0.0.1:"), "nothing is open to the network"
+
+
+def test_the_image_copies_what_its_build_context_has() -> None:
+    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", (DEPLOY / "Dockerfile").read_text(), re.M)
+        for source in line.split()[:-1]
+    ]
+    assert "streampair" in copied
+    for source in copied:
+        assert (support.ROOT / source).exists()
+        assert f"!{source}" in ignore
+
+
+def test_grafana_is_provisioned_with_the_dashboard() -> None:
+    grafana = DEPLOY / "grafana"
+    (source,) = yaml.safe_load((grafana / "provisioning/datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((grafana / "provisioning/dashboards/streampair.yml").read_text())[
+        "providers"
+    ]
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    assert mounts["./grafana/dashboards"] == provider["options"]["path"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert Path(home).name in [file.name for file in (grafana / "dashboards").iterdir()]
