@@ -330,12 +330,13 @@ def sigmoid_many(scores: Array, out: Array) -> None:
 
 # ---- FTRL ----------------------------------------------------------------------------------------------
 #
-# Noise, preparation of records, and the steps of PairFTRL (PRIVACY.md 4.3, 4.4, 7). Twins: tests/privacy/naive_ftrl.py.
+# Noise, preparation of records, and the steps of PairFTRL (PRIVACY.md 4.3, 4.4, 7).
+# Twins: tests/privacy/naive_ftrl.py.
 
 
 @njit(cache=True, nogil=True)
 def normals_from_bits(words: NDArray[np.uint64], out: Array) -> None:
-    """Independent standard normals from uniform bits: three 64-bit words give two of them (Box & Muller 1958).
+    """Independent standard normals from uniform bits: three 64-bit words give two (Box & Muller 1958).
 
     96 bits each for radius and angle. The radius is exact in relative terms at both ends (the complement
     of a uniform near 1 is taken in integers), the angle in every octant, so the tails reach 11.5 and the

@@ -147,9 +147,15 @@ class BLT:
         theta: Floats = 1.0 - self.decay
         return theta
 
+    @property
+    def _log_theta(self) -> Floats:
+        # theta = 0 becomes 1e-16, so that its powers 1, 0, 0, ... need no case of their own.
+        log_theta: Floats = np.log1p(-np.minimum(self.decay, 1.0 - 1e-16))
+        return log_theta
+
     def column(self, length: int) -> Floats:
         """First `length` entries of the first column of C."""
-        powers = np.exp(np.outer(np.log1p(-self.decay), np.arange(max(length - 1, 0))))
+        powers = np.exp(np.outer(self._log_theta, np.arange(max(length - 1, 0))))
         return np.concatenate([[1.0], self.omega @ powers])[:length]
 
     def norm(self, pattern: Floats, steps: int | None) -> float:
@@ -178,7 +184,7 @@ class BLT:
             size = 1 << (2 * length).bit_length()
             image = np.fft.irfft(np.fft.rfft(v, size) * np.fft.rfft(self.column(length), size), size)[:length]
             total = float(image @ image)
-            powers = np.exp(np.outer(np.log1p(-self.decay), np.arange(length - 1, -1, -1.0)))
+            powers = np.exp(np.outer(self._log_theta, np.arange(length - 1, -1, -1.0)))
             memory = powers @ v
         if steps is None or steps > length:
             weight = self.omega * memory

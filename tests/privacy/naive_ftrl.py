@@ -1,0 +1,139 @@
+"""Slow, obvious twins of the FTRL kernels and of the noise, in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Vector = list[float]
+
+
+def slope(code: int, m: float) -> float:
+    """Derivative of the pair loss by its code: 0 logistic, 1 hinge, 2 squared hinge, 3 square."""
+    if code == 0:
+        return -1.0 / (1.0 + math.exp(m)) if m < 700 else 0.0
+    if code == 1:
+        return -1.0 if m < 1 else 0.0
+    if code == 2:
+        return -2.0 * max(0.0, 1.0 - m)
+    return 2.0 * (m - 1.0)
+
+
+def pair_gradient(
+    w: Vector, x: Vector, y: float, partner: Vector, label: float, code: int, clip: float
+) -> Vector:
+    """Clipped gradient of one pair; zero if either record is null or the labels are equal."""
+    if y == 0 or label == 0 or y == label:
+        return [0.0] * len(x)
+    difference = [a - b for a, b in zip(x, partner, strict=True)]
+    c = y - label
+    k = c * slope(code, c * math.fsum(a * b for a, b in zip(w, difference, strict=True)))
+    gradient = [k * u for u in difference]
+    norm = math.sqrt(math.fsum(g * g for g in gradient))
+    return [g * min(1.0, clip / norm) for g in gradient] if norm > 0 else gradient
+
+
+def mean_gradient(
+    w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]], size: int, code: int, clip: float
+) -> Vector:
+    """Sum over the records in the buffer, divided by the number of places."""
+    total = [0.0] * len(x)
+    for partner, label in buffer:
+        total = [
+            a + b for a, b in zip(total, pair_gradient(w, x, y, partner, label, code, clip), strict=True)
+        ]
+    return [g / size for g in total]
+
+
+def cells(value: float, grid: float) -> int:
+    """Nearest whole number of grid steps, halves up."""
+    return math.floor(value / grid + 0.5)
+
+
+Gradient = Callable[[Vector, Vector, float, Sequence[tuple[Vector, float]]], Vector]
+
+
+def ftrl(
+    rows: Sequence[Vector],
+    labels: Sequence[float],
+    noise: Sequence[Vector],
+    rates: Sequence[float],
+    *,
+    size: int,
+    radius: float,
+    grid: float,
+    gradient: Gradient,
+) -> dict[str, list[list[float]]]:
+    """The rule of PRIVACY.md 4.3 with the grid of 7, one slot a row; all histories."""
+    dim = len(rows[0])
+    w, average, total = [0.0] * dim, [0.0] * dim, [0] * dim
+    buffer: list[tuple[Vector, float]] = []
+    weights = 0.0
+    out: dict[str, list[list[float]]] = {"w": [], "average": [], "total": [], "gradient": []}
+    for t, (x, y) in enumerate(zip(rows, labels, strict=True), start=1):
+        g = gradient(w, x, y, buffer) if y != 0 else [0.0] * dim
+        steps = [cells(v, grid) for v in g]
+        total = [T + a + cells(b, grid) for T, a, b in zip(total, steps, noise[t - 1], strict=True)]
+        w = [-rates[t - 1] * grid * T for T in total]
+        norm = math.sqrt(math.fsum(v * v for v in w))
+        if norm > radius:
+            w = [v * radius / norm for v in w]
+        average = [(a * weights + t * v) / (weights + t) for a, v in zip(average, w, strict=True)]
+        weights += t
+        buffer = [*buffer, (list(x) if y != 0 else [0.0] * dim, y)][-size:]
+        for name, value in (("w", w), ("average", average), ("total", total), ("gradient", steps)):
+            out[name].append(list(value))
+    return out
+
+
+def normals(words: Sequence[int]) -> list[float]:
+    """Box-Muller from 96-bit uniforms in whole-number arithmetic; three words give two normals."""
+    out = []
+    for a, b, c in zip(words[::3], words[1::3], words[2::3], strict=True):
+        u = (a << 32) + (b >> 32)  # 96 bits
+        if u < 2**95:
+            r = math.sqrt(-2.0 * (math.log(2 * u + 1) - 97.0 * math.log(2.0)))
+        else:
+            r = math.sqrt(-2.0 * math.log1p(-(2 * (2**96 - 1 - u) + 1) / 2**97))
+        v = ((c & (2**61 - 1)) << 32) + (b & (2**32 - 1))  # 93 bits within an octant
+        angle = (2 * v + 1) / 2**94 * math.pi / 4
+        first, second = r * math.cos(angle), r * math.sin(angle)
+        octant = c >> 61
+        if octant & 4:
+            first, second = second, first
+        out += [-first if octant & 2 else first, -second if octant & 1 else second]
+    return out
+
+
+def prepared(
+    raw: Sequence[float], bounds: Sequence[tuple[float, float]], moments: tuple[Vector, Vector] | None
+) -> Vector:
+    """The design of a record: declared bounds to [-1, 1], standardised, on the unit ball."""
+    x = []
+    for i, (value, (low, high)) in enumerate(zip(raw, bounds, strict=True)):
+        if not math.isfinite(value):
+            x.append(0.0)
+            continue
+        scaled = (2 * value - low - high) / (high - low)
+        if moments is not None:
+            mean, std = moments[0][i], moments[1][i]
+            scaled = (min(max(scaled, -1.0), 1.0) - mean) / std / math.sqrt(len(raw))
+        x.append(scaled)
+    norm = math.hypot(*x)
+    return [v / norm for v in x] if norm > 1 else x
+
+
+def dense(column: Sequence[float]) -> np.ndarray:
+    """Lower triangular Toeplitz matrix with the given first column."""
+    n = len(column)
+    return np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+
+
+def fifo_influence(position: int, steps: int, size: int) -> np.ndarray:
+    """v of the record at a position (from 0): 1 at its own step, 1/size in the next `size` steps."""
+    v = np.zeros(steps)
+    v[position] = 1.0
+    v[position + 1 : position + 1 + size] = 1.0 / size
+    return v

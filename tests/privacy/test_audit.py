@@ -1,0 +1,223 @@
+"""Canary audit and noise residuals of the real learner, with broken twins (PRIVACY.md 9.4, 9.5)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import naive_ftrl
+import numpy as np
+import pytest
+from scipy import stats
+
+from streampair import _pairftrl, auc, buffers
+from streampair.privacy import BLT, FTRLPlan, epsilon_from, pattern_sensitivity, plan_ftrl
+
+MU, DELTA = 3.0, 1e-3
+EPSILON = epsilon_from(MU, DELTA)
+STEPS, SIZE, SPOT = 40, 4, 10
+REJECT = 3.719  # one-sided, p = 1e-4
+
+Breaker = Callable[[FTRLPlan], FTRLPlan]
+
+
+def less_noise(plan: FTRLPlan) -> FTRLPlan:
+    return dataclasses.replace(plan, sensitivity=0.7 * plan.sensitivity)
+
+
+def no_buffer_term(plan: FTRLPlan) -> FTRLPlan:
+    own = pattern_sensitivity(plan.strategy, np.ones(1), plan.diameter, grid=plan.grid, dim=plan.dim)
+    return dataclasses.replace(plan, sensitivity=own)
+
+
+def unchanged(plan: FTRLPlan) -> FTRLPlan:
+    return plan
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Breaker], None]:
+    def use(breaker: Breaker) -> None:
+        monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: breaker(plan_ftrl(*a, **k)))
+
+    return use
+
+
+@functools.lru_cache
+def _column(strategy: Any) -> np.ndarray:
+    return strategy.column(STEPS) if isinstance(strategy, BLT) else strategy.column
+
+
+def released(model: auc.PairFTRL, canary: dict[str, float]) -> np.ndarray:
+    """Noisy sum after every slot of a run with a canary among records at 0 of the other label."""
+    out = []
+    for t in range(STEPS):
+        if t == SPOT:
+            model.learn_one(canary, True)
+        else:
+            model.learn_one({"a": 0.0}, False)
+        assert model._rule is not None
+        out.append(float(model._rule._total[0]) * model._rule.plan.grid)
+    return np.array(out)
+
+
+def statistic(model: auc.PairFTRL, canary: dict[str, float]) -> float:
+    """C times the noisy gradients, matched to C v: the most powerful test of the canary's side."""
+    sums = released(model, canary)
+    noisy = np.diff(sums, prepend=0.0)
+    assert model._rule is not None
+    c = naive_ftrl.dense(_column(model._rule.plan.strategy))
+    direction = c @ naive_ftrl.fifo_influence(SPOT, STEPS, SIZE)
+    return float((c @ noisy) @ direction)
+
+
+def measured_mu(runs: int, seed: int | None, **options: Any) -> tuple[float, float]:
+    """Distance of the two sides in standard deviations, and its standard error."""
+    base = {
+        "radius": 1e-3,
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "warmup": 0,
+        "features": ["a"],
+        "buffer": buffers.FIFO(SIZE),
+    }
+    # The radius is tiny: no pair is ever satisfied, so each keeps its full gradient.
+    sides = []
+    for side, sign in enumerate((1.0, -1.0)):
+        runs_of_side = [
+            statistic(
+                auc.PairFTRL(**base, **options, seed=None if seed is None else 1000 * seed + 2 * k + side),  # type: ignore[arg-type]
+                {"a": sign},
+            )
+            for k in range(runs)
+        ]
+        sides.append(np.array(runs_of_side))
+    pooled = math.sqrt((sides[0].var(ddof=1) + sides[1].var(ddof=1)) / 2)
+    mu = abs(sides[0].mean() - sides[1].mean()) / pooled
+    return mu, math.sqrt(2 / runs + mu**2 / (4 * runs))
+
+
+def audit_fails(runs: int, seed: int | None, **options: Any) -> bool:
+    """Whether the canary shows more than the promised mu at p < 1e-4."""
+    mu, _ = measured_mu(runs, seed, **options)
+    return mu > MU + REJECT * math.sqrt(2 / runs + MU**2 / (4 * runs))
+
+
+SETUPS = [{"horizon": STEPS}, {"horizon": STEPS, "strategy": "blt"}, {}]
+IDS = ["square-root", "blt", "blt-endless"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SETUPS, ids=IDS)
+def test_the_learner_passes_the_audit(options: dict[str, Any]) -> None:
+    for seed in range(20):
+        assert not audit_fails(30, seed, **options)
+    assert not audit_fails(200, None, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SETUPS[:1], ids=IDS[:1])
+@pytest.mark.parametrize("twin", [less_noise, no_buffer_term])
+def test_broken_twins_fail_the_audit(
+    broken: Callable[[Breaker], None], twin: Breaker, options: dict[str, Any]
+) -> None:
+    broken(twin)
+    assert audit_fails(300, 1, **options)
+
+
+@pytest.mark.slow
+def test_the_audit_is_tight() -> None:
+    # The canary reaches the bound up to the grid's 1 %, so the promise is not slack either.
+    mu, error = measured_mu(600, 3, horizon=STEPS)
+    assert abs(mu - MU) < 4.5 * error + 0.03 * MU
+
+
+# ---- residuals -----------------------------------------------------------------------------------------
+
+
+def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None) -> np.ndarray:
+    """z / sigma recovered from a run of null slots, whose gradients are known to be 0."""
+    assert model._rule is not None
+    nominal = plan_ftrl(
+        model._mu,
+        dim=model._rule.plan.dim,
+        size=model._size,
+        diameter=2.0,
+        clip=1.0,
+        radius=3.0,
+        horizon=model._horizon,
+        strategy=model._rule.plan.strategy,
+    )
+    out = []
+    for t in range(steps):
+        if t == restore_at:
+            state = model.to_state()
+            model = model.clone()
+            model.load_state(state)
+        model.learn_null()
+        assert model._rule is not None
+        out.append(model._rule._total * nominal.grid)
+    noisy = np.diff(np.array(out), axis=0, prepend=np.zeros((1, nominal.dim)))
+    strategy = nominal.strategy
+    column = strategy.column(steps) if isinstance(strategy, BLT) else strategy.column[:steps]
+    return np.asarray(naive_ftrl.dense(column) @ noisy) / nominal.sigma
+
+
+def residuals_fail(z: np.ndarray) -> bool:
+    """Whether size or independence over time is off, at about 1e-5."""
+    n = z.size
+    total = float((z**2).sum())
+    if min(stats.chi2.sf(total, n), stats.chi2.cdf(total, n)) < 1e-6:
+        return True
+    for lag in (1, 2, 3, 5, 8, 13):
+        pairs = z[lag:] * z[:-lag]
+        if abs(pairs.sum()) > 5.5 * math.sqrt(pairs.size):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("options", [{"horizon": 300}, {"horizon": 300, "strategy": "blt"}, {}])
+@pytest.mark.parametrize("restore_at", [None, 120])
+def test_the_residuals_are_white_with_the_right_size(options: dict[str, Any], restore_at: int | None) -> None:
+    for seed in [*range(19), None]:
+        model = auc.PairFTRL(features=[*"abcdef"], warmup=0, seed=seed, **options)
+        assert not residuals_fail(residuals(model, 300, restore_at=restore_at))
+
+
+def scaled(factor: float) -> Breaker:
+    return lambda plan: dataclasses.replace(plan, sensitivity=factor * plan.sensitivity)
+
+
+@pytest.mark.parametrize("twin", [scaled(2 / 3), scaled(3 / 2)])
+def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], twin: Breaker) -> None:
+    broken(twin)
+    model = auc.PairFTRL(features=[*"abcdef"], warmup=0, horizon=300)
+    assert residuals_fail(residuals(model, 300))
+
+
+def test_noise_that_is_not_correlated_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streampair.privacy import ToeplitzNoise
+
+    def rows(self: Any, count: int, stream: Any) -> np.ndarray:
+        self.drawn += count
+        return np.asarray(self._sigma * stream.take(count * self._dim).reshape(count, self._dim))
+
+    monkeypatch.setattr(ToeplitzNoise, "rows", rows)
+    model = auc.PairFTRL(features=[*"abcdef"], warmup=0, horizon=300)
+    assert residuals_fail(residuals(model, 300))
+
+
+def test_noise_that_is_used_twice_is_rejected() -> None:
+    # Two learners that share a seed are a restored learner that replays its noise.
+    one, two = (auc.PairFTRL(features=["a"], warmup=0, horizon=50, seed=1) for _ in range(2))
+    other = auc.PairFTRL(features=["a"], warmup=0, horizon=50)
+    for model in (one, two, other):
+        for _ in range(50):
+            model.learn_null()
+    assert one._rule is not None
+    assert two._rule is not None
+    assert other._rule is not None
+    assert np.array_equal(one._rule._total, two._rule._total)
+    assert not np.array_equal(one._rule._total, other._rule._total)

@@ -1,0 +1,162 @@
+"""The FTRL kernels against their plain twins."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import naive_ftrl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampair import _kernels, losses
+from streampair._updates import FTRL
+from streampair.privacy import NormalStream, plan_ftrl
+
+LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+
+unit = st.floats(-1, 1, width=32)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    dim, steps = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+    rows = draw(st.lists(st.lists(unit, min_size=dim, max_size=dim), min_size=steps, max_size=steps))
+    labels = draw(st.lists(st.sampled_from([1.0, -1.0, 0.0]), min_size=steps, max_size=steps))
+    x = np.array(rows)
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    return x, np.array(labels)
+
+
+@settings(deadline=None)
+@given(
+    data=streams(),
+    size=st.integers(1, 5),
+    clip=st.sampled_from([0.25, 1.0, 4.0]),
+    radius=st.sampled_from([0.1, 3.0]),
+    loss=st.sampled_from(LOSSES),
+    seed=st.integers(0, 1000),
+)
+def test_the_steps(
+    data: tuple[np.ndarray, np.ndarray],
+    size: int,
+    clip: float,
+    radius: float,
+    loss: losses.PairLoss,
+    seed: int,
+) -> None:
+    rows, labels = data
+    steps, dim = rows.shape
+    grid = 2.0**-12
+    noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
+    rates = np.linspace(0.5, 0.1, steps)
+    vectors, total = np.zeros((3, dim)), np.zeros(dim, dtype=np.int64)
+    buffer, signs = np.zeros((size, dim)), np.zeros(size)
+    expected = naive_ftrl.ftrl(
+        rows.tolist(),
+        labels.tolist(),
+        noise.tolist(),
+        rates.tolist(),
+        size=size,
+        radius=radius,
+        grid=grid,
+        gradient=partial(naive_ftrl.mean_gradient, size=size, code=loss.code, clip=clip),
+    )
+    scalars = np.array([loss.code, clip, radius, grid])
+    for t in range(steps):
+        one = slice(t, t + 1)
+        _kernels.ftrl_steps(
+            rows[one], labels[one], noise[one], rates[one], t, scalars, vectors, total, buffer, signs
+        )
+        # A sum that rounds the other way moves a cell, once in a while.
+        assert np.abs(total - expected["total"][t]).max() <= 1 + t // 4
+        assert np.abs(vectors[2] - expected["gradient"][t]).max() <= 2
+        assert vectors[0] == pytest.approx(np.array(expected["w"][t]), abs=0.02)
+        assert vectors[1] == pytest.approx(np.array(expected["average"][t]), abs=0.02)
+        assert np.linalg.norm(vectors[0]) <= radius * (1 + 1e-12)
+        assert np.all(np.abs(total) < 2**40)
+
+
+@given(
+    raw=st.lists(
+        st.one_of(st.floats(-10, 10), st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 1e30])),
+        min_size=1,
+        max_size=4,
+    ),
+    standardise=st.booleans(),
+)
+def test_preparation(raw: list[float], standardise: bool) -> None:
+    dim = len(raw)
+    bounds = [(-2.0, 3.0), (0.0, 1.0), (-1.0, 1.0), (5.0, 9.0)][:dim]
+    low, high = np.array(bounds).T
+    mean, std = np.linspace(-0.5, 0.5, dim), np.linspace(0.1, 1.0, dim)
+    out, whole = np.empty((1, dim)), np.empty(1)
+    _kernels.prepare_rows(
+        np.array([raw]),
+        2 / (high - low),
+        -(high + low) / (high - low),
+        standardise,
+        mean,
+        1 / std / math.sqrt(dim),
+        out,
+        whole,
+    )
+    big = [min(max(v, -1e100), 1e100) if math.isfinite(v) else v for v in raw]
+    moments = (mean.tolist(), std.tolist()) if standardise else None
+    assert out[0] == pytest.approx(np.array(naive_ftrl.prepared(big, bounds, moments)), abs=1e-9)
+    assert np.linalg.norm(out[0]) <= 1 + 1e-15 * dim
+    assert whole[0] == float(np.all(np.isfinite(raw)))
+
+
+@given(
+    raw=st.lists(
+        st.lists(st.one_of(st.floats(-3, 3), st.just(math.nan)), min_size=2, max_size=2),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_moment_sums(raw: list[list[float]]) -> None:
+    rows = np.array(raw)
+    scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
+    out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
+    _kernels.clip_rows(rows, scale, shift, out, whole)
+    _kernels.moment_sums(out, whole, 64.0, sums)
+    expected = [[0, 0], [0, 0]]
+    for row in raw:
+        if not all(math.isfinite(v) for v in row):
+            continue  # a null record adds 0
+        for i, v in enumerate(row):
+            x = min(max(v * scale[i] + shift[i], -1.0), 1.0)
+            expected[0][i] += naive_ftrl.cells(x, 1 / 64)
+            expected[1][i] += naive_ftrl.cells(x * x, 1 / 64)
+    assert sums.tolist() == expected
+
+
+@pytest.mark.parametrize("horizon", [None, 3000])
+def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.uniform(-0.5, 0.5, (2500, 3)), rng.choice([1.0, -1.0, 0.0], 2500)
+    plan = plan_ftrl(1.0, dim=3, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=horizon)
+
+    def run(cuts: list[int]) -> FTRL:
+        rule, stream = FTRL(plan, losses.Hinge().code), NormalStream(1)
+        for a, b in zip([0, *cuts], [*cuts, 2500], strict=True):
+            rule.learn(rows[a:b], labels[a:b], stream)
+        return rule
+
+    whole = run([])
+    for cuts in ([1, 2, 1023, 1025], [1024, 2048], list(range(1, 1100, 7))):
+        parts = run(cuts)
+        assert np.array_equal(whole._total, parts._total)
+        assert np.array_equal(whole._vectors, parts._vectors)
+
+
+def test_step_sizes_follow_the_rule() -> None:
+    plan = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=100)
+    noise = plan.sigma * plan.strategy.error(100)
+    assert plan.rates(7, 3) == pytest.approx([3.0 / math.sqrt(100 * (1 + 3 * noise))] * 3)
+    endless = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0)
+    expected = [3.0 / math.sqrt(t * (1 + 3 * endless.sigma * endless.strategy.error(t))) for t in (8, 9)]
+    assert endless.rates(7, 2) == pytest.approx(expected)

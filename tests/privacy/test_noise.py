@@ -1,0 +1,138 @@
+"""The noise source: right distribution to the tails, never the same stream twice, no key to be found."""
+
+from __future__ import annotations
+
+import copy
+import math
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naive_ftrl import normals
+from scipy import stats
+
+from streampair import _kernels
+from streampair.errors import SnapshotError
+from streampair.privacy import BLTNoise, NormalStream, ToeplitzNoise, square_root_coefficients
+
+word = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([0, 1, 2**61, 2**63 - 1, 2**63, 2**64 - 1]),
+    st.integers(0, 2**20),
+)
+
+
+@given(words=st.lists(st.tuples(word, word, word), min_size=1, max_size=4))
+def test_the_kernel_agrees_with_whole_number_arithmetic(words: list[tuple[int, int, int]]) -> None:
+    flat = [w for triple in words for w in triple]
+    out = np.empty(2 * len(words))
+    _kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    assert np.all(np.isfinite(out))
+    assert out == pytest.approx(normals(flat), rel=1e-12, abs=1e-300)
+
+
+def test_the_tails_reach_as_far_as_96_bits_allow() -> None:
+    out = np.empty(2)
+    _kernels.normals_from_bits(np.zeros(3, dtype=np.uint64), out)
+    assert math.hypot(*out) == pytest.approx(math.sqrt(2 * 97 * math.log(2)), rel=1e-12)
+    _kernels.normals_from_bits(np.full(3, 2**64 - 1, dtype=np.uint64), out)
+    assert 0 < math.hypot(*out) < 1e-14
+
+
+def rejects(sample: np.ndarray) -> bool:
+    """Whether mean, variance, kurtosis, tails or shape are off at about 1e-5 together."""
+    n = len(sample)
+    cut = 5.0
+    checks = [
+        abs(sample.mean()) * math.sqrt(n) > cut,
+        abs((sample**2).mean() - 1) * math.sqrt(n / 2) > cut,
+        abs((sample**4).mean() - 3) * math.sqrt(n / 96) > cut,
+        stats.kstest(sample, "norm").pvalue < 1e-6,
+    ]
+    for threshold in (2.0, 3.0, 3.5, 4.0):
+        p = 2 * stats.norm.sf(threshold)
+        count = np.count_nonzero(np.abs(sample) > threshold)
+        checks.append(min(stats.binom.sf(count - 1, n, p), stats.binom.cdf(count, n, p)) < 1e-6)
+    pairs = sample[: n // 2 * 2].reshape(-1, 2)
+    checks.append(abs((pairs[:, 0] * pairs[:, 1]).mean()) * math.sqrt(n / 2) > cut)
+    return any(checks)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sample_is_standard_normal(seed: int) -> None:
+    sample = NormalStream(seed).take(200_001)
+    assert not rejects(sample)
+    # Twins that the check must catch.
+    assert rejects(sample * 1.02)
+    assert rejects(np.clip(sample, -3.5, 3.5))
+    assert rejects(np.repeat(sample[::2], 2))
+
+
+def test_the_sample_from_the_operating_system_is_standard_normal() -> None:
+    assert not rejects(NormalStream().take(200_000))
+
+
+@given(counts=st.lists(st.integers(0, 700), max_size=8))
+def test_how_numbers_are_asked_for_does_not_matter(counts: list[int]) -> None:
+    stream = NormalStream(3)
+    parts = [stream.take(count) for count in counts]
+    assert np.array_equal(np.concatenate([*parts, np.empty(0)]), NormalStream(3).take(sum(counts)))
+
+
+def test_streams_are_fresh_unless_seeded() -> None:
+    assert np.array_equal(NormalStream(1).take(4), NormalStream(1).take(4))
+    assert not np.array_equal(NormalStream(1).take(4), NormalStream(2).take(4))
+    assert not np.array_equal(NormalStream().take(4), NormalStream().take(4))
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy_draws_its_own_noise(seed: int | None, twin: object) -> None:
+    stream = NormalStream(seed)
+    stream.take(10)
+    other = twin(stream)  # type: ignore[operator]
+    assert not other.seeded
+    assert not np.any(np.isin(other.take(1000), stream.take(1000)))
+
+
+def _draw(stream: NormalStream, pipe: object) -> None:
+    pipe.send(stream.take(100))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_draws_its_own_noise(seed: int | None) -> None:
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system does not fork")
+    context = multiprocessing.get_context("fork")
+    stream = NormalStream(seed)
+    stream.take(10)
+    here, there = context.Pipe()
+    child = context.Process(target=_draw, args=(stream, there))
+    child.start()
+    theirs = here.recv()
+    child.join()
+    assert not np.any(np.isin(theirs, stream.take(100)))
+
+
+def test_no_key_can_be_found() -> None:
+    stream = NormalStream()
+    stream.take(3)
+    assert "NormalStream" in repr(stream)
+    assert len(pickle.dumps(stream)) < 100  # a class name, and no more
+    held = [getattr(stream, name) for name in stream.__slots__]
+    assert not any(isinstance(value, bytes | bytearray | str) for value in held)
+    # What was handed out is not kept.
+    assert not np.any(stream._block[:3])
+
+
+def test_memory_of_another_shape_is_refused() -> None:
+    with pytest.raises(SnapshotError):
+        BLTNoise(np.ones(2), np.zeros(2), 3, 1.0).load_state(np.zeros((3, 3)))
+    noise = ToeplitzNoise(square_root_coefficients(4)[1], 3, 1.0)
+    for bad in (np.zeros((5, 3)), np.zeros((2, 2))):
+        with pytest.raises(SnapshotError):
+            noise.load_state(bad)

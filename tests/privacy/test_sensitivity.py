@@ -1,0 +1,155 @@
+"""Sensitivities against brute force over all positions, patterns and directions (PRIVACY.md 9.3)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_ftrl import dense, fifo_influence
+
+from streampair import privacy
+from streampair.errors import ConfigError
+from streampair.privacy import (
+    BLT,
+    Toeplitz,
+    fifo_pattern,
+    grid_step,
+    moment_sensitivities,
+    pattern_sensitivity,
+)
+
+blts = st.integers(1, 4).flatmap(
+    lambda h: st.tuples(
+        st.lists(st.floats(0.0, 0.9), min_size=h, max_size=h),
+        st.lists(st.floats(1e-6, 1.0), min_size=h, max_size=h),
+    )
+)
+
+
+def blt(parts: tuple[list[float], list[float]], horizon: int | None) -> BLT:
+    return BLT(np.array(parts[0]), np.array(parts[1]), horizon)
+
+
+@settings(deadline=None)
+@given(
+    parts=blts,
+    steps=st.integers(1, 12),
+    size=st.integers(1, 14),
+    diameter=st.floats(0.1, 4),
+    grid=st.floats(0, 0.1),
+)
+@pytest.mark.parametrize("kind", ["toeplitz", "blt"])
+def test_the_worst_position_is_found(
+    kind: str, parts: tuple[list[float], list[float]], steps: int, size: int, diameter: float, grid: float
+) -> None:
+    strategy = Toeplitz.square_root(steps) if kind == "toeplitz" else blt(parts, steps)
+    column = strategy.column if isinstance(strategy, Toeplitz) else strategy.column(steps)
+    c, dim = dense(column), 3
+    worst = 0.0
+    for position in range(steps):
+        v = fifo_influence(position, steps, size)
+        worst = max(worst, float(np.linalg.norm(c @ (diameter * v + grid * math.sqrt(dim) * (v > 0)))))
+    claimed = pattern_sensitivity(strategy, fifo_pattern(size, steps), diameter, grid=grid, dim=dim)
+    assert claimed == pytest.approx(worst, rel=1e-9)
+
+
+@settings(deadline=None)
+@given(
+    angles=st.lists(st.floats(0, 2 * math.pi), min_size=8, max_size=8),
+    shares=st.lists(st.floats(0, 1), min_size=8, max_size=8),
+    size=st.integers(1, 6),
+    position=st.integers(0, 7),
+)
+def test_no_directions_are_worse_than_aligned_ones(
+    angles: list[float], shares: list[float], size: int, position: int
+) -> None:
+    strategy = Toeplitz.square_root(8)
+    v = fifo_influence(position, 8, size) * np.array(shares)
+    moves = v[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    moved = float(np.linalg.norm(dense(strategy.column) @ moves))
+    assert moved <= pattern_sensitivity(strategy, fifo_pattern(size, 8)) * (1 + 1e-12)
+
+
+@settings(deadline=None)
+@given(parts=blts, size=st.integers(1, 40))
+def test_the_infinite_sum_is_the_limit_of_finite_ones(
+    parts: tuple[list[float], list[float]], size: int
+) -> None:
+    strategy = blt((parts[0], [max(d, 0.01) for d in parts[1]]), None)
+    pattern = fifo_pattern(size)
+    long = 4000
+    image = np.convolve(pattern, strategy.column(long))[:long]
+    assert strategy.norm(pattern, None) == pytest.approx(float(np.linalg.norm(image)), rel=1e-9)
+    for steps in (0, 1, size, size + 1, size + 2, 100):
+        direct = float(np.linalg.norm(image[:steps]))
+        assert strategy.norm(pattern, steps) == pytest.approx(direct, rel=1e-9, abs=1e-12)
+
+
+def test_decay_close_to_one_is_stable() -> None:
+    # One memory: ||C e_1||^2 = 1 + omega^2 / (1 - theta^2), with theta one part in 1e13 below 1.
+    strategy = BLT(np.array([1e-7]), np.array([1e-13]), None)
+    assert strategy.norm(np.ones(1), None) == pytest.approx(math.sqrt(1 + 1e-14 / 2e-13), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [600, 2000])
+def test_long_patterns_take_the_fast_way_to_the_same_number(size: int) -> None:
+    pattern = fifo_pattern(size)
+    for strategy in (BLT(np.array([0.1, 0.3]), np.array([1e-3, 0.1]), None), Toeplitz.square_root(3000)):
+        column = strategy.column(3000) if isinstance(strategy, BLT) else strategy.column
+        direct = float(np.linalg.norm(np.convolve(pattern, column)[:3000]))
+        assert strategy.norm(pattern, 3000) == pytest.approx(direct, rel=1e-9)
+
+
+@pytest.mark.parametrize("dim", [1, 9, 100])
+@pytest.mark.parametrize("size", [1, 32])
+def test_the_grid_costs_at_most_one_percent(dim: int, size: int) -> None:
+    strategy, pattern = Toeplitz.square_root(500), fifo_pattern(size, 500)
+    grid = grid_step(strategy, pattern, 2.0, dim)
+    plain = pattern_sensitivity(strategy, pattern, 2.0)
+    assert math.log2(grid).is_integer()
+    assert plain < pattern_sensitivity(strategy, pattern, 2.0, grid=grid, dim=dim) <= 1.01 * plain
+    # The next power of two would cost more than that.
+    extra = math.sqrt(dim) * strategy.norm((pattern > 0).astype(float), None)
+    assert 2 * grid * extra > 0.01 * plain
+
+
+def test_moments_by_brute_force() -> None:
+    # Rounding to the grid leaves values in [-1, 1], so the corners of the rounded square are the worst.
+    slots, unit = 5, 4
+    values = [k / unit for k in range(-unit, unit + 1)]
+    for dim in (1, 2):
+        worst = [0.0, 0.0]
+        for a, b in itertools.product(itertools.product(values, repeat=dim), repeat=2):
+            for power in (1, 2):
+                move = [
+                    math.floor(p**power * unit + 0.5) - math.floor(q**power * unit + 0.5)
+                    for p, q in zip(a, b, strict=True)
+                ]
+                worst[power - 1] = max(worst[power - 1], math.hypot(*move) / unit / slots)
+        assert worst == pytest.approx(list(moment_sensitivities(dim, slots)))
+
+
+def test_a_plan_spends_its_budget_at_the_end_and_never_more() -> None:
+    for horizon in (1, 2, 30, 31, 150):
+        plan = privacy.plan_ftrl(0.5, dim=4, size=30, diameter=2.0, clip=1.0, radius=3.0, horizon=horizon)
+        spends = [plan.mu_spent(t) for t in range(horizon + 1)]
+        assert spends[0] == 0.0
+        assert spends == sorted(spends)
+        assert spends[-1] == pytest.approx(0.5, rel=1e-12)
+    endless = privacy.plan_ftrl(0.5, dim=4, size=30, diameter=2.0, clip=1.0, radius=3.0)
+    assert endless.mu_spent(10) < endless.mu_spent(10**6) < endless.mu_spent(10**12) <= 0.5 * (1 + 1e-12)
+
+
+def test_a_plan_is_refused_when_its_noise_would_not_fit() -> None:
+    with pytest.raises(ConfigError, match="raise epsilon"):
+        privacy.plan_ftrl(1e-12, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, horizon=10)
+    with pytest.raises(ConfigError, match="needs a horizon"):
+        privacy.plan_ftrl(1.0, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, strategy="toeplitz")
+    with pytest.raises(ConfigError, match="strategy is 'nope'"):
+        privacy.plan_ftrl(1.0, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, strategy="nope")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        fifo_pattern(0)
