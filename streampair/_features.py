@@ -9,6 +9,7 @@ from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
+from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 from river import utils
 
@@ -21,6 +22,7 @@ __all__ = [
     "frame_rows",
     "getter",
     "in_order",
+    "open_frame",
     "read_record",
     "unusable_value",
 ]
@@ -117,6 +119,16 @@ def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda x: ()
 
 
+def open_frame(frame: Any) -> nw.DataFrame[Any]:
+    """A pandas, polars or other data frame, wrapped by narwhals."""
+    try:
+        return utils.dataframe.into_frame(frame)
+    except DuplicateError:
+        raise RecordError(
+            "the frame has two columns of one name", fix="give every feature one column"
+        ) from None
+
+
 def frame_rows(frame: nw.DataFrame[Any], *, strict: bool = True) -> tuple[list[Hashable], Array]:
     """Columns and float64 rows, C order, shape (n, columns), of a data frame.
 
@@ -126,8 +138,11 @@ def frame_rows(frame: nw.DataFrame[Any], *, strict: bool = True) -> tuple[list[H
     if not columns:
         raise RecordError("the frame has no columns", fix="give at least one feature")
     n = len(frame)
-    schema = frame.schema
-    other = [c for c in frame.columns if not (schema[c].is_numeric() or schema[c] == nw.Boolean)]
+    if frame.implementation.is_pandas_like() and all(t.kind in "biuf" for t in set(frame.to_native().dtypes)):
+        other = []  # the usual case, without a look at every column
+    else:
+        schema = frame.schema
+        other = [c for c in frame.columns if not (schema[c].is_numeric() or schema[c] == nw.Boolean)]
     if not other:
         return columns, np.ascontiguousarray(utils.dataframe.to_numpy(frame))
     rows = np.empty((n, len(columns)))
@@ -157,9 +172,12 @@ def arrange(
     """Rows with their columns in the order of `names`: absent ones 0, unknown ones left out."""
     if list(columns) == list(names):
         return rows
+    known = [j for j, column in enumerate(columns) if column in index]
+    if len(known) == len(names):
+        place = [index[columns[j]] for j in known]
+        order = np.empty(len(names), dtype=np.intp)
+        order[place] = known
+        return np.take(rows, order, axis=1)
     out = np.zeros((rows.shape[0], len(names)))
-    for j, column in enumerate(columns):
-        at = index.get(column)
-        if at is not None:
-            out[:, at] = rows[:, j]
+    out[:, [index[columns[j]] for j in known]] = rows[:, known]
     return out

@@ -171,7 +171,7 @@ class LinearPairLearner(base.MiniBatchClassifier):
         RecordError
             If any cell or label cannot be used; then no row has been learned.
         """
-        frame = utils.dataframe.into_frame(X)
+        frame = _features.open_frame(X)
         series = utils.dataframe.into_series(y)
         if len(frame) != len(series):
             raise RecordError(
@@ -186,7 +186,7 @@ class LinearPairLearner(base.MiniBatchClassifier):
         self._y_name = series.name
 
     def _frame_scores(self, X: Any) -> tuple[nw.DataFrame[Any], Array]:
-        frame = utils.dataframe.into_frame(X)
+        frame = _features.open_frame(X)
         columns, rows = _features.frame_rows(frame)
         return frame, self._score_rows(columns, rows)
 

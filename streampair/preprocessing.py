@@ -86,7 +86,7 @@ class Bounds(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        frame = utils.dataframe.into_frame(X)
+        frame = _features.open_frame(X)
         columns, rows = _features.frame_rows(frame)
         out = rows.copy()
         for j, name in enumerate(columns):
@@ -147,7 +147,7 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        frame = utils.dataframe.into_frame(X)
+        frame = _features.open_frame(X)
         columns, rows = _features.frame_rows(frame)
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)

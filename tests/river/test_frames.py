@@ -221,3 +221,11 @@ def test_transformers(backend: Any) -> None:
         rows = out.to_dict("records") if backend is pd else out.to_dicts()
         for row, x in zip(rows, xs, strict=True):
             assert row == pytest.approx(model.transform_one(x), rel=1e-15)
+
+
+def test_two_columns_of_one_name() -> None:
+    model = auc.PairOGD()
+    X = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
+    with pytest.raises(RecordError, match="two columns of one name"):
+        model.learn_many(X, pd.Series([True, False]))
+    assert model.weights == {}
