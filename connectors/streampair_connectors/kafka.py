@@ -66,6 +66,14 @@ _FATAL: dict[type[BaseException], str] = {
     kafka_errors.InconsistentGroupProtocolError: "use another app name: "
     "this consumer group belongs to another kind of client",
 }
+# What the client raises when nobody is there.
+_NOBODY = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.NoBrokersAvailable,
+)
 
 
 class Partition(NamedTuple):
@@ -132,6 +140,11 @@ def _reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
     for kind, fix in _FATAL.items():
         if isinstance(error, kind):
             return SourceError(f"Kafka refuses: {_say(error)}", fix=fix, retriable=False)
+    if isinstance(error, kafka_errors.KafkaError) and not isinstance(error, _NOBODY):
+        return SourceError(
+            f"Kafka at {config.bootstrap_servers} fails: {_say(error)}",
+            fix="look into the broker's log; the worker can be started again at any time",
+        )
     return SourceError(
         f"no Kafka broker answers at {config.bootstrap_servers}",
         fix="start the broker, or correct kafka.bootstrap_servers "
@@ -140,7 +153,7 @@ def _reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
 
 
 def _say(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 300 else text[:300] + "..."
 
 

@@ -105,14 +105,16 @@ class Worker:
         app = self.config.app
         self.telemetry.health(app, "starting")
         pause = 0.5
+        patience = time.monotonic() + self._kafka.connect_timeout_seconds
         try:
             await asyncio.to_thread(warm_up, self.config)
             while True:
                 try:
                     await self._session()
                 except SourceError as error:
-                    # Before the first success the user is there to be told; later the worker waits.
-                    if not error.retriable or not self._joined or self._stop.is_set():
+                    # Before the first success somebody is there to be told; later the worker waits.
+                    late = not self._joined and time.monotonic() >= patience
+                    if not error.retriable or late or self._stop.is_set():
                         raise
                     self._trouble(str(error.problem))
                     with contextlib.suppress(TimeoutError):
@@ -367,6 +369,8 @@ class Worker:
                 )
                 self._held[partition] = held
                 await self._position(held)
+            # What was polled meanwhile came from the group's offset, not from where we have just sought.
+            self._epoch += 1
         self._well()
 
     async def _position(self, held: HeldLane) -> None:

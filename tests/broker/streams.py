@@ -1,0 +1,240 @@
+"""What the end-to-end tests share: events, configurations, topics written and read, and reference lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition
+from kafka import Cluster
+from streampair_connectors.assemble import build_lane
+from streampair_connectors.config import load_config
+from streampair_connectors.records import json_decoder
+from worker_process import WorkerProcess
+
+from streampair.engine.envelope import unpack
+from streampair.engine.lane import Record
+
+FEATURES = ["f0", "f1", "f2", "f3"]
+
+# The seed is part of the saved state, so that two runs can be compared to the last bit.
+PAIR_OGD = 'class = "streampair.auc.PairOGD"\noptions = { seed = 1 }'
+PAIR_FTRL = (
+    'class = "streampair.auc.PairFTRL"\n'
+    "options = { epsilon = 1.0, delta = 1e-4, horizon = 10000, warmup = 0 }"
+)
+LOGISTIC = (
+    'class = "river.linear_model.LogisticRegression"\nallow_pickle = true\nsigning_key_env = "TEST_KEY"'
+)
+
+
+def events(count: int, seed: int = 1) -> list[bytes]:
+    """Labelled events that a linear scorer can rank well."""
+    coin = random.Random(seed)
+    made = []
+    for _ in range(count):
+        y = coin.random() < 0.3
+        x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 6) for name in FEATURES}
+        made.append(json.dumps({**x, "y": y}).encode())
+    return made
+
+
+class App:
+    """One application under test: its topics, its configuration file, its state."""
+
+    def __init__(
+        self,
+        kafka: Cluster,
+        directory: Path,
+        name: str,
+        *,
+        partitions: int = 1,
+        learner: str = PAIR_OGD,
+        settings: str = "",
+        bootstrap: str | None = None,
+        connect_timeout: float = 15,
+    ) -> None:
+        self.kafka = kafka
+        self.name = name
+        self.input = f"{name}-in"
+        self.output = f"{name}-scores"
+        self.dead = f"{name}-dead-letters"
+        self.state = directory / "state"
+        self.partitions = partitions
+        # The in-process broker holds a new member back for almost a whole session after another one has
+        # left, so its sessions are short; Apache Kafka refuses less than six seconds.
+        session = 2 if kafka.kind == "embedded" else 6
+        self.path = directory / "app.toml"
+        self.path.write_text(
+            f"""app = "{name}"
+metrics.port = 0
+[kafka]
+bootstrap_servers = "{bootstrap or kafka.bootstrap}"
+session_timeout_seconds = {session}
+connect_timeout_seconds = {connect_timeout}
+[input]
+topic = "{self.input}"
+label = "y"
+features = {json.dumps(FEATURES)}
+[learner]
+{learner}
+[worker]
+commit_every_events = 50
+batch_size = 20
+{settings}
+"""
+        )
+
+    def create_topics(self) -> App:
+        """Make the three topics."""
+        self.kafka.create_topic(self.input, partitions=self.partitions)
+        self.kafka.create_topic(self.output)
+        self.kafka.create_topic(self.dead)
+        return self
+
+    def produce(self, values: Sequence[bytes | None], partition: int = 0, **message: Any) -> None:
+        """Append to the input topic."""
+        asyncio.run(produce(self.kafka.bootstrap, self.input, values, partition, **message))
+
+    def await_scores(
+        self, offsets: dict[int, int], worker: WorkerProcess | None = None
+    ) -> list[dict[str, Any]]:
+        """All score records, once every offset below ``offsets[partition]`` has one."""
+
+        def complete(rows: list[Any]) -> bool:
+            seen = {(row["partition"], row["offset"]) for row in map(_row, rows)}
+            return all((p, o) in seen for p, end in offsets.items() for o in range(end))
+
+        work = read_until(self.kafka.bootstrap, self.output, complete)
+        records = asyncio.run(worker.unless_it_ends(work) if worker is not None else work)
+        return [_row(record) for record in records]
+
+    def await_dead_letters(self, count: int) -> list[Any]:
+        """The records of the dead-letter topic, once there are ``count``."""
+        return asyncio.run(read_until(self.kafka.bootstrap, self.dead, lambda rows: len(rows) >= count))
+
+    def snapshot(self, partition: int = 0) -> dict[str, Any]:
+        """What a lane's saved state says of its learning."""
+        return _learning((self.state / f"{self.name}-{self.input}-{partition}.snapshot").read_bytes())
+
+    def reference(
+        self, values: Sequence[bytes | None], partition: int = 0
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Scores and state of one uninterrupted lane over the same events."""
+        config = load_config(self.path)
+        lane = build_lane(config, json_decoder(config.input), topic=self.input, partition=partition)
+        output = lane.process([Record(offset, value) for offset, value in enumerate(values)])
+        return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
+
+
+def _learning(snapshot: bytes) -> dict[str, Any]:
+    # All but the sample behind the regret: its solver starts from the last solution, so it depends on when
+    # somebody last asked for an estimate.
+    body = unpack(snapshot)
+    return {key: body[key] for key in ("steps", "auc", "events", "stages", "next_offset", "clean")}
+
+
+def _row(record: Any) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(record.value)
+    return row
+
+
+def scores_by_offset(rows: Sequence[dict[str, Any]], partition: int = 0) -> dict[int, set[float | None]]:
+    """Every score that was given to each offset: more than one value is a contradiction."""
+    found: dict[int, set[float | None]] = {}
+    for row in rows:
+        if row["partition"] == partition:
+            found.setdefault(row["offset"], set()).add(row["score"])
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees of plain values and arrays are equal to the last bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+async def produce(
+    bootstrap: str,
+    topic: str,
+    values: Sequence[bytes | None],
+    partition: int = 0,
+    *,
+    key: bytes | None = None,
+    headers: list[tuple[str, bytes]] | None = None,
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=4_000_000) as producer:
+        futures = [
+            # aiokafka refuses a record without key and value; a tombstone has a key
+            await producer.send(
+                topic,
+                value,
+                key=key or (b"gone" if value is None else None),
+                partition=partition,
+                headers=headers,
+            )
+            for value in values
+        ]
+        await asyncio.gather(*futures)
+
+
+async def read_until(bootstrap: str, topic: str, enough: Any, seconds: float = 90.0) -> list[Any]:
+    """All records of a topic's first partition, as soon as ``enough`` says so of them."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, group_id=None)
+    async with consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        found: list[Any] = []
+        try:
+            async with asyncio.timeout(seconds):
+                while not enough(found):
+                    for records in (await consumer.getmany(timeout_ms=100)).values():
+                        found.extend(records)
+        except TimeoutError:
+            raise AssertionError(
+                f"{topic} has {len(found)} records after {seconds:g} s, which is not enough"
+            ) from None
+        return found
+
+
+class Running(WorkerProcess):
+    """``streampair run`` of an application."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app.path, "--log-level", "info")
+        self.app = app
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(10)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop and return its exit code."""
+        self._process.send_signal(number)
+        return self.interrupt() if number == signal.SIGINT else self._end()
+
+    def _end(self) -> int:
+        code = self._process.wait(60)
+        self._reader.join(10)
+        return code
+
+    def exit_code(self, seconds: float = 90.0) -> int:
+        """Wait for it to end by itself."""
+        code = self._process.wait(seconds)
+        self._reader.join(10)
+        return code

@@ -1,0 +1,231 @@
+"""What a worker does with bad events, missing topics and brokers that are not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import Cluster, KafkaBroker
+from streams import App, Running, events, same, scores_by_offset
+from worker_process import fetch, wait_for
+
+Unique = Callable[[str], str]
+
+GOOD = {"f0": 0.1, "f1": 0.2, "f2": 0.3, "f3": 0.4, "y": True}
+
+
+def _with(**changes: object) -> bytes:
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+BAD: dict[str, tuple[bytes | None, str, str]] = {
+    # what: value, stage, a part of the message
+    "not JSON": (b"\x00\xffnonsense", "decode", "not JSON"),
+    "cut short": (_with()[:-5], "decode", "not JSON"),
+    "a list": (b"[1, 2]", "decode", "not a JSON object"),
+    "empty": (b"", "decode", "empty"),
+    "an empty object": (b"{}", "decode", "no feature"),
+    "tombstone": (None, "decode", "tombstone"),
+    "missing feature": (b'{"f0": 1, "y": true}', "features", "'f1' is missing"),
+    "text": (_with(f2="high"), "features", "'f2' is text"),
+    "NaN": (_with(f1=float("nan")), "features", "'f1' is not finite"),
+    "infinity": (_with(f1=float("inf")), "features", "'f1' is not finite"),
+    "null": (_with(f3=None), "features", "'f3' is null"),
+    "truth value": (_with(f3=True), "features", "'f3' is a truth value"),
+    "unknown label": (_with(y="maybe"), "label", "unknown label 'maybe'"),
+    "1 MB": (_with(note="x" * 1_000_000), "decode", "max_event_bytes"),
+    "1 MB that is not JSON": (b"\x01" * 1_000_000, "decode", "max_event_bytes"),
+}
+
+
+@pytest.fixture
+def app(kafka: Cluster, unique: Unique, tmp_path: Path) -> App:
+    return App(kafka, tmp_path, unique("app")).create_topics()
+
+
+def test_bad_events_go_to_the_dead_letters_bytes_and_all(app: App) -> None:
+    good = events(len(BAD) + 1)
+    values: list[bytes | None] = [good[0]]
+    for (bad, _, _), fine in zip(BAD.values(), good[1:], strict=True):
+        values += [bad, fine]
+    app.produce(values, headers=[("trace", b"\xfe\x01")])
+    with Running(app) as worker:
+        url = worker.metrics_url()
+        rows = app.await_scores({0: len(values)}, worker)
+        letters = app.await_dead_letters(len(BAD))
+        text = wait_for(
+            "the counts", lambda: (t := fetch(url)) and 'stage="label"' in t and t, explain=worker.log
+        )
+        assert worker.stop() == 0, worker.log()
+    for (what, (value, stage, message)), letter, offset in zip(
+        BAD.items(), letters, range(1, len(values), 2), strict=True
+    ):
+        headers = dict(letter.headers)
+        assert letter.value == value, what
+        assert headers["streampair.stage"] == stage.encode(), what
+        assert message in headers["streampair.error"].decode(), what
+        assert "Fix: " in headers["streampair.error"].decode(), what
+        assert headers["streampair.topic"] == app.input.encode()
+        assert headers["streampair.partition"] == b"0"
+        assert headers["streampair.offset"] == str(offset).encode()
+        assert headers["streampair.app"] == app.name.encode()
+        assert headers["trace"] == b"\xfe\x01"
+    outcomes = [row["outcome"] for row in rows]
+    assert outcomes == ["learned", *["dead_letter", "learned"] * len(BAD)]
+    # The model never noticed them.
+    expected, state = app.reference(values)
+    assert [row["score"] for row in rows] == expected
+    assert same(app.snapshot(), state)
+    clean, _ = app.reference(good)
+    assert [row["score"] for row in rows if row["outcome"] == "learned"] == clean
+    assert 'stage="label"' in text
+
+
+def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(
+    kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(kafka, tmp_path, unique("app"), settings="[output]\nmax_message_bytes = 4096").create_topics()
+    value = b"\x02" * 10_000
+    app.produce([value])
+    with Running(app) as worker:
+        letters = app.await_dead_letters(3)
+        assert worker.stop() == 0, worker.log()
+    assert b"".join(letter.value for letter in letters) == value
+    assert [dict(letter.headers)["streampair.part"] for letter in letters] == [b"1/3", b"2/3", b"3/3"]
+
+
+def test_an_event_without_its_label_is_scored_only(app: App) -> None:
+    values = [
+        *events(5),
+        b'{"f0": 1, "f1": 0, "f2": 0, "f3": 0}',
+        b'{"f0": 1, "f1": 0, "f2": 0, "f3": 0, "y": null}',
+    ]
+    app.produce(values)
+    with Running(app) as worker:
+        rows = app.await_scores({0: 7}, worker)
+        assert worker.stop() == 0, worker.log()
+    assert [row["outcome"] for row in rows] == ["learned"] * 5 + ["scored"] * 2
+    assert rows[5]["score"] == rows[6]["score"] != 0.0
+
+
+def streampair(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "streampair_connectors", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("missing", ["in", "scores", "dead-letters"])
+def test_a_missing_topic_is_named_with_the_command_that_makes_it(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, missing: str
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"))
+    for topic in {app.input, app.output, app.dead} - {f"{app.name}-{missing}"}:
+        apache_kafka.create_topic(topic)
+    for command in ("run", "check"):
+        done = streampair(command, app.path)
+        told = done.stdout + done.stderr
+        assert done.returncode == 1, told
+        assert f"topic '{app.name}-{missing}'" in told
+        assert (
+            f"kafka-topics.sh --create --bootstrap-server {app.kafka.bootstrap} --topic {app.name}-{missing}"
+            in told
+        )
+        assert "Traceback" not in told
+
+
+def test_a_missing_input_topic_is_never_created(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    app = App(kafka, tmp_path, unique("app"))
+    for _ in range(2):
+        done = streampair("run", app.path)
+        assert done.returncode == 1, done.stderr
+        assert "does not exist" in done.stderr
+        assert not app.state.exists() or not list(app.state.iterdir())
+
+
+def test_check_says_what_run_would_do(app: App) -> None:
+    done = streampair("check", app.path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has 1 partition(s): 1 lane(s)" in done.stdout
+    assert "PairOGD" in done.stdout
+    assert not app.state.exists()
+    report = json.loads(streampair("check", app.path, "--json").stdout)
+    assert report["ok"] is True
+
+
+def test_the_broker_may_die_and_come_back(
+    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
+    values = events(900)
+    app.produce(values[:300])
+    with Running(app) as worker:
+        url = worker.metrics_url()
+        app.await_scores({0: 120}, worker)
+        stoppable_kafka.kill()
+        wait_for(
+            "the state of health",
+            lambda: f'{{app="{app.name}",state="waiting"}} 1.0' in fetch(url),
+            explain=worker.log,
+        )
+        assert worker.await_log("waiting_for_broker")["next_step"]
+        stoppable_kafka.start()
+        app.produce(values[300:600])
+        app.await_scores({0: 600}, worker)
+        wait_for(
+            "health", lambda: f'{{app="{app.name}",state="running"}} 1.0' in fetch(url), explain=worker.log
+        )
+        stoppable_kafka.restart()
+        app.produce(values[600:])
+        rows = app.await_scores({0: 900}, worker)
+        assert worker.stop() == 0, worker.log()
+    expected, state = app.reference(values)
+    assert scores_by_offset(rows) == {offset: {score} for offset, score in enumerate(expected)}
+    assert same(app.snapshot(), state)
+
+
+def test_a_worker_can_be_stopped_while_the_broker_is_away(
+    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(stoppable_kafka, tmp_path, unique("app"), settings="stop_timeout_seconds = 2").create_topics()
+    values = events(100)
+    app.produce(values)
+    with Running(app) as worker:
+        app.await_scores({0: 100}, worker)
+        stoppable_kafka.kill()
+        worker.await_log("waiting_for_broker")
+        # 0: everything had been stored before the broker went; 1: something was not, which is said.
+        assert worker.stop() in (0, 1), worker.log()
+        assert "Traceback" not in worker.log()
+    stoppable_kafka.start()
+    with Running(app) as worker:
+        rows = app.await_scores({0: 100}, worker)
+        assert worker.stop() == 0, worker.log()
+    expected, state = app.reference(values)
+    assert scores_by_offset(rows) == {offset: {score} for offset, score in enumerate(expected)}
+    assert same(app.snapshot(), state)
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path, unique: Unique, kafka: Cluster) -> None:
+    nobody = "127.0.0.1:1"
+    app = App(
+        kafka,
+        tmp_path,
+        unique("app"),
+        bootstrap=nobody,
+        connect_timeout=2,
+    )
+    for command in ("run", "check"):
+        done = streampair(command, app.path)
+        told = done.stdout + done.stderr
+        assert done.returncode == 1, told
+        assert f"no Kafka broker answers at {nobody}" in told
+        assert "fix: start the broker" in told
+        assert "Traceback" not in told
