@@ -40,8 +40,8 @@ def exp_negative(a: float) -> float:
     multiply-add. A replay on another machine must not differ, so this one is spelled out, as in fdlibm:
     ``exp(r) = 1 + 2 r / (R(r) - r)`` on ``|r| <= ln(2) / 2``.
     """
-    if not a < 708.0:
-        return 0.0 if a >= 708.0 else math.nan
+    if not a < 708.39:
+        return 0.0 if a >= 708.39 else math.nan
     k = math.floor(0.5 - a * _LOG2E)
     high = -a - k * _LN2_HI
     low = k * _LN2_LO
@@ -231,7 +231,6 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         for i in range(d):
             g[i] = l2 * w[i]
         score = dot(w, x)
-        total = 0.0
         for _r in range(filled):
             label = s[at]
             if label != y:
@@ -239,13 +238,11 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
                 c = y - label
                 k = c * loss_slope(code, c * (score - dot(w, row))) / filled
                 if k != 0.0:
-                    total += k
+                    # By differences, so that equal records cancel exactly: the self-tuned step would
+                    # take what rounding leaves of them for a gradient, and leap.
                     for i in range(d):
-                        g[i] -= k * row[i]
+                        g[i] += k * (x[i] - row[i])
             at += 1 + cap
-        if total != 0.0:
-            for i in range(d):
-                g[i] += total * x[i]
         rate = s[RATE]
         if rate > 0.0:
             eta = rate / math.sqrt(s[RECORDS] - 1.0)

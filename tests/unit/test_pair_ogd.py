@@ -116,6 +116,15 @@ def test_the_default_is_scale_free() -> None:
         assert large.score_one({n: 1024 * v for n, v in x.items()}) == pytest.approx(small.score_one(x))
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_rounding_makes_no_step(loss: losses.PairLoss) -> None:
+    """Equal records with unequal labels have no gradient, however many of them the buffer holds."""
+    model = auc.PairOGD(loss=loss, buffer=buffers.FIFO(7), average=False)
+    for t in range(20):
+        model.learn_one({"a": 3.1, "b": -0.7}, t % 3 == 0)
+    assert model.weights == {"a": 0.0, "b": 0.0}
+
+
 def test_labels() -> None:
     records = stream(30)
     models = {
