@@ -14,6 +14,7 @@ import collections
 import contextlib
 import hashlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -298,14 +299,23 @@ _QUIET2 = _LOG4J2.replace("rootLogger.level = info", "rootLogger.level = error")
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
+    """Free ports that stay free while the broker is down.
+
+    Not from the range that outgoing connections take theirs from: a client that tries again and again to reach
+    a port of that range is in the end given it as its own, connects to itself, and keeps the broker from it.
+    """
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        lowest = 32768
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(min(15000, lowest - 5000), lowest)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in found:
+                found.append(port)
+    return found
 
 
 class KafkaBroker(Cluster):
