@@ -301,8 +301,8 @@ _QUIET2 = _LOG4J2.replace("rootLogger.level = info", "rootLogger.level = error")
 def _free_ports(count: int) -> list[int]:
     """Free ports that stay free while the broker is down.
 
-    Not from the range that outgoing connections take theirs from: a client that tries again and again to reach
-    a port of that range is in the end given it as its own, connects to itself, and keeps the broker from it.
+    Not from the range that outgoing connections take theirs from: a client that tries again and again to
+    reach a port of that range is in the end given it as its own, connects to itself, and keeps it.
     """
     try:
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

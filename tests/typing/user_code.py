@@ -1,0 +1,80 @@
+"""What a user with a strict type checker writes. Checked by mypy, and run, in test_typing.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_type
+
+from river import base, datasets, evaluate
+from streampair_connectors.config import Config, parse_config
+
+from streampair import auc, buffers, evaluation, losses
+from streampair.engine.lane import Event, Lane, LaneOutput, Record
+from streampair.errors import RecordError, StreampairError
+from streampair.privacy import PrivacyReport
+
+
+def learners() -> list[auc.PairOGD | auc.PairFTRL]:
+    return [
+        auc.PairOGD(loss=losses.Logistic(), buffer=buffers.Reservoir(50), learning_rate=0.5, seed=1),
+        auc.PairFTRL(
+            epsilon=1.0, delta=1e-4, horizon=1250, features=["a", "b"], bounds={"a": (0, 1), "b": (0, 1)}
+        ),
+    ]
+
+
+def spent(model: auc.PairOGD | auc.PairFTRL) -> float:
+    report = model.privacy
+    assert_type(report, PrivacyReport | None)
+    return 0.0 if report is None else report.epsilon_spent
+
+
+def learn_and_score(model: auc.PairOGD | auc.PairFTRL) -> float:
+    for y in (True, False, True):
+        model.learn_one({"a": float(y), "b": 0.5}, y)
+    score = model.score_one({"a": 1.0, "b": 0.0})
+    assert_type(score, float)
+    weights = model.weights
+    return score + sum(weights.values())
+
+
+def evaluate_on_phishing(model: base.Classifier) -> float:
+    metric = evaluation.RollingAUC(window=200)
+    evaluate.progressive_val_score(datasets.Phishing(), model, metric)
+    return metric.get()
+
+
+def decoder(known: dict[bytes, Event]) -> Callable[[Record], Event]:
+    def decode(record: Record) -> Event:
+        try:
+            return known[record.value or b""]
+        except KeyError:
+            raise RecordError("unknown", fix="send what is known", stage="decode") from None
+
+    return decode
+
+
+def lane() -> LaneOutput:
+    known = {b"p": Event({"a": 1.0}, True), b"n": Event({"a": 0.0}, False)}
+    one = Lane(auc.PairOGD(), decoder(known), app="app", topic="events", partition=0, name="ogd")
+    output = one.process([Record(0, b"p"), Record(1, b"n"), Record(2, b"?")])
+    one.restore(one.snapshot())
+    return output
+
+
+def configuration(directory: Path) -> Config:
+    try:
+        return parse_config(
+            {"app": "a", "input": {"label": "y"}, "learner": {"class": "streampair.auc.PairOGD"}},
+            base=directory,
+        )
+    except StreampairError as error:
+        raise SystemExit(error.fix) from error
+
+
+if __name__ == "__main__":
+    print([round(learn_and_score(model), 3) for model in learners()], [spent(model) for model in learners()])
+    print(evaluate_on_phishing(auc.PairOGD()) > 0.5)
+    print([scored.outcome for scored in lane().scores])
+    print(configuration(Path()).state_directory.name)
