@@ -263,7 +263,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
 
 @njit(cache=True, nogil=True)
 def ogd_learn(s: Array, y: float) -> int:
-    """Learn the packed record with sign y. Returns 0, or 1 + the column that is unusable: then nothing has changed."""
+    """Learn the packed record with sign y. Returns 0; or 1 + the unusable column, with nothing changed."""
     d = int(s[D])
     x = s[HEADER : HEADER + d]
     bad = first_unusable(x)
