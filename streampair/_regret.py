@@ -8,14 +8,19 @@ Estimated is H20 Eq. 4 with the full-history penalty of H20 Eq. 3::
 over the pairs of unequal labels: the others have margin 0 under every w, so they cancel in the regret, and
 they cost nothing in `pair_loss` and `comparator_loss` either.
 
-The first `exact` steps are kept whole, all their pairs. Of the later steps a uniform reservoir is kept for
-each label (skip sampling: Li 1994, Algorithm L), each step with one partner, drawn uniformly from a reservoir
-of the past records of the other label, and the loss that the learner had on that pair at that time. A step of
-label c that met m records of the other label among t - 1 has weight m/(t-1), so that
+The first `exact` steps are kept whole, all their pairs. Of the later steps a sample is kept for each label,
+so that rare labels are seen as well as frequent ones. It thins out with time: the j-th step of a label enters
+with odds of about 1/sqrt(j), as the regret of a learner that converges does, or else the few early steps that
+make up most of it would be missed. (Sequential bottom-k sampling with exponential ranks: Efraimidis and
+Spirakis 2006; Cohen and Kaplan 2007. On a stationary stream it costs 15 % in the standard error.) Each step
+comes with one partner, drawn uniformly from a reservoir of the past records of the other label (Li 1994,
+Algorithm L), and with the margin that the learner had on that pair at that time. A step of label c that met m
+records of the other label among t - 1 has weight m/(t-1), so that in expectation
 
-    sum_t L_t = (exact part) + sum_c N_c mean_c(weight * loss)      in expectation,
+    sum_t L_t = (exact part) + sum_c N_c mean_c(weight * loss),
 
-with the N_c steps of label c after the exact part. Rare labels are sampled as well as frequent ones.
+with the N_c steps of label c after the exact part, and means weighted by the inverse of the probability of
+inclusion. Both samples know beforehand which record enters next, so all others cost nothing.
 
 Randomness comes from one Mersenne Twister of its own, which is part of the saved state.
 """
@@ -23,10 +28,11 @@ Randomness comes from one Mersenne Twister of its own, which is part of the save
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +48,7 @@ Scorer = Callable[[Any], float]
 
 #: Types of feature names that a snapshot can hold.
 _NAMES: Final = frozenset({str, int})
+_NUMBERS: Final = frozenset({float, int, bool})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,18 +90,17 @@ class RegretEstimate:
         return self.stderr / (self.n - 1)
 
 
-@dataclasses.dataclass(slots=True)
-class _Step:
+class _Step(NamedTuple):
     """What happens to one record; made before it is learned, applied after."""
 
     x: dict[Any, float] | None  # None: it has features that are no numbers
-    label: bool
-    loss: float  # of the pair with the partner; in the exact part, the whole penalty
-    weight: float
-    partner: dict[Any, float] | None
-    partner_index: int
     keep_step: bool
     keep_record: bool
+    loss: float = 0.0  # in the exact part: the whole penalty
+    margin: float = 0.0  # of the pair with the partner
+    weight: float = 0.0
+    partner: dict[Any, float] | None = None
+    partner_index: int = -1
 
 
 class _Reservoir:
@@ -120,6 +126,67 @@ class _Reservoir:
             skip = math.log(1.0 - uniform()) / _log_one_minus_exp(min(self.log_w, -1e-18))
             self.hit = self.count + int(min(skip, 2.0**62))
         return slot
+
+
+class _Thinning:
+    """A sample of `size` items and one more, item j with odds v_j = 2 (sqrt(c + j + 1) - sqrt(c + j)).
+
+    Item j has the rank Exp(v_j); kept are the smallest ranks. Given the largest rank kept, tau, the others
+    are in the sample as if each had been let in alone, with probability 1 - exp(-v_j tau).
+    """
+
+    __slots__ = ("_heap", "count", "hit", "order", "rank", "shift", "size")
+
+    def __init__(self, size: int, shift: int) -> None:
+        self.size = size + 1
+        self.shift = shift
+        self.count = 0  # items so far
+        self.hit = 0  # the number of the next item that enters
+        self.rank = [math.inf] * self.size
+        self.order = [-1] * self.size
+        self._heap: list[tuple[float, int]] = []  # (-rank, slot): the largest rank first
+
+    def take(self, uniform: Callable[[], float]) -> int:
+        """Let the item number `hit` in; where to put it."""
+        at = self.shift + self.count
+        odds = 2.0 / (math.sqrt(at + 1.0) + math.sqrt(at))
+        if self.count < self.size:
+            slot = self.count
+            rank = -math.log(1.0 - uniform()) / odds
+            heapq.heappush(self._heap, (-rank, slot))
+        else:
+            tau, slot = -self._heap[0][0], self._heap[0][1]
+            # The rank of an item that enters is known to be below the largest.
+            rank = -math.log1p(uniform() * math.expm1(-odds * tau)) / odds
+            heapq.heapreplace(self._heap, (-rank, slot))
+        self.rank[slot] = rank
+        self.order[slot] = self.count
+        self.count += 1
+        if self.count < self.size:
+            self.hit = self.count
+        else:
+            # The odds add up to a square root, so the item at which their sum times tau passes an
+            # exponential variable has a closed form.
+            root = math.sqrt(at + 1.0) + 0.5 * math.log(1.0 - uniform()) / self._heap[0][0]
+            self.hit = max(self.count, math.ceil(min(root * root, 2.0**62)) - self.shift - 1)
+        return slot
+
+    def load(self, rank: list[float], order: list[int]) -> None:
+        """The sample as it was."""
+        self.rank, self.order = rank, order
+        self._heap = [(-value, slot) for slot, value in enumerate(rank) if order[slot] >= 0]
+        heapq.heapify(self._heap)
+
+    def scale(self) -> Array:
+        """For each slot the number of items that it stands for, (size + 1,); 0 for one outside the sample."""
+        order, rank = np.array(self.order), np.array(self.rank)
+        if self.count < self.size:
+            return np.where(order >= 0, 1.0, 0.0)
+        tau = rank.max()
+        odds = 2.0 / (np.sqrt(self.shift + order + 1.0) + np.sqrt(self.shift + order))
+        inverse = np.where(rank < tau, -1.0 / np.expm1(-odds * tau), 0.0)
+        out: Array = inverse * (self.count / inverse.sum())
+        return out
 
 
 class PairRegret:
@@ -188,23 +255,25 @@ class PairRegret:
         self.left = [0, 0]
         size = pairs // 2
         self._counts = [0, 0]  # labelled events by label
-        self._steps = [_Reservoir(size), _Reservoir(size)]
+        self._steps = [_Thinning(size, exact), _Thinning(size, exact)]
         self._records = [_Reservoir(size), _Reservoir(size)]
         self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
         # Drawn beforehand, so that `prepare` changes nothing.
         self._next_uniform = self._random.random()
         self._first: list[tuple[dict[Any, float], bool]] = []
         self._first_loss = 0.0
-        n = 2 * size
         # Slots of label False first, then those of label True.
+        self._half = size + 1
+        n = 2 * self._half
         self._own = _Rows(n)
         self._partner = _Rows(n)
-        self._past = _Rows(n)
-        self._own_id = np.full(n, -1, dtype=np.int64)
-        self._partner_id = np.full(n, -1, dtype=np.int64)
-        self._past_id = np.full(n, -1, dtype=np.int64)
-        self._pair_loss = np.zeros(n)
-        self._weight = np.zeros(n)
+        self._past = _Rows(2 * size)
+        # Lists: they are written one by one, and read as arrays only for an estimate or a snapshot.
+        self._own_id = [-1] * n
+        self._partner_id = [-1] * n
+        self._past_id = [-1] * (2 * size)
+        self._margin = [0.0] * n
+        self._weight = [0.0] * n
         self._warm = np.zeros(0)
         self._solve_at = 2
 
@@ -239,20 +308,33 @@ class PairRegret:
         else:
             self.commit(self.prepare(x, y, score, scorer), y)
 
-    def next_hit(self, labels: Sequence[bool], start: int) -> int:
-        """Index from `start` on of the first event that may enter the sample, or the number of labels."""
-        nearest = len(labels)
-        for label in (False, True):
-            i, left = start - 1, self.left[label]
-            if left >= nearest - start:
-                continue
-            try:
-                for _ in range(left + 1):
-                    i = labels.index(label, i + 1)
-            except ValueError:
-                continue
-            nearest = min(nearest, i)
-        return nearest
+    def hits(self, labels: Sequence[bool]) -> Iterator[int]:
+        """Indices of the events that may enter the sample, then the number of labels.
+
+        The caller has skipped, prepared and committed everything up to an index before it asks for the next.
+        """
+        n = len(labels)
+        at = [self._find(labels, label, 0) for label in (False, True)]
+        while True:
+            stop = min(at)
+            yield stop
+            if stop == n:
+                return
+            label = bool(labels[stop])
+            at[label] = self._find(labels, label, stop + 1)
+
+    def _find(self, labels: Sequence[bool], label: bool, start: int) -> int:
+        """Where the events of this label that are of no interest end."""
+        left = self.left[label]
+        if left >= len(labels) - start:
+            return len(labels)
+        i = start - 1
+        try:
+            for _ in range(left + 1):
+                i = labels.index(label, i + 1)
+        except ValueError:
+            return len(labels)
+        return i
 
     def skip(self, labels: Sequence[bool]) -> None:
         """Count events that do not enter the sample: of each label at most `left`."""
@@ -269,68 +351,70 @@ class PairRegret:
         """What must be known of an event before it is learned; changes nothing."""
         if self.unusable is not None:
             return None
-        early = self.seen < self.exact
-        label = bool(label)
+        counts = self._counts
+        t = counts[0] + counts[1]
+        early = t < self.exact
         own, past = self._steps[label], self._records[label]
         keep_record = past.count == past.hit
         keep_step = not early and own.count == own.hit
         if not (early or keep_record or keep_step):
             return None
         row = _numbers(x)
-        if row is None:
-            return _Step(None, label, 0.0, 0.0, None, -1, False, False)
-        step = _Step(row, label, 0.0, 0.0, None, -1, keep_step, keep_record)
+        if row is None or not (early or keep_step):
+            return _Step(row, False, keep_record)
         sign = 2.0 if label else -2.0
         if early:
             margins = [sign * (score - scorer(x2)) for x2, y2 in self._first if y2 != label]
-            if margins:
-                step.loss = float(np.sum(self.loss.value(np.array(margins)))) / len(self._first)
-        elif keep_step:
-            others = self._records[not label]
-            n_others = min(others.count, others.size)
-            if n_others:
-                slot = int(self._next_uniform * n_others)
-                slot += 0 if label else others.size
-                partner = self._past.rows[slot]
-                assert partner is not None
-                step.partner = partner
-                step.partner_index = int(self._past_id[slot])
-                step.weight = self._counts[not label] / self.seen
-                step.loss = float(self.loss.value(sign * (score - scorer(partner))))
-        return step
+            loss = float(np.sum(self.loss.value(np.array(margins)))) / t if margins else 0.0
+            return _Step(row, False, keep_record, loss)
+        others = self._records[not label]
+        n_others = min(others.count, others.size)
+        if not n_others:
+            return _Step(row, True, keep_record)
+        slot = int(self._next_uniform * n_others) + (0 if label else others.size)
+        partner = self._past.rows[slot]
+        assert partner is not None
+        margin = sign * (score - scorer(partner))
+        weight = counts[not label] / t
+        return _Step(row, True, keep_record, 0.0, margin, weight, partner, self._past_id[slot])
 
     def commit(self, step: _Step | None, label: bool) -> None:
         """Count the event, now that it was learned, and let it into the sample as prepared."""
-        index = self.seen
-        label = bool(label)
+        counts = self._counts
+        index = counts[0] + counts[1]
         own, past = self._steps[label], self._records[label]
-        if step is not None and step.x is None:
+        if step is None:
+            step = _Step(None, False, False)
+        elif step.x is None:
             self._give_up()
-        early = index < self.exact
-        base = own.size if label else 0
-        if step is not None and step.keep_record:
-            slot = base + past.take(self._random.random)
+            step = _Step(None, False, False)
+        uniform = self._random.random
+        if step.keep_record:
+            slot = past.take(uniform) + (past.size if label else 0)
             self._past.put(slot, step.x)
             self._past_id[slot] = index
         else:
             past.count += 1
-        if early:
-            if step is not None and step.x is not None:
-                self._first.append((step.x, label))
+        if index < self.exact:
+            if step.x is not None:
+                self._first.append((step.x, bool(label)))
                 self._first_loss += step.loss
-        elif step is not None and step.keep_step:
-            slot = base + own.take(self._random.random)
+        elif step.keep_step:
+            slot = own.take(uniform) + (own.size if label else 0)
             self._own.put(slot, step.x)
             self._own_id[slot] = index
             self._partner.put(slot, step.partner)
             self._partner_id[slot] = step.partner_index
-            self._pair_loss[slot] = step.loss
+            self._margin[slot] = step.margin
             self._weight[slot] = step.weight
-            self._next_uniform = self._random.random()
+            self._next_uniform = uniform()
         else:
             own.count += 1
-        self._counts[label] += 1
-        self._set_left()
+        counts[label] += 1
+        if index + 1 <= self.exact or self.unusable is not None:
+            self._set_left()
+        else:
+            self.left[label] = min(own.hit - own.count, past.hit - past.count)
 
     def _set_left(self) -> None:
         if self.unusable is not None:
@@ -369,21 +453,25 @@ class PairRegret:
             None before the second event, or if `unusable`.
         """
         n = self.seen
-        self._solve_at = n + max(n // 2, 32 * self.pairs if n > self.exact else 16)
+        # A solution costs as much as learning ten thousand events: with this spacing, a few percent.
+        self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 256 * self.pairs)
         if n < 2 or self.unusable is not None:
             return None
         design = _plain_design if design_many is None else design_many
-        slots, scale = self._sampled()
+        scale = np.concatenate([steps.scale() for steps in self._steps])
+        slots = np.flatnonzero((np.array(self._partner_id) >= 0) & (scale > 0.0))
+        pair_weight = np.array(self._weight)[slots]
         everything, first_weight = self._differences(design, slots)
         k = len(first_weight)
-        weight = scale[slots] * self._weight[slots]
+        weight = scale[slots] * pair_weight
         weights = np.concatenate([first_weight, weight])
         warm = np.zeros(everything.shape[1])
         warm[: min(len(warm), len(self._warm))] = self._warm[: len(warm)]
         best = self._warm = minimise(everything, weights, self.loss, self.radius, warm)
         values = np.asarray(self.loss.value(everything @ best), dtype=np.float64)
         inside = float(weights @ values)
-        learner = self._first_loss + float(weight @ self._pair_loss[slots])
+        suffered = np.asarray(self.loss.value(np.array(self._margin)[slots]), dtype=np.float64)
+        learner = self._first_loss + float(weight @ suffered)
         steps = n - 1
         exact = n <= self.exact
         if exact:
@@ -394,7 +482,7 @@ class PairRegret:
         fold = np.arange(len(slots)) % 2
         for half in (0, 1):
             doubled = np.concatenate([first_weight, np.where(fold == half, 0.0, 2.0 * weight)])
-            w = minimise(everything, doubled, self.loss, self.radius, best)
+            w = minimise(everything, doubled, self.loss, self.radius, best, near=True, iterations=120)
             value = np.asarray(self.loss.value(everything @ w), dtype=np.float64)
             outside += 0.5 * float(first_weight @ value[:k]) + float(
                 weight[fold == half] @ value[k:][fold == half]
@@ -402,7 +490,7 @@ class PairRegret:
         gap = max(0.0, outside - inside)
         comparator = inside + gap / 3.0
         total = learner - comparator
-        variance = self._variance(slots, weight * (self._pair_loss[slots] - values[k:]))
+        variance = self._variance(slots, scale, pair_weight, suffered - values[k:])
         stderr = math.sqrt(variance + (gap / 3.0) ** 2)
         return RegretEstimate(total, total / steps, stderr, comparator / steps, learner / steps, n, False)
 
@@ -422,62 +510,67 @@ class PairRegret:
         at, n = len(first), len(slots)
         left = np.concatenate([later, np.arange(at, at + n)])
         right = np.concatenate([earlier, np.arange(at + n, at + 2 * n)])
-        high = np.concatenate([y[later], slots >= self.pairs // 2])
+        high = np.concatenate([y[later], slots >= self._half])
         return np.where(high, 2.0, -2.0)[:, None] * (x[left] - x[right]), 1.0 / later
 
-    def _sampled(self) -> tuple[NDArray[np.int64], Array]:
-        """Slots that hold a pair, and for every slot the number of steps it stands for."""
-        half = self.pairs // 2
-        scale = np.zeros(2 * half)
-        for label in (0, 1):
-            count = self._steps[label].count
-            scale[label * half : (label + 1) * half] = count / max(1, min(count, half))
-        return np.flatnonzero(self._partner_id >= 0), scale
-
-    def _variance(self, slots: NDArray[np.int64], terms: Array) -> float:
-        """Of the sum of the terms: stratified by label, robust to pairs that share a record."""
-        half = self.pairs // 2
-        residual = terms.copy()
+    def _variance(self, slots: NDArray[np.int64], scale: Array, pair_weight: Array, terms: Array) -> float:
+        """Of the sum of scale * weight * terms: stratified by label, robust to pairs that share a record."""
+        residual = scale[slots] * pair_weight * terms
         spare = 1.0
         for label in (0, 1):
-            here = (slots >= half) == bool(label)
-            n = min(self._steps[label].count, half)
-            if n and here.any():
+            here = (slots >= self._half) == bool(label)
+            n = int(np.count_nonzero(scale[label * self._half : (label + 1) * self._half]))
+            if n > 1 and here.any():
                 # Steps without a partner are terms of 0 in this stratum's mean.
-                residual[here] -= terms[here].sum() / n
-                spare = max(spare, n / (n - 1)) if n > 1 else spare
-        ids = np.concatenate([self._own_id[slots], self._partner_id[slots]])
+                mean = residual[here].sum() / self._steps[label].count
+                residual[here] -= scale[slots][here] * mean
+                spare = max(spare, n / (n - 1))
+        ids = np.concatenate([np.array(self._own_id)[slots], np.array(self._partner_id)[slots]])
         _, place = np.unique(ids, return_inverse=True)
         by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
         alone = float(residual @ residual)
         # Every pair is counted under both of its records, so its own square once too often.
         shared = float(by_record @ by_record) - alone
-        return spare * max(alone, shared)
+        return spare * max(alone, shared) + self._unseen(scale[slots] * pair_weight, terms)
+
+    def _unseen(self, weight: Array, terms: Array) -> float:
+        """The square of one pair like the largest seen: a sample says little of what is rarer than itself.
+
+        A learner that ranks nearly all pairs rightly loses on few. Below eight of them, the pair is one of
+        margin 0 (as in the rule of three).
+        """
+        largest = float(np.abs(weight * terms).max(initial=0.0))
+        if np.count_nonzero(np.abs(terms) > 1e-9) < 8:
+            at_zero = float(np.max(self.loss.value(np.zeros(1))))
+            largest = max(largest, at_zero * float(weight.max(initial=0.0)))
+        return largest * largest
 
     # State
 
     def to_state(self) -> dict[str, object]:
         """The sample as plain values and arrays, for a snapshot."""
-        parts = (*self._steps, *self._records)
+        samples: list[_Thinning | _Reservoir] = [*self._steps, *self._records]
         return {
             "params": self._params(),
             "unusable": self.unusable,
             "counts": list(self._counts),
-            "reservoirs": [[r.count, r.hit] for r in parts],
+            "samples": [[r.count, r.hit] for r in samples],
             "random": np.array(self._random.getstate()[1], dtype=np.uint64),
             "next_uniform": self._next_uniform,
-            "log_w": [r.log_w for r in parts],
+            "log_w": [r.log_w for r in self._records],
+            "rank": np.array([value for r in self._steps for value in r.rank]),
+            "order": np.array([value for r in self._steps for value in r.order], dtype=np.int64),
             "first": _pack_rows([row for row, _ in self._first]),
             "first_labels": np.array([label for _, label in self._first], dtype=np.bool_),
             "first_loss": self._first_loss,
             "own": self._own.to_state(),
             "partner": self._partner.to_state(),
             "past": self._past.to_state(),
-            "own_id": self._own_id.copy(),
-            "partner_id": self._partner_id.copy(),
-            "past_id": self._past_id.copy(),
-            "pair_loss": self._pair_loss.copy(),
-            "weight": self._weight.copy(),
+            "own_id": np.array(self._own_id, dtype=np.int64),
+            "partner_id": np.array(self._partner_id, dtype=np.int64),
+            "past_id": np.array(self._past_id, dtype=np.int64),
+            "margin": np.array(self._margin, dtype=np.float64),
+            "weight": np.array(self._weight, dtype=np.float64),
             "warm": self._warm.copy(),
             "solve_at": self._solve_at,
         }
@@ -495,12 +588,15 @@ class PairRegret:
                 f"the regret in the snapshot was estimated with {state.get('params')}, now {self._params()}",
                 fix="put the old settings back; regret cannot be estimated for events that have gone by",
             )
-        n = len(self._own_id)
         try:
-            for r, (count, hit), log_w in zip(
-                (*self._steps, *self._records), state["reservoirs"], state["log_w"], strict=True
-            ):
-                r.count, r.hit, r.log_w = int(count), int(hit), float(log_w)
+            samples: list[_Thinning | _Reservoir] = [*self._steps, *self._records]
+            for r, (count, hit) in zip(samples, state["samples"], strict=True):
+                r.count, r.hit = int(count), int(hit)
+            for reservoir, log_w in zip(self._records, state["log_w"], strict=True):
+                reservoir.log_w = float(log_w)
+            for i, steps in enumerate(self._steps):
+                part = slice(i * self._half, (i + 1) * self._half)
+                steps.load(state["rank"][part].tolist(), state["order"][part].tolist())
             self._random.setstate((3, tuple(state["random"].tolist()), None))
             self._next_uniform = float(state["next_uniform"])
             self.unusable = state["unusable"]
@@ -513,11 +609,11 @@ class PairRegret:
             self._first_loss = float(state["first_loss"])
             for name in ("own", "partner", "past"):
                 getattr(self, f"_{name}").load_state(state[name])
-            for name in ("own_id", "partner_id", "past_id", "pair_loss", "weight"):
+            for name in ("own_id", "partner_id", "past_id", "margin", "weight"):
                 value = state[name]
-                if value.shape != (n,):
+                if value.shape != (len(getattr(self, f"_{name}")),):
                     raise ValueError(f"{name} has shape {value.shape}")
-                setattr(self, f"_{name}", value.copy())
+                setattr(self, f"_{name}", value.tolist())
             self._warm = state["warm"].copy()
             self._solve_at = int(state["solve_at"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -537,7 +633,14 @@ class PairRegret:
 
 
 def minimise(
-    rows: Array, weights: Array, loss: Any, radius: float, start: Array, *, iterations: int = 200
+    rows: Array,
+    weights: Array,
+    loss: Any,
+    radius: float,
+    start: Array,
+    *,
+    near: bool = False,
+    iterations: int = 300,
 ) -> Array:
     """Minimise ``sum_j weights_j loss(rows_j . w)`` over the ball of the radius.
 
@@ -556,6 +659,8 @@ def minimise(
         Of the ball.
     start
         (d,).
+    near
+        Whether `start` is close to the minimum: the coarse stage is left out.
     iterations
         At most, in all stages together.
 
@@ -570,7 +675,9 @@ def minimise(
     use = weights > 0.0
     rows, share = rows[use], weights[use] / mass
     hinge = isinstance(loss, losses.Hinge)
-    widths = (0.3, 0.05, 0.01) if hinge else (0.0,)
+    widths: tuple[float, ...] = (0.0,)
+    if hinge:
+        widths = (0.05, 0.01) if near else (0.3, 0.05, 0.01)
     best = _project(start, radius)
     best_value = float(share @ loss.value(rows @ best))
     w = best
@@ -737,7 +844,10 @@ def _numbers(x: Features) -> dict[Any, float] | None:
     """The record with plain floats, or None if it has anything else."""
     if not _NAMES.issuperset(map(type, x)):
         return None
-    if set(map(type, x.values())) == {float}:
+    if _NUMBERS.issuperset(map(type, x.values())):
+        total = sum(x.values())
+        if total - total == 0.0:  # finite, so every value is
+            return dict(x)
         row = dict(x)
     else:
         try:

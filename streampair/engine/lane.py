@@ -466,10 +466,11 @@ class Lane:
         score_one, learn_one, emit = stack.score, stack.learn, given.append
         pairs = zip(xs, ys, strict=True)
         counted = 0
+        hits = None if regret is None else regret.hits(truth)
         failed = False
         try:
             while True:
-                stop = n if regret is None else regret.next_hit(truth, counted)
+                stop = n if hits is None else next(hits)
                 for x, y in itertools.islice(pairs, stop - counted):
                     score = score_one(x)
                     learn_one(x, y)
