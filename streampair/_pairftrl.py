@@ -14,44 +14,16 @@ from numpy.typing import NDArray
 
 from streampair import _features, _kernels, buffers, losses
 from streampair._linear import LinearPairLearner
-from streampair._updates import FTRL, strategy_from_state
+from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
+from streampair._updates import FTRL, Moments, strategy_from_state
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import (
-    MomentsPlan,
-    NormalStream,
-    PrivacyReport,
-    epsilon_from,
-    mu_from,
-    plan_ftrl,
-    plan_moments,
-)
-from streampair.privacy.plan import choose_strategy
+from streampair.privacy import NormalStream, PrivacyReport, plan_ftrl, plan_moments
 
 __all__ = ["PairFTRL"]
 
 Array = NDArray[np.float64]
 
-# Below this horizon the moments cost more than they give (PRIVACY.md 4.4).
-_WARMUP_FROM = 5000
-_WARMUP_SHARE = 0.1
-_WARMUP_OPEN = 2000
-_MAX_FEATURES = 10_000
 _CHUNK = 1024
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
-        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
-    return int(value)
-
-
-def _size(name: str, value: Any) -> float:
-    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not ok or not 1e-9 <= value <= 1e9:
-        raise ConfigError(
-            f"{name} is {value!r}", fix=f"give a {name} from 1e-9 to 1e9, or None for the default"
-        )
-    return float(value)
 
 
 class PairFTRL(LinearPairLearner):
@@ -183,33 +155,11 @@ class PairFTRL(LinearPairLearner):
         self.strategy = strategy
 
         self._init_labels(positive)
-        self._mu = mu_from(epsilon, delta)
-        self._horizon = None if horizon is None else _whole("horizon", horizon, 1)
-        self._warmup = self._warmup_slots()
-        self._loss = losses.Hinge() if loss is None else loss
-        if not isinstance(self._loss, losses.PairLoss):
-            raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Hinge()")
-        self._size = self._buffer_size()
-        self._clip = 1.0 if clip is None else _size("clip", clip)
-        self._radius = (30.0 if self._warmup else 3.0) if radius is None else _size("radius", radius)
-        if noise_key is not None:
-            raise ConfigError(
-                "noise_key: replay-safe noise from a key is not available in this release",
-                fix="leave noise_key=None: the noise is then fresh from the operating system after every "
-                "start, and the report says what a restarted learner can vouch for",
-            )
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
-            raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
-        if self.strategy not in ("auto", "blt"):
-            # Refuses unknown names, and the square root without a horizon.
-            choose_strategy(strategy, np.ones(1), None if self._horizon is None else 1)  # type: ignore[arg-type]
-        self._bounds = self._checked_bounds()
-
+        self._settings = Settings.of(self)
         self._stream: NormalStream | None = None
         self._names: tuple[Hashable, ...] | None = None
         self._rule: FTRL | None = None
-        self._moments: MomentsPlan | None = None
-        self._sums = np.zeros((2, 0), dtype=np.int64)
+        self._moments: Moments | None = None
         self._slots = 0
         self._pending = 0  # null slots from before the feature set was known
         self._moments_released = False
@@ -218,101 +168,34 @@ class PairFTRL(LinearPairLearner):
         self._continued = False  # from a copy or a snapshot, and nobody has said yet how it ended
         self._restarts = [0, 0]  # clean, unclean
         if features is not None:
-            if isinstance(features, str | bytes) or not len(features):
-                raise ConfigError(f"features is {features!r}", fix="give a list of feature names")
-            if len(set(features)) != len(features):
-                raise ConfigError("features names a feature twice", fix="name each once")
             self._set_names(features)
 
-    # ---- parameters ------------------------------------------------------------------------------------
-
-    def _warmup_slots(self) -> int:
-        if self.warmup is None:
-            if self._horizon is None:
-                return _WARMUP_OPEN
-            return round(_WARMUP_SHARE * self._horizon) if self._horizon >= _WARMUP_FROM else 0
-        slots = _whole("warmup", self.warmup, 0)
-        if self._horizon is not None and slots >= self._horizon:
+    def _set_names(self, names: Sequence[Hashable], strategy: Mapping[str, Any] | None = None) -> None:
+        """Fix the feature set, and with it the dimension and the noise; `strategy` is that of a saved run."""
+        if len(names) > MAX_FEATURES:
             raise ConfigError(
-                f"warmup is {slots}, and the horizon {self._horizon}: nothing is left to learn from",
-                fix="make the warm-up 5 to 10 % of the horizon, or 0",
-            )
-        return slots
-
-    def _buffer_size(self) -> int:
-        if self.buffer is None:
-            return 32
-        if type(self.buffer) is buffers.FIFO:
-            return self.buffer.size
-        reason = "how long it keeps a record has no public bound, and the noise is set by that bound"
-        if isinstance(self.buffer, buffers.Reservoir) and self.buffer.replacement:
-            reason = "it can hold many copies of one record, so that one person could move every gradient"
-        raise ConfigError(
-            f"a private learner cannot use {self.buffer!r}: {reason}",
-            fix="use buffers.FIFO(32), or another FIFO size",
-        )
-
-    def _checked_bounds(self) -> dict[Hashable, tuple[float, float]]:
-        if self.bounds is None:
-            return {}
-        if not isinstance(self.bounds, Mapping):
-            raise ConfigError(f"bounds is {self.bounds!r}", fix="give a mapping such as {'age': (0, 120)}")
-        checked = {}
-        for name, pair in self.bounds.items():
-            try:
-                low, high = (float(value) for value in pair)
-            except (TypeError, ValueError):
-                raise ConfigError(
-                    f"the bounds of {name!r} are {pair!r}", fix="give a pair of numbers (low, high)"
-                ) from None
-            if not (abs(low) <= 1e100 and abs(high) <= 1e100 and high - low > 1e-100):
-                raise ConfigError(
-                    f"the bounds of {name!r} are {pair!r}",
-                    fix="give finite public bounds with low below high, not taken from the stream",
-                )
-            checked[name] = (low, high)
-        if self.features is not None:
-            unknown = [name for name in checked if name not in set(self.features)]
-            if unknown:
-                raise ConfigError(
-                    f"bounds names {unknown[0]!r}, which is not in features",
-                    fix="name it in both, or in neither",
-                )
-        return checked
-
-    def _set_names(self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None) -> None:
-        """Fix the feature set, and with it the dimension and the noise."""
-        if len(names) > _MAX_FEATURES:
-            raise ConfigError(
-                f"there are {len(names)} features, more than {_MAX_FEATURES}",
+                f"there are {len(names)} features, more than {MAX_FEATURES}",
                 fix="select or hash the features first",
             )
-        unknown = [name for name in self._bounds if name not in set(names)]
-        if unknown:
-            raise ConfigError(
-                f"bounds names {unknown[0]!r}, which the first record does not have",
-                fix="declare the feature set with features=",
-            )
+        asked = self._settings
+        check_bounds_known(asked.bounds, names, "the first record")
         ordered = tuple(_features.in_order(names))
         d = len(ordered)
-        learning = None if self._horizon is None else self._horizon - self._warmup
-        diameter = self._loss.diameter(1.0, self._radius, self._clip)
-        strategy = self.strategy if saved is None else strategy_from_state(saved, learning)
         plan = plan_ftrl(
-            self._mu,
+            asked.mu,
             dim=d,
-            size=self._size,
-            diameter=diameter,
-            clip=self._clip,
-            radius=self._radius,
-            horizon=learning,
-            strategy=strategy,  # type: ignore[arg-type]
+            size=asked.size,
+            diameter=asked.loss.diameter(1.0, asked.radius, asked.clip),
+            clip=asked.clip,
+            radius=asked.radius,
+            horizon=asked.learning,
+            strategy=self.strategy if strategy is None else strategy_from_state(strategy, asked.learning),  # type: ignore[arg-type]
         )
-        self._moments = plan_moments(self._mu, dim=d, slots=self._warmup) if self._warmup else None
-        self._rule = FTRL(plan, self._loss.code)
-        self._sums = np.zeros((2, d), dtype=np.int64)
-        low, high = np.array([self._bounds.get(name, (-1.0, 1.0)) for name in ordered]).T
-        # The two halves are scaled first: bounds near the ends of the range must not overflow.
+        self._moments = (
+            Moments(plan_moments(asked.mu, dim=d, slots=asked.warmup), d) if asked.warmup else None
+        )
+        self._rule = FTRL(plan, asked.loss.code)
+        low, high = np.array([asked.bounds.get(name, (-1.0, 1.0)) for name in ordered]).T
         self._scale = 2.0 / (high - low)
         self._shift = -(high + low) / (high - low)
         self._mean = np.zeros(d)
@@ -450,47 +333,34 @@ class PairFTRL(LinearPairLearner):
         assert self._rule is not None
         if self._stream is None:
             self._stream = NormalStream(self.seed)
-        n = len(raw) if self._horizon is None else min(len(raw), self._horizon - self._slots)
+        horizon, warmup = self._settings.horizon, self._settings.warmup
+        n = len(raw) if horizon is None else min(len(raw), horizon - self._slots)
         at = 0
         while at < n:
-            in_prefix = self._slots < self._warmup
-            count = min(n - at, self._warmup - self._slots if in_prefix else _CHUNK)
+            in_prefix = self._moments is not None and self._slots < warmup
+            count = min(n - at, warmup - self._slots if in_prefix else _CHUNK)
             part, labels = raw[at : at + count], signs[at : at + count]
             if count == 1:
                 ready, good = self._ready, self._good
             else:
                 ready, good = np.empty(part.shape), np.empty(count)
-            if in_prefix:
+            if self._moments is not None and in_prefix:
                 _kernels.clip_rows(part, self._scale, self._shift, ready, good)
-                _kernels.moment_sums(ready, good, float(MomentsPlan.PER_UNIT), self._sums)
+                self._moments.add(ready, good)
             else:
                 self._prepare(part, ready, good)
                 self._rule.learn(ready, labels * good, self._stream)
             self.null_slots += count - int(np.count_nonzero(labels * good))
             self._slots += count
             at += count
-            if in_prefix and self._slots == self._warmup:
-                self._release_moments(self._stream)
+            if self._moments is not None and in_prefix and self._slots == warmup:
+                self._mean, self._factor = self._moments.release(self._stream)
+                self._moments_released = True
 
     def _prepare(self, raw: Array, ready: Array, good: Array) -> None:
         _kernels.prepare_rows(
             raw, self._scale, self._shift, self._moments_released, self._mean, self._factor, ready, good
         )
-
-    def _release_moments(self, stream: NormalStream) -> None:
-        """The one release of the prefix: means of x and of x^2 (PRIVACY.md 4.4)."""
-        assert self._moments is not None
-        d = self._sums.shape[1]
-        unit, slots = MomentsPlan.PER_UNIT, self._moments.slots
-        std = np.array([[self._moments.sigma_sum], [self._moments.sigma_squares]])
-        noise = stream.take(2 * d).reshape(2, d) * std
-        noisy = self._sums + np.floor(noise * unit + 0.5).astype(np.int64)
-        mean, square = noisy / (unit * slots)
-        self._mean = np.clip(mean, -1.0, 1.0)
-        variance = np.maximum(square - self._mean**2, 1e-3)
-        self._factor = 1.0 / np.sqrt(variance * d)
-        self._moments_released = True
-        self._sums = np.zeros_like(self._sums)
 
     # ---- scoring ---------------------------------------------------------------------------------------
 
@@ -569,12 +439,12 @@ class PairFTRL(LinearPairLearner):
     @property
     def pair_loss(self) -> losses.PairLoss:
         """The pair loss in use."""
-        return self._loss
+        return self._settings.loss
 
     @property
     def comparator_radius(self) -> float:
         """Radius of the ball of the weights."""
-        return self._radius
+        return self._settings.radius
 
     @property
     def slots(self) -> int:
@@ -589,76 +459,32 @@ class PairFTRL(LinearPairLearner):
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        return 0 if self._rule is None else min(self._rule.steps, self._size)
+        return 0 if self._rule is None else min(self._rule.steps, self._settings.size)
 
     @property
     def horizon_left(self) -> int | None:
         """Slots until the learner stops learning; None without a horizon."""
-        return None if self._horizon is None else max(self._horizon - self.slots, 0)
+        horizon = self._settings.horizon
+        return None if horizon is None else max(horizon - self.slots, 0)
 
     @property
     def privacy(self) -> PrivacyReport:
         """What is guaranteed, for whom, and what the releases so far have spent."""
-        steps = 0 if self._rule is None else self._rule.steps
-        mu = 0.0 if self._rule is None else self._rule.plan.mu_spent(steps)
-        if self._moments_released:
-            # A record is in the prefix or after it, so the two compose in parallel.
-            mu = max(mu, self._mu)
-        mu = min(mu, self._mu)
-        spent = min(epsilon_from(mu, float(self.delta)), float(self.epsilon))
-        notes = []
-        guarantee, kind = "exact accounting of every release, in Gaussian differential privacy", "holds"
-        clean, unclean = self._restarts
-        if clean:
-            notes.append(f"Restarted {clean} time(s) from a snapshot that held every release.")
-        if self._continued or unclean:
-            kind = "unvouched"
-            guarantee = (
-                "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
-                "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
-            )
-            notes.append(
-                f"Restarts that may have lost releases: {unclean + self._continued}. Each release that was lost costs the "
-                "same again, and adds up as mu^2."
-            )
-        if self.features is None:
-            notes.append(
-                "The feature set was taken from the first record and is public: the names are assumed equal for "
-                "neighbouring streams, and the first record to be readable. Declare features= to need neither."
-            )
-        if self.bounds is not None:
-            notes.append("The declared bounds are taken as public.")
-        if self.seed is not None:
-            guarantee, kind = "void (fixed seed)", "void"
-            notes.append("Whoever knows the seed can compute the noise; the numbers hold for seed=None only.")
-        return PrivacyReport(
-            epsilon_spent=spent,
-            epsilon_budget=float(self.epsilon),
-            delta=float(self.delta),
-            mu_spent=mu,
-            mu_budget=self._mu,
-            unit="the content of one record (its feature values and its label)",
-            adjacency="replacement or blanking of one record's content, everything else equal (replace-one)",
-            releases=steps + self._moments_released,
-            guarantee=guarantee,
-            kind=kind,  # type: ignore[arg-type]
+        rule = self._rule
+        steps = 0 if rule is None else rule.steps
+        return build_report(
+            self._settings,
+            mu_learning=0.0 if rule is None else rule.plan.mu_spent(steps),
+            steps=steps,
+            moments_released=self._moments_released,
             horizon_left=self.horizon_left,
-            noise_std=0.0 if self._rule is None else self._rule.plan.sigma,
-            mechanism=self._mechanism(),
-            notes=tuple(notes),
+            noise_std=0.0 if rule is None else rule.plan.sigma,
+            clean_restarts=self._restarts[0],
+            unclean_restarts=self._restarts[1],
+            continued=self._continued,
+            declared=self.features is not None,
+            seeded=self.seed is not None,
         )
-
-    def _mechanism(self) -> str:
-        text = (
-            f"Mechanism: gradients clipped per pair at {self._clip:g} and averaged over a FIFO buffer of {self._size} places; "
-            "their running sum is released under correlated Gaussian noise after every record."
-        )
-        if self._warmup:
-            text += (
-                f" The first {self._warmup} records are used for one release of means and variances only, the later "
-                "ones for learning only, so each has the whole budget (parallel composition)."
-            )
-        return text
 
     # ---- copies and state ------------------------------------------------------------------------------
 
@@ -685,7 +511,7 @@ class PairFTRL(LinearPairLearner):
             "restarts": list(self._restarts),
             "continued": self._continued,
             "moments_released": self._moments_released,
-            "sums": self._sums.copy(),
+            "sums": None if self._moments is None else self._moments.sums.copy(),
             "mean": None if rule is None else self._mean.copy(),
             "factor": None if rule is None else self._factor.copy(),
             "rule": rule,
@@ -695,15 +521,18 @@ class PairFTRL(LinearPairLearner):
     def _import(self, saved: Mapping[str, Any]) -> None:
         names = saved["names"]
         if names is not None:
-            self._set_names(names, saved["rule"]["strategy"])
+            self._set_names(names, dict(saved["rule"]["strategy"]))
             assert self._rule is not None
             assert self._names is not None
-            if list(self._names) != list(names) or saved["sums"].shape != self._sums.shape:
+            if list(self._names) != list(names):
                 raise ValueError("features in another order")
+            if self._moments is not None:
+                if saved["sums"].shape != self._moments.sums.shape:
+                    raise ValueError("moments of another shape")
+                self._moments.sums = np.array(saved["sums"], dtype=np.int64)
             if saved["mean"].shape != self._mean.shape or saved["factor"].shape != self._factor.shape:
                 raise ValueError("moments of another shape")
             self._rule.load_state(saved["rule"])
-            self._sums = np.array(saved["sums"], dtype=np.int64)
             self._mean = np.array(saved["mean"], dtype=np.float64)
             self._factor = np.array(saved["factor"], dtype=np.float64)
         self._slots = int(saved["slots"])

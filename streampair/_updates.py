@@ -1,4 +1,7 @@
-"""Update rules that the learner families share. Here: FTRL with correlated noise (PRIVACY.md 4.3)."""
+"""Update rules that the learner families share.
+
+Here: FTRL with correlated noise (PRIVACY.md 4.3), and the private moments before it (PRIVACY.md 4.4).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _kernels
-from streampair.privacy import BLT, BLTNoise, FTRLPlan, NormalStream, Toeplitz, ToeplitzNoise
+from streampair.privacy import (
+    BLT,
+    BLTNoise,
+    FTRLPlan,
+    MomentsPlan,
+    NormalStream,
+    Toeplitz,
+    ToeplitzNoise,
+)
 
-__all__ = ["FTRL", "strategy_from_state", "strategy_to_state"]
+__all__ = ["FTRL", "Moments", "shrunk_variances", "strategy_from_state", "strategy_to_state"]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +45,63 @@ def strategy_from_state(state: Mapping[str, Any], horizon: int | None) -> Toepli
     if state["kind"] != "square_root" or horizon is None:
         raise ValueError(f"noise strategy {state['kind']!r}")
     return Toeplitz.square_root(horizon)
+
+
+def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: float) -> Floats:
+    """Variances from noisy means of x and of x^2, pulled to their average as far as the noise says.
+
+    Post-processing of a release, so free. The noise makes `mean^2` too large by its variance, which is
+    given back. Then each variance is a noisy measurement of one among d that scatter around their average:
+    the empirical Bayes estimate keeps the share of the scatter that noise does not explain (Efron & Morris
+    1973). Floored at 1e-3.
+
+    Parameters
+    ----------
+    mean, square
+        Released means of x and of x^2, shape (d,).
+    mean_std, square_std
+        Standard deviations of their noise.
+    """
+    raw = square - mean * mean + mean_std**2
+    noise = square_std**2 + 4.0 * mean * mean * mean_std**2 + 2.0 * mean_std**4
+    pooled = max(float(raw.mean()), 1e-3)
+    scatter = max(float(((raw - pooled) ** 2 - noise).sum()) / max(len(raw) - 1, 1), 0.0)
+    result: Floats = np.maximum(pooled + (raw - pooled) * (scatter / (scatter + noise)), 1e-3)
+    return result
+
+
+class Moments:
+    """The prefix of PRIVACY.md 4.4: sums of x and x^2 over the first slots, released once with noise.
+
+    Parameters
+    ----------
+    plan
+        The calibrated release.
+    dim
+        Coordinates d.
+    """
+
+    def __init__(self, plan: MomentsPlan, dim: int) -> None:
+        self.plan = plan
+        self.sums = np.zeros((2, dim), dtype=np.int64)
+
+    def add(self, rows: Floats, usable: Floats) -> None:
+        """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0."""
+        _kernels.moment_sums(rows, usable, float(MomentsPlan.PER_UNIT), self.sums)
+
+    def release(self, stream: NormalStream) -> tuple[Floats, Floats]:
+        """Means (d,) and what centred values are multiplied with (d,), for `E |x|^2 = 1`."""
+        d = self.sums.shape[1]
+        unit, slots = MomentsPlan.PER_UNIT, self.plan.slots
+        std = np.array([[self.plan.sigma_sum], [self.plan.sigma_squares]])
+        noise = stream.take(2 * d).reshape(2, d) * std
+        mean, square = (self.sums + np.floor(noise * unit + 0.5).astype(np.int64)) / (unit * slots)
+        self.sums = np.zeros_like(self.sums)
+        mean = np.clip(mean, -1.0, 1.0)
+        variances = shrunk_variances(
+            mean, square, self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
+        )
+        return mean, 1.0 / np.sqrt(variances * d)
 
 
 class FTRL:

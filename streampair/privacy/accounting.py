@@ -265,9 +265,9 @@ class PrivacyReport:
         else:
             head = f"Differential privacy holds: {self.guarantee}."
         spent = (
-            f"Spent so far: epsilon {self.epsilon_spent:.6g} of {self.epsilon_budget:.6g} at delta {self.delta:.3g} "
-            f"(mu {self.mu_spent:.6g} of {self.mu_budget:.6g} in Gaussian differential privacy), "
-            f"in {self.releases} releases."
+            f"Spent so far: epsilon {self.epsilon_spent:.6g} of {self.epsilon_budget:.6g} at delta "
+            f"{self.delta:.3g} (mu {self.mu_spent:.6g} of {self.mu_budget:.6g} in Gaussian differential "
+            f"privacy), in {self.releases} releases."
         )
         if self.horizon_left is None:
             horizon = "The stream may go on for ever: the spend never passes the budget."
@@ -280,14 +280,15 @@ class PrivacyReport:
             f"Protected: {self.unit}, under {self.adjacency}.",
             spent,
             horizon,
-            "An observer may see every released model and everything computed from the models, with one exception: "
-            "the score given to the protected record itself moves with its own features and is not covered, so keep "
-            "the scores as safe as the features. Not covered either: the insertion or deletion of a record, a "
-            "record moved to another slot or partition, and metadata (keys, offsets, times, the schema). Several "
-            "records of one person, and other learners on the same records, add up.",
+            "An observer may see every released model and everything computed from the models, with one "
+            "exception: the score given to the protected record itself moves with its own features and is not "
+            "covered, so keep the scores as safe as the features. Not covered either: the insertion or "
+            "deletion of a record, a record moved to another slot or partition, and metadata (keys, offsets, "
+            "times, the schema). Several records of one person, and other learners on the same records, add "
+            "up.",
             self.mechanism,
-            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is rounded with "
-            "it; attacks on the low bits are mitigated by this, which is not a proof.",
+            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is rounded "
+            "with it; attacks on the low bits are mitigated by this, which is not a proof.",
             *self.notes,
         ]
         return " ".join(part for part in parts if part)

@@ -73,7 +73,7 @@ class Toeplitz:
     --------
     >>> from streampair.privacy import Toeplitz
     >>> round(Toeplitz.square_root(1000).error(1000), 4)
-    1.8065
+    1.8069
     """
 
     column: Floats
@@ -126,7 +126,7 @@ class BLT:
     >>> from streampair.privacy import BLT
     >>> c = BLT(np.array([0.5]), np.array([0.25]), None)
     >>> c.column(4)
-    array([1.      , 0.5     , 0.375   , 0.28125 ])
+    array([1.     , 0.5    , 0.375  , 0.28125])
     """
 
     omega: Floats

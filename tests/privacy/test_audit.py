@@ -141,13 +141,13 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
     """z / sigma recovered from a run of null slots, whose gradients are known to be 0."""
     assert model._rule is not None
     nominal = plan_ftrl(
-        model._mu,
+        model._settings.mu,
         dim=model._rule.plan.dim,
-        size=model._size,
+        size=model._settings.size,
         diameter=2.0,
         clip=1.0,
         radius=3.0,
-        horizon=model._horizon,
+        horizon=model._settings.horizon,
         strategy=model._rule.plan.strategy,
     )
     out = []

@@ -25,7 +25,7 @@ NAMES = ["a", "b"]
 Event = tuple[dict[str, Any] | None, Any]
 
 value = st.floats(-1.5, 1.5, width=32)
-good = st.tuples(st.fixed_dictionaries({name: value for name in NAMES}), st.booleans())
+good = st.tuples(st.fixed_dictionaries(dict.fromkeys(NAMES, value)), st.booleans())
 bad = st.sampled_from(
     [
         (None, None),  # refused before the learner: a null slot
@@ -134,10 +134,10 @@ def test_a_record_is_in_the_prefix_or_after_it(
             feed(model, item)
         assert not model._moments_released
         assert model.privacy.releases == 0
-        sums_before = model._sums.copy()
+        sums_before = model._moments.sums.copy()
         feed(model, items[warmup - 1])
         assert model._moments_released
-        assert not np.any(model._sums)
+        assert not np.any(model._moments.sums)
         assert model._rule is not None
         assert model._rule.steps == 0
         if model is one:
@@ -165,7 +165,7 @@ def test_the_moments_move_within_their_sensitivity(stream: list[Event], position
         model = build(2, losses.Hinge(), warmup=5)
         for item in items:
             feed(model, item)
-        sums.append(model._sums / (MomentsPlan.PER_UNIT * 5))
+        sums.append(model._moments.sums / (MomentsPlan.PER_UNIT * 5))
     moved = np.linalg.norm(sums[0] - sums[1], axis=1)
     assert np.all(moved <= np.array(moment_sensitivities(DIM, 5)) * (1 + 1e-12))
 

@@ -1,0 +1,259 @@
+"""Parameters and report of a private pair learner: what is checked, and what is told (PRIVACY.md 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streampair import buffers, losses
+from streampair.errors import ConfigError
+from streampair.privacy import PrivacyReport, epsilon_from, mu_from
+from streampair.privacy.plan import choose_strategy
+
+__all__ = ["Settings", "build_report"]
+
+# Below this horizon the moments cost more than they give (PRIVACY.md 4.4).
+WARMUP_FROM = 5000
+WARMUP_SHARE = 0.1
+WARMUP_OPEN = 2000
+MAX_FEATURES = 10_000
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
+    return int(value)
+
+
+def _scale(name: str, value: Any) -> float:
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 1e-9 <= value <= 1e9:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give a {name} from 1e-9 to 1e9, or None")
+    return float(value)
+
+
+def _warmup(value: Any, horizon: int | None) -> int:
+    if value is None:
+        if horizon is None:
+            return WARMUP_OPEN
+        return round(WARMUP_SHARE * horizon) if horizon >= WARMUP_FROM else 0
+    slots = _whole("warmup", value, 0)
+    if horizon is not None and slots >= horizon:
+        raise ConfigError(
+            f"warmup is {slots}, and the horizon {horizon}: nothing is left to learn from",
+            fix="make the warm-up 5 to 10 % of the horizon, or 0",
+        )
+    return slots
+
+
+def _buffer_size(buffer: Any) -> int:
+    if buffer is None:
+        return 32
+    if type(buffer) is buffers.FIFO:
+        return buffer.size
+    reason = "how long it keeps a record has no public bound, and the noise is set by that bound"
+    if isinstance(buffer, buffers.Reservoir) and buffer.replacement:
+        reason = "it can hold many copies of one record, so that one person could move every gradient"
+    raise ConfigError(
+        f"a private learner cannot use {buffer!r}: {reason}",
+        fix="use buffers.FIFO(32), or another FIFO size",
+    )
+
+
+def _checked_features(features: Any) -> None:
+    if features is None:
+        return
+    if isinstance(features, str | bytes) or not isinstance(features, Sequence) or not len(features):
+        raise ConfigError(f"features is {features!r}", fix="give a list of feature names")
+    if len(set(features)) != len(features):
+        raise ConfigError("features names a feature twice", fix="name each once")
+
+
+def _checked_bounds(bounds: Any, features: Any) -> dict[Hashable, tuple[float, float]]:
+    if bounds is None:
+        return {}
+    if not isinstance(bounds, Mapping):
+        raise ConfigError(f"bounds is {bounds!r}", fix="give a mapping such as {'age': (0, 120)}")
+    checked = {}
+    for name, pair in bounds.items():
+        try:
+            low, high = (float(value) for value in pair)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the bounds of {name!r} are {pair!r}", fix="give a pair of numbers (low, high)"
+            ) from None
+        if not (abs(low) <= 1e100 and abs(high) <= 1e100 and high - low > 1e-100):
+            raise ConfigError(
+                f"the bounds of {name!r} are {pair!r}",
+                fix="give finite public bounds with low below high, not taken from the stream",
+            )
+        checked[name] = (low, high)
+    if features is not None:
+        check_bounds_known(checked, features, "features")
+    return checked
+
+
+def check_bounds_known(bounds: Mapping[Hashable, Any], names: Sequence[Hashable], where: str) -> None:
+    """Refuse bounds of a feature that is not there: a misspelt name would leave a feature unscaled."""
+    known = set(names)
+    for name in bounds:
+        if name not in known:
+            raise ConfigError(
+                f"bounds names {name!r}, which is not in {where}",
+                fix="declare the feature set with features=, and bounds for names in it",
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Constructor arguments, checked, with the defaults of PRIVACY.md 4.3 and 4.4 filled in."""
+
+    epsilon: float
+    delta: float
+    mu: float
+    horizon: int | None
+    warmup: int
+    loss: losses.PairLoss
+    size: int
+    clip: float
+    radius: float
+    bounds: dict[Hashable, tuple[float, float]]
+
+    @classmethod
+    def of(cls, model: Any) -> Settings:
+        """Check the parameters of a learner that stores them under the names of its constructor.
+
+        Raises
+        ------
+        ConfigError
+            If one is out of range, or no guarantee can be given with it.
+        """
+        mu = mu_from(model.epsilon, model.delta)
+        horizon = None if model.horizon is None else _whole("horizon", model.horizon, 1)
+        warmup = _warmup(model.warmup, horizon)
+        loss = losses.Hinge() if model.loss is None else model.loss
+        if not isinstance(loss, losses.PairLoss):
+            raise ConfigError(f"loss is {model.loss!r}", fix="give a pair loss such as losses.Hinge()")
+        size = _buffer_size(model.buffer)
+        clip = 1.0 if model.clip is None else _scale("clip", model.clip)
+        radius = (30.0 if warmup else 3.0) if model.radius is None else _scale("radius", model.radius)
+        if model.noise_key is not None:
+            raise ConfigError(
+                "noise_key: replay-safe noise from a key is not available in this release",
+                fix="leave noise_key=None: the noise is then fresh from the operating system after every "
+                "start, and the report says what a restarted learner can vouch for",
+            )
+        if model.seed is not None and (
+            isinstance(model.seed, bool) or not isinstance(model.seed, int | np.integer)
+        ):
+            raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
+        if model.strategy not in ("auto", "blt"):
+            # Refuses unknown names, and the square root without a horizon.
+            choose_strategy(model.strategy, np.ones(1), None if horizon is None else 1)
+        _checked_features(model.features)
+        bounds = _checked_bounds(model.bounds, model.features)
+        epsilon, delta = float(model.epsilon), float(model.delta)
+        return cls(epsilon, delta, mu, horizon, warmup, loss, size, clip, radius, bounds)
+
+    @property
+    def learning(self) -> int | None:
+        """Slots that are learned from, after the warm-up."""
+        return None if self.horizon is None else self.horizon - self.warmup
+
+    def mechanism(self) -> str:
+        """What is done, for the report."""
+        text = (
+            f"Mechanism: gradients clipped per pair at {self.clip:g} and averaged over a FIFO buffer of "
+            f"{self.size} places; their running sum is released under correlated Gaussian noise after every "
+            "record."
+        )
+        if self.warmup:
+            text += (
+                f" The first {self.warmup} records are used for one release of means and variances only, "
+                "the later ones for learning only, so each has the whole budget (parallel composition)."
+            )
+        return text
+
+
+def build_report(
+    settings: Settings,
+    *,
+    mu_learning: float,
+    steps: int,
+    moments_released: bool,
+    horizon_left: int | None,
+    noise_std: float,
+    clean_restarts: int,
+    unclean_restarts: int,
+    continued: bool,
+    declared: bool,
+    seeded: bool,
+) -> PrivacyReport:
+    """The report of a learner: every number from its accountant, no word more than it can vouch for.
+
+    Parameters
+    ----------
+    settings
+        What was promised.
+    mu_learning
+        mu of the models released so far.
+    steps, moments_released
+        How many they are, and whether the moments have been released too.
+    horizon_left, noise_std
+        As in `PrivacyReport`.
+    clean_restarts, unclean_restarts, continued
+        How often the learner was restored from a snapshot that held every release, or may not have; and
+        whether it comes from a copy of which nobody has said.
+    declared
+        Whether the feature set was declared.
+    seeded
+        Whether the noise has a fixed seed.
+    """
+    # A record is in the prefix or after it, so the two compose in parallel.
+    mu = min(max(mu_learning, settings.mu if moments_released else 0.0), settings.mu)
+    notes = []
+    guarantee = "exact accounting of every release, in Gaussian differential privacy"
+    kind = "holds"
+    if clean_restarts:
+        notes.append(f"Restarted {clean_restarts} time(s) from a snapshot that held every release.")
+    if continued or unclean_restarts:
+        kind = "unvouched"
+        guarantee = (
+            "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
+            "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
+        )
+        notes.append(
+            f"Restarts that may have lost releases: {unclean_restarts + continued}. Lost releases about a "
+            "record come on top of the spend above."
+        )
+    if not declared:
+        notes.append(
+            "The feature set is taken from the first record and public: the names are assumed equal for "
+            "neighbouring streams, and the first record readable. With features= declared neither is needed."
+        )
+    if settings.bounds:
+        notes.append("The declared bounds are taken as public.")
+    if seeded:
+        guarantee, kind = "void (fixed seed)", "void"
+        notes.append(
+            "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
+        )
+    return PrivacyReport(
+        epsilon_spent=min(epsilon_from(mu, settings.delta), settings.epsilon),
+        epsilon_budget=settings.epsilon,
+        delta=settings.delta,
+        mu_spent=mu,
+        mu_budget=settings.mu,
+        unit="the content of one record (its feature values and its label)",
+        adjacency="replacement or blanking of one record's content, everything else equal (replace-one)",
+        releases=steps + moments_released,
+        guarantee=guarantee,
+        kind=kind,  # type: ignore[arg-type]
+        horizon_left=horizon_left,
+        noise_std=noise_std,
+        mechanism=settings.mechanism(),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,569 @@
+"""`auc.PairFTRL` as its users see it: records of every kind, horizon, report, copies, snapshots, frames."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from river import datasets, evaluate, metrics
+
+from streampair import auc, buffers, losses
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.privacy import epsilon_from, mu_from, plan_ftrl
+
+ROWS = list(datasets.Phishing())
+SMALL: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "horizon": 60, "features": ["a", "b"]}
+
+
+def events(count: int, seed: int = 0) -> list[tuple[dict[str, float], bool]]:
+    rng = np.random.default_rng(seed)
+    out = []
+    for _ in range(count):
+        y = bool(rng.integers(2))
+        out.append(({"a": float(rng.normal(0.3 if y else -0.3, 0.3)), "b": float(rng.uniform(-1, 1))}, y))
+    return out
+
+
+def learned(count: int, **options: Any) -> auc.PairFTRL:
+    model = auc.PairFTRL(**{**SMALL, **options})
+    for x, y in events(count):
+        model.learn_one(x, y)
+    return model
+
+
+# ---- learning ------------------------------------------------------------------------------------------
+
+
+def test_it_ranks() -> None:
+    bounds = dict.fromkeys(ROWS[0][0], (0.0, 1.0))
+    model = auc.PairFTRL(epsilon=8.0, delta=1e-4, horizon=1250, bounds=bounds)
+    metric = evaluate.progressive_val_score(ROWS, model, metrics.ROCAUC())
+    assert metric.get() > 0.8
+    report = model.privacy
+    assert report.kind == "holds"
+    assert report.epsilon_spent == pytest.approx(8.0)
+
+
+def test_delayed_labels() -> None:
+    model = auc.PairFTRL(epsilon=8.0, delta=1e-4, horizon=1250)
+    evaluate.progressive_val_score(((x, y) for x, y in ROWS[:200]), model, metrics.ROCAUC(), delay=20)
+    assert model.slots == 200
+
+
+def test_the_warm_up_ends_and_the_scores_start() -> None:
+    model = auc.PairFTRL(**{**SMALL, "horizon": 60}, warmup=20)
+    for k, (x, y) in enumerate(events(25)):
+        assert model.score_one(x) == 0.0 or k > 20
+        assert model.predict_proba_one(x).keys() == {False, True}
+        report = model.privacy
+        assert report.releases == (0 if k < 20 else k - 19)
+        assert (report.epsilon_spent == 0.0) == (k < 20)
+        model.learn_one(x, y)
+    assert model.privacy.epsilon_spent == pytest.approx(1.0)  # the moments alone, in full
+    assert model.score_one({"a": 0.5, "b": 0.0}) != 0.0
+
+
+def test_the_moments_are_those_of_the_prefix() -> None:
+    model = auc.PairFTRL(epsilon=1e4, delta=1e-3, features=["a", "b"], bounds={"b": (0, 10)}, warmup=500)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.uniform(-0.5, 1.0, 500), "b": rng.uniform(0, 5, 500)})
+    model.learn_many(frame, pd.Series([True] * 500))
+    x = np.stack([frame["a"], frame["b"] / 5 - 1], axis=1)
+    assert model._mean == pytest.approx(x.mean(axis=0), abs=0.01)
+    assert model._factor == pytest.approx(1 / np.sqrt(2 * x.var(axis=0)), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "warmup", "radius"),
+    [(None, 2000, 30.0), (4999, 0, 3.0), (5000, 500, 30.0), (20_000, 2000, 30.0)],
+)
+def test_the_defaults_follow_the_horizon(horizon: int | None, warmup: int, radius: float) -> None:
+    model = auc.PairFTRL(horizon=horizon)
+    assert model._settings.warmup == warmup
+    assert model.comparator_radius == radius
+    assert auc.PairFTRL(horizon=horizon, radius=7.0).comparator_radius == 7.0
+    assert model.pair_loss == losses.Hinge()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"warmup": 13}, {"horizon": None, "warmup": 13}, {"strategy": "blt"}]
+)
+@pytest.mark.parametrize("backend", [pd, pl])
+def test_many_rows_are_learned_like_one_by_one(options: dict[str, Any], backend: Any) -> None:
+    data = events(80)
+    one = auc.PairFTRL(**{**SMALL, **options}, seed=3)
+    for x, y in data:
+        one.learn_one(x, y)
+    many = auc.PairFTRL(**{**SMALL, **options}, seed=3)
+    for a, b in ((0, 1), (1, 20), (20, 20), (20, 80)):
+        frame = pd.DataFrame([x for x, _ in data[a:b]], columns=["b", "a"])
+        labels = pd.Series([y for _, y in data[a:b]], dtype=bool)
+        if backend is pl:
+            many.learn_many(
+                pl.DataFrame(frame.to_dict("list"), schema={"b": float, "a": float}),
+                pl.Series(labels.tolist(), dtype=pl.Boolean),
+            )
+        else:
+            many.learn_many(frame, labels)
+    assert np.array_equal(one.weights_vector, many.weights_vector)
+    assert one.slots == many.slots
+    assert str(one.privacy) == str(many.privacy)
+    frame = pd.DataFrame([x for x, _ in data])
+    assert [one.score_one(x) for x, _ in data] == many.score_many(frame).tolist()
+    assert one.weights.keys() == {"a", "b"}
+
+
+def test_frames_with_bad_cells_make_null_slots() -> None:
+    frame = pd.DataFrame(
+        {"a": [0.1, np.nan, "x", 0.4, None, 0.5], "b": [0.0] * 6, "c": ["text"] * 6}, dtype=object
+    )
+    labels = pd.Series([True, True, False, None, False, False], dtype=object)
+    many = auc.PairFTRL(**SMALL, seed=1)
+    many.learn_many(frame, labels)
+    one = auc.PairFTRL(**SMALL, seed=1)
+    for (_, row), y in zip(frame.iterrows(), labels, strict=True):
+        one.learn_one(row.to_dict(), y)
+    assert many.null_slots == one.null_slots == 4
+    assert many.ignored_features == one.ignored_features == 6
+    assert np.array_equal(one.weights_vector, many.weights_vector)
+    many.learn_many(frame[["b"]], labels)
+    assert many.null_slots == 10
+
+
+BAD = [
+    ({"a": 1.0}, True),
+    ({"a": math.nan, "b": 1.0}, True),
+    ({"a": math.inf, "b": 1.0}, True),
+    ({"a": "1", "b": 1.0}, True),
+    ({"a": None, "b": 1.0}, True),
+    ({"a": [1], "b": 1.0}, True),
+    ({"a": 10**400, "b": 1.0}, True),
+    ({}, True),
+    (None, True),
+    ("text", True),
+    ({"a": 1.0, "b": 1.0}, None),
+    ({"a": 1.0, "b": 1.0}, math.nan),
+    ({"a": 1.0, "b": 1.0}, np.array([1, 2])),
+    ({"a": np.array([1.0, 2.0]), "b": 1.0}, True),
+]
+
+
+@pytest.mark.parametrize(("x", "y"), BAD)
+def test_a_bad_record_takes_its_slot_as_a_null_record(x: Any, y: Any) -> None:
+    model, twin = (learned(10, seed=1) for _ in range(2))
+    model.learn_one(x, y)
+    twin.learn_null()
+    assert model.null_slots == twin.null_slots == 1
+    assert model.slots == 11
+    assert np.array_equal(model.weights_vector, twin.weights_vector)
+    assert model._rule is not None
+    assert model._rule._signs[10] == 0.0
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1), np.int8(1), Decimal("1"), 1e308, -(10**300)])
+def test_any_finite_number_is_learned(value: Any) -> None:
+    model = learned(10)
+    model.learn_one({"a": value, "b": 1.0}, True)
+    assert model.null_slots == 0
+    assert math.isfinite(model.score_one({"a": value, "b": 1.0}))
+    assert np.linalg.norm(model.design({"a": value, "b": 1.0})) <= 1 + 1e-15
+
+
+def test_null_slots_before_the_features_are_known_are_taken_later() -> None:
+    late = auc.PairFTRL(delta=1e-3, horizon=60, seed=1)
+    late.learn_null()
+    late.learn_one({}, True)
+    assert late.slots == 2
+    assert late.privacy.releases == 0
+    assert late.score_one({"a": 1.0}) == 0.0
+    early = auc.PairFTRL(delta=1e-3, horizon=60, seed=1, features=["b", "a"])
+    early.learn_null()
+    early.learn_null()
+    for x, y in events(10):
+        late.learn_one(x, y)
+        early.learn_one(x, y)
+    assert np.array_equal(late.weights_vector, early.weights_vector)
+    assert late.privacy.releases == early.privacy.releases == 12
+    assert late.feature_names == ("a", "b")
+
+
+def test_unknown_features_are_ignored_and_counted() -> None:
+    model, twin = learned(10, seed=1), learned(10, seed=1)
+    model.learn_one({"a": 0.1, "z": "text", "b": 0.2}, True)
+    twin.learn_one({"b": 0.2, "a": 0.1}, True)
+    assert np.array_equal(model.weights_vector, twin.weights_vector)
+    assert model.ignored_features == 1
+    assert model.score_one({"a": 0.1, "b": 0.2, "z": "text"}) == model.score_one({"b": 0.2, "a": 0.1})
+
+
+# ---- scoring -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 30])
+@pytest.mark.parametrize("bad", ["x", None, math.nan, math.inf, [1.0]])
+def test_a_bad_value_is_not_scored(count: int, bad: Any) -> None:
+    model = learned(count)
+    with pytest.raises(RecordError, match="feature 'a'") as caught:
+        model.score_one({"a": bad, "b": 1.0})
+    assert caught.value.stage == "features"
+    with pytest.raises(RecordError):
+        model.predict_proba_one({"a": bad, "b": 1.0})
+    with pytest.raises(RecordError, match="no features"):
+        model.score_one({})
+    undeclared = auc.PairFTRL()
+    with pytest.raises(RecordError, match="feature 'a'"):
+        undeclared.score_one({"a": bad})
+
+
+def test_missing_features_are_neutral_in_a_score() -> None:
+    model = learned(30, bounds={"a": (0, 4)})
+    whole = model.design({"a": 3.0, "b": 0.2})
+    assert whole == pytest.approx([0.5, 0.2])
+    assert model.design({"b": 0.2}) == pytest.approx([0.0, 0.2])
+    assert model.score_one({"b": 0.2}) == pytest.approx(0.2 * model.weights["b"])
+    x = {"a": 3.0, "b": 0.2}
+    assert model.score_one(x) == pytest.approx(float(model.design(x) @ model.weights_vector), rel=1e-12)
+    assert np.array_equal(model.design_many([x, {"b": 0.2}])[0], whole)
+    with pytest.raises(RecordError, match="row 1"):
+        model.score_many(pd.DataFrame({"a": [1.0, np.nan], "b": [0.0, 0.0]}))
+    assert model.score_many(pd.DataFrame({"b": [0.2]}))[0] == model.score_one({"b": 0.2})
+
+
+def test_the_probability_is_a_fixed_link_from_the_first_event_on() -> None:
+    model = auc.PairFTRL(**SMALL)
+    assert model.predict_proba_one({"a": 1.0}) == {False: 0.5, True: 0.5}
+    for x, y in events(20):
+        model.learn_one(x, y)
+        p = model.predict_proba_one(x)
+        assert p[True] == pytest.approx(1 / (1 + math.exp(-model.score_one(x))))
+    named = auc.PairFTRL(**SMALL, positive="fraud", seed=1)
+    plain = auc.PairFTRL(**SMALL, seed=1)
+    for x, y in events(20):
+        named.learn_one(x, "fraud" if y else "fine")
+        plain.learn_one(x, y)
+    assert np.array_equal(named.weights_vector, plain.weights_vector)
+
+
+# ---- horizon and report --------------------------------------------------------------------------------
+
+
+def test_past_the_horizon_it_scores_and_learns_no_more() -> None:
+    model = learned(60)
+    weights, report = model.weights_vector, model.privacy
+    assert report.horizon_left == model.horizon_left == 0
+    assert report.epsilon_spent == pytest.approx(1.0)
+    assert report.epsilon_spent <= 1.0
+    for x, y in events(5, seed=1):
+        model.learn_one(x, y)
+        model.learn_null()
+        model.score_one(x)
+    model.learn_many(pd.DataFrame([x for x, _ in events(5)]), pd.Series([True] * 5))
+    assert np.array_equal(model.weights_vector, weights)
+    assert model.privacy == report
+    assert model.slots == 60
+    assert "learns no more" in str(report)
+
+
+def test_the_spend_is_the_accountants_and_rises_with_the_releases() -> None:
+    model = auc.PairFTRL(**SMALL)
+    report = model.privacy
+    assert (report.epsilon_spent, report.mu_spent, report.releases) == (0.0, 0.0, 0)
+    assert report.mu_budget == mu_from(1.0, 1e-3)
+    plan = plan_ftrl(mu_from(1.0, 1e-3), dim=2, size=32, diameter=2.0, clip=1.0, radius=3.0, horizon=60)
+    assert report.noise_std == plan.sigma
+    last = 0.0
+    for k, (x, y) in enumerate(events(60), start=1):
+        model.learn_one(x, y)
+        report = model.privacy
+        assert report.releases == k
+        assert report.mu_spent == pytest.approx(plan.mu_spent(k), rel=1e-12)
+        assert report.epsilon_spent == pytest.approx(epsilon_from(plan.mu_spent(k), 1e-3), rel=1e-9)
+        assert report.epsilon_spent >= last
+        last = report.epsilon_spent
+    endless = auc.PairFTRL(**{**SMALL, "horizon": None}, warmup=0)
+    endless.learn_many(pd.DataFrame([x for x, _ in events(3000)]), pd.Series([y for _, y in events(3000)]))
+    assert 0.5 < endless.privacy.epsilon_spent < 1.0
+    assert endless.privacy.horizon_left is None
+
+
+def test_the_report_says_who_is_protected_and_what_is_not() -> None:
+    text = str(learned(5).privacy)
+    for phrase in (
+        "feature values and its label",
+        "replace-one",
+        "insertion or deletion",
+        "own features",
+        "metadata",
+        "not a proof",
+        "FIFO buffer of 32",
+    ):
+        assert phrase in text, phrase
+    assert "feature set is taken from the first record" not in text
+    assert "feature set is taken from the first record" in str(auc.PairFTRL().privacy)
+    assert "taken as public" in str(auc.PairFTRL(bounds={"a": (0, 1)}).privacy)
+    assert "parallel composition" in str(auc.PairFTRL(warmup=10).privacy)
+
+
+def test_a_fixed_seed_is_void() -> None:
+    report = learned(5, seed=1).privacy
+    assert report.kind == "void"
+    assert report.guarantee == "void (fixed seed)"
+    assert str(report).startswith("NO GUARANTEE HOLDS")
+    assert copy.deepcopy(learned(5, seed=1)).privacy.kind == "void"
+
+
+# ---- copies and snapshots ------------------------------------------------------------------------------
+
+
+def through_state(model: auc.PairFTRL) -> auc.PairFTRL:
+    other = model.clone()
+    other.load_state(model.to_state())
+    return other
+
+
+COPIES = [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_state]
+
+
+@pytest.mark.parametrize("twin", COPIES)
+@pytest.mark.parametrize("options", [{}, {"strategy": "blt"}, {"warmup": 10}, {"warmup": 40}, {"seed": 1}])
+def test_a_copy_keeps_the_spend_and_draws_its_own_noise(twin: Any, options: dict[str, Any]) -> None:
+    model = learned(30, **options)
+    other = twin(model)
+    assert np.array_equal(model.weights_vector, other.weights_vector)
+    ours, theirs = model.privacy, other.privacy
+    assert (ours.epsilon_spent, ours.releases, ours.horizon_left) == (
+        theirs.epsilon_spent,
+        theirs.releases,
+        theirs.horizon_left,
+    )
+    assert ours.kind == ("void" if "seed" in options else "holds")
+    assert theirs.kind == ("void" if "seed" in options else "unvouched")
+    for _ in range(20):
+        model.learn_null()
+        other.learn_null()
+    assert not np.any(model.weights_vector == other.weights_vector)
+    third = twin(other)
+    third.learn_null()
+    other.learn_null()
+    assert not np.any(third.weights_vector == other.weights_vector)
+
+
+@pytest.mark.parametrize("twin", COPIES)
+def test_the_copy_of_an_unused_learner_is_a_new_one(twin: Any) -> None:
+    assert twin(auc.PairFTRL(**SMALL)).privacy.kind == "holds"
+    # Fixed seeds (void anyway) make equal learners, as River's checks expect.
+    one, two = auc.PairFTRL(**SMALL, seed=1), twin(auc.PairFTRL(**SMALL, seed=1))
+    one.learn_null()
+    two.learn_null()
+    assert np.array_equal(one.weights_vector, two.weights_vector)
+    # Without a seed they never are.
+    one = auc.PairFTRL(**SMALL)
+    two = twin(one)
+    one.learn_null()
+    two.learn_null()
+    assert not np.any(one.weights_vector == two.weights_vector)
+
+
+def test_a_clone_is_unspent() -> None:
+    clone = learned(30).clone()
+    assert clone.privacy.releases == 0
+    assert clone.privacy.epsilon_spent == 0.0
+    assert clone.slots == 0
+
+
+def test_a_clean_restart_is_vouched_for_and_an_unclean_one_never_again() -> None:
+    model = through_state(learned(30))
+    assert model.privacy.kind == "unvouched"
+    assert "cannot" in str(model.privacy).lower()
+    model.mark_restarted(clean=True)
+    assert model.privacy.kind == "holds"
+    assert "Restarted 1 time(s) from a snapshot that held every release" in str(model.privacy)
+    model = through_state(model)
+    model.mark_restarted(clean=False)
+    assert model.privacy.kind == "unvouched"
+    model = through_state(model)
+    model.mark_restarted(clean=True)
+    assert model.privacy.kind == "unvouched"
+    assert "Restarts that may have lost releases: 1" in str(model.privacy)
+
+
+def test_a_snapshot_holds_plain_values_and_no_key() -> None:
+    def leaves(value: Any) -> Any:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                assert isinstance(name, str)
+                yield from leaves(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from leaves(inner)
+        else:
+            yield value
+
+    for options in ({}, {"warmup": 40}, {"strategy": "blt"}):
+        model = learned(30, **options)
+        for leaf in leaves(model.to_state()):
+            assert leaf is None or isinstance(leaf, bool | int | float | str | np.ndarray)
+            if isinstance(leaf, np.ndarray):
+                assert leaf.dtype in (np.float64, np.int64)
+        # Nothing random is in it: two snapshots of one learner are the same bytes.
+        assert pickle.dumps(model.to_state()) == pickle.dumps(model.to_state())
+        assert "NormalStream" not in repr(model)
+    # The spend of a restored learner does not hang on how the fit comes out on its machine.
+    state = learned(30, strategy="blt").to_state()
+    state["rule"]["strategy"]["omega"] *= 1.001  # type: ignore[index]
+    other = auc.PairFTRL(**{**SMALL, "strategy": "blt"})
+    other.load_state(state)
+    assert other._rule is not None
+    assert np.array_equal(other._rule.plan.strategy.omega, state["rule"]["strategy"]["omega"])  # type: ignore[index,union-attr]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"version": None},
+        {"params": None},
+        {"rule": None},
+        {"names": ["b", "a"]},
+        {"names": ["a"]},
+        {"slots": "x"},
+        {"mean": np.zeros(7)},
+        {"restarts": None},
+    ],
+)
+def test_a_damaged_snapshot_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
+    state = learned(30).to_state()
+    model = auc.PairFTRL(**SMALL)
+    with pytest.raises(SnapshotError):
+        model.load_state({**state, **damage})
+    assert model.slots == 0
+    assert model.privacy.releases == 0
+    model.learn_one({"a": 0.1, "b": 0.2}, True)
+
+
+@pytest.mark.parametrize("part", ["vectors", "total", "buffer", "signs", "noise", "steps", "strategy"])
+def test_a_damaged_rule_is_refused(part: str) -> None:
+    for options in ({}, {"strategy": "blt"}):
+        for value in (None, np.zeros((7, 7)), -1, {"kind": "x"}):
+            state = learned(30, **options).to_state()
+            state["rule"][part] = value  # type: ignore[index]
+            model = auc.PairFTRL(**{**SMALL, **options})
+            with pytest.raises(SnapshotError):
+                model.load_state(state)
+            assert model.slots == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 2.0}, {"horizon": 61}, {"buffer": buffers.FIFO(4)}, {"clip": 2.0}]
+)
+def test_a_snapshot_of_other_parameters_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(SnapshotError, match=next(iter(change))):
+        auc.PairFTRL(**{**SMALL, **change}).load_state(learned(30).to_state())
+
+
+def test_names_that_a_snapshot_cannot_hold() -> None:
+    model = auc.PairFTRL(**{**SMALL, "features": [("a", 1), "b"]})
+    with pytest.raises(SnapshotError, match="feature name"):
+        model.to_state()
+
+
+# ---- content independence (PRIVACY.md 9.7) --------------------------------------------------------------
+
+
+def public_view(model: auc.PairFTRL) -> list[Any]:
+    report = model.privacy
+    return [
+        model.slots,
+        model.horizon_left,
+        model.buffer_records,
+        model.feature_names,
+        report.replace(),
+        str(report),
+        len(model.weights),
+        [np.asarray(v).shape for v in (model.weights_vector,)],
+        {k: np.shape(v) for k, v in (model.to_state()["rule"] or {}).items() if k != "strategy"},  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.mark.parametrize("position", [0, 5, 19, 20, 58, 59])
+@pytest.mark.parametrize("other", [*BAD, ({"a": 9e9, "b": -9e9}, False)])
+@pytest.mark.parametrize("warmup", [0, 20])
+def test_nothing_public_depends_on_content(position: int, other: tuple[Any, Any], warmup: int) -> None:
+    streams = [events(62), events(62)]
+    streams[1][position] = other
+    models = [auc.PairFTRL(**SMALL, warmup=warmup) for _ in range(2)]
+    for t in range(62):
+        for model, stream in zip(models, streams, strict=True):
+            model.learn_one(*stream[t])
+        assert public_view(models[0]) == public_view(models[1])
+
+
+# ---- configuration -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"horizon": 0}, "horizon"),
+        ({"horizon": 10.5}, "horizon"),
+        ({"horizon": True}, "horizon"),
+        ({"warmup": -1}, "warmup"),
+        ({"warmup": 100, "horizon": 100}, "warmup"),
+        ({"clip": 0.0}, "clip"),
+        ({"clip": math.nan}, "clip"),
+        ({"radius": -1.0}, "radius"),
+        ({"radius": "big"}, "radius"),
+        ({"loss": "hinge"}, "loss"),
+        ({"buffer": 32}, "32"),
+        ({"features": []}, "features"),
+        ({"features": "abc"}, "features"),
+        ({"features": ["a", "a"]}, "twice"),
+        ({"features": list(range(10_001))}, "10000"),
+        ({"bounds": [("a", 0, 1)]}, "bounds"),
+        ({"bounds": {"a": (1, 0)}}, "bounds of 'a'"),
+        ({"bounds": {"a": (0, 0)}}, "bounds of 'a'"),
+        ({"bounds": {"a": (0, math.inf)}}, "bounds of 'a'"),
+        ({"bounds": {"a": 3}}, "bounds of 'a'"),
+        ({"bounds": {"z": (0, 1)}, "features": ["a"]}, "'z'"),
+        ({"noise_key": b"secret"}, "noise_key"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"strategy": "toeplitz"}, "horizon"),
+        ({"strategy": "magic"}, "magic"),
+        ({"strategy": None}, "strategy"),
+        ({"positive": None}, "positive"),
+        ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "grid"),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_a_fix(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word) as caught:
+        auc.PairFTRL(**options)
+    assert "Fix:" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_bounds_outside_an_undeclared_feature_set_are_refused() -> None:
+    model = auc.PairFTRL(bounds={"z": (0, 1)})
+    with pytest.raises(ConfigError, match="'z'"):
+        model.learn_one({"a": 1.0}, True)
+
+
+def test_other_losses_and_buffers_run() -> None:
+    for loss in (losses.Logistic(), losses.SquaredHinge(), losses.Square()):
+        model = learned(60, loss=loss, buffer=buffers.FIFO(1), clip=0.5, strategy="blt")
+        assert model.privacy.epsilon_spent == pytest.approx(1.0)
+    assert learned(10, clip=100.0)._rule.plan.diameter == 4.0  # type: ignore[union-attr]
