@@ -520,6 +520,9 @@ def _explain(item: Any) -> tuple[str, str]:
         known = _keys_at(location)
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
         problem = f"unknown key {where}"
+        if f"{location[-1]}_file" in known:
+            key = location[-1]
+            return f"{problem}: secrets do not belong here", f"name its place with {key}_file or {key}_env"
         if near:
             return f"{problem}, did you mean {near[0]}?", f"write {near[0]} instead of {location[-1]}"
         return problem, f"remove it; known keys here: {', '.join(known)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import gzip
 import sys
@@ -51,8 +52,19 @@ def open_input(config: Config, path: str) -> tuple[Decoder, Iterator[Record]]:
     name = path.removesuffix(".gz")
     try:
         lines: IO[bytes] = _open(path)
-        if not name.endswith(".csv"):
-            return json_decoder(config.input), _guarded(path, _lines(lines))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not name.endswith(".csv"):
+        return json_decoder(config.input), _guarded(path, _lines(lines))
+    with contextlib.ExitStack() as stack:
+        stack.callback(lines.close)
+        header = _header(config, path, lines)
+        stack.pop_all()  # it stays open for the rows
+    return csv_decoder(config.input, header), _guarded(path, _csv_rows(lines))
+
+
+def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
+    try:
         first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
@@ -65,7 +77,7 @@ def open_input(config: Config, path: str) -> tuple[Decoder, Iterator[Record]]:
             fix="correct input.features and input.label, or the file's first line",
             retriable=False,
         )
-    return csv_decoder(config.input, header), _guarded(path, _csv_rows(lines))
+    return header
 
 
 def _open(path: str) -> IO[bytes]:

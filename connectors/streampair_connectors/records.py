@@ -103,15 +103,11 @@ def _undeclared_decoder(config: InputConfig, labels: _Labels) -> Decoder:
             raise _refuse_size(value, config.max_event_bytes)
         data = _parse(value)
         y = data.pop(config.label, None)
-        identifier = data.pop(config.id, None) if config.id is not None else None
+        identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
         x = {name: _number(name, item) for name, item in data.items()}
         if not x:
             raise _no_features(config)
-        return Event(
-            x,
-            None if y is None else labels.resolve(y),
-            None if identifier is None else str(identifier),
-        )
+        return Event(x, None if y is None else labels.resolve(y), identifier)
 
     return decode
 
@@ -240,6 +236,16 @@ def _no_features(config: InputConfig) -> RecordError:
     )
 
 
+def _identifier(item: object, config: InputConfig) -> str | None:
+    if item is None or (isinstance(item, str | int) and not isinstance(item, bool)):
+        return None if item is None else str(item)
+    raise RecordError(
+        f"field {config.id!r} is {_shorten(item)}, not an id",
+        fix="send text or a whole number as id",
+        stage="decode",
+    )
+
+
 def _number(name: str, item: object) -> float:
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         try:
@@ -312,13 +318,8 @@ def _explain(value: bytes, config: InputConfig, error: Exception) -> RecordError
         label = data.get(config.label)
         if isinstance(label, (list, dict)) or label != label:
             return _Labels(config)._unknown(label)
-        identifier = data.get(config.id) if config.id is not None else None
-        if not isinstance(identifier, (str, int, type(None))):
-            return RecordError(
-                f"field {config.id!r} is {_shorten(identifier)}, not an id",
-                fix="send text or a whole number as id",
-                stage="decode",
-            )
+        if config.id is not None:
+            _identifier(data.get(config.id), config)
     except RecordError as refused:
         return refused
     return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")

@@ -226,12 +226,7 @@ class Running(WorkerProcess):
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop and return its exit code."""
         self._process.send_signal(number)
-        return self.interrupt() if number == signal.SIGINT else self._end()
-
-    def _end(self) -> int:
-        code = self._process.wait(60)
-        self._reader.join(10)
-        return code
+        return self.exit_code(60)
 
     def exit_code(self, seconds: float = 90.0) -> int:
         """Wait for it to end by itself."""

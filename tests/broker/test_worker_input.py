@@ -206,6 +206,7 @@ def test_a_worker_can_be_stopped_while_the_broker_is_away(
         assert "Traceback" not in worker.log()
     stoppable_kafka.start()
     with Running(app) as worker:
+        worker.await_log("lane_opened")
         rows = app.await_scores({0: 100}, worker)
         assert worker.stop() == 0, worker.log()
     expected, state = app.reference(values)

@@ -1,0 +1,215 @@
+"""The commands that need no broker, as a user calls them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streampair_connectors.cli import app
+from typer.testing import CliRunner
+
+from streampair import __version__
+
+TOML = """
+app = "fraud"
+metrics.port = 0
+[input]
+topic = "events"
+label = "y"
+features = ["a", "b"]
+[learner]
+class = "streampair.auc.PairOGD"
+"""
+
+
+def call(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "fraud.toml"
+    path.write_text(TOML)
+    return path
+
+
+def rows(count: int = 60) -> list[dict[str, Any]]:
+    return [{"a": i % 7 / 7 + (i % 3 == 0), "b": 0.5, "y": i % 3 == 0} for i in range(count)]
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "check", "replay"])
+def test_every_help_has_an_example(command: str) -> None:
+    assert f"Example: streampair {command}" in call(command, "--help").stdout
+    assert command in call("--help").stdout
+
+
+def test_the_version() -> None:
+    assert call("--version").stdout == f"streampair {__version__}\n"
+
+
+def test_usage_errors_end_with_2(config: Path) -> None:
+    call("run", code=2)
+    call("nothing", code=2)
+    call("replay", config, "x.csv", "--nothing", code=2)
+    call("run", config, "--log-level", "loud", code=2)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "replay"])
+def test_a_wrong_configuration_ends_with_2_and_names_the_fix(config: Path, command: str) -> None:
+    config.write_text(TOML.replace("features", "feature"))
+    more = ["events.csv"] if command == "replay" else []
+    result = call(command, config, *more, code=2)
+    assert "unknown key input.feature, did you mean features?" in result.stderr
+    assert "fix: write features instead of feature" in result.stderr
+    told = json.loads(call(command, config, *more, "--json", code=2).stdout)
+    assert told["kind"] == "ConfigError"
+    assert "write features" in told["fix"]
+
+
+def test_run_needs_a_kafka_table(config: Path) -> None:
+    assert "has no [kafka] table" in call("run", config, code=2).stderr
+
+
+def test_check_names_everything_that_is_missing(config: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config.write_text(
+            TOML.replace("metrics.port = 0", f"metrics.port = {port}")
+            + '[kafka]\nbootstrap_servers = "127.0.0.1:1"\nconnect_timeout_seconds = 2\n'
+            + '[store]\ndirectory = "fraud.toml/state"\n'
+        )
+        result = call("check", config, code=1)
+        report = json.loads(call("check", config, "--json", code=1).stdout)
+    assert "FAIL store" in result.stdout
+    assert "FAIL metrics.port" in result.stdout
+    assert "FAIL kafka: no Kafka broker answers at 127.0.0.1:1" in result.stdout
+    assert "ok   learner: PairOGD" in result.stdout
+    assert result.stdout.count("fix:") == 3
+    assert "not ready to run" in result.stdout
+    assert [f["check"] for f in report["findings"] if not f["ok"]] == ["store", "metrics.port", "kafka"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz"])
+def test_replay_scores_every_event(config: Path, suffix: str) -> None:
+    data = rows()
+    if suffix.startswith(".csv"):
+        text = "y,a,b\n" + "".join(f"{int(r['y'])},{r['a']!r},{r['b']}\n" for r in data)
+    else:
+        text = "".join(json.dumps(r) + "\n" for r in data)
+    file = config.with_name(f"events{suffix}")
+    file.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    result = call("replay", config, file)
+    scores = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [s["offset"] for s in scores] == list(range(60))
+    assert {s["outcome"] for s in scores} == {"learned"}
+    assert "events: 60" in result.stderr
+    assert "regret" in result.stderr
+    out = config.with_name("scores.jsonl")
+    again = call("replay", config, file, "--output", out, "--json")
+    assert [json.loads(line)["score"] for line in out.read_text().splitlines()] == [
+        s["score"] for s in scores
+    ]
+    assert json.loads(again.stdout)["summary"]["learned"] == 60
+    assert sorted(p.name for p in config.parent.iterdir()) == [
+        "events" + suffix,
+        "fraud.toml",
+        "scores.jsonl",
+    ]
+
+
+def test_replay_sets_bad_events_aside(config: Path) -> None:
+    good = [json.dumps(r).encode() for r in rows(4)]
+    file = config.with_name("events.jsonl")
+    file.write_bytes(
+        b"\n".join([good[0], b"\xff\x00", good[1], b"", b'{"a": NaN, "b": 1, "y": true}', *good[2:]])
+    )
+    result = call("replay", config, file, "--json")
+    summary = json.loads(result.stdout.splitlines()[-1])["summary"]
+    assert summary["dead_letters"] == {"decode": 2, "features": 1}
+    assert summary["learned"] == 4
+    letters = [
+        json.loads(line) for line in (config.parent / "fraud-dead-letters.jsonl").read_text().splitlines()
+    ]
+    assert [(x["offset"], x["stage"]) for x in letters] == [(1, "decode"), (3, "decode"), (4, "features")]
+    assert letters[0]["value_base64"] == "/wA="
+    assert letters[2]["value"] == '{"a": NaN, "b": 1, "y": true}'
+    chosen = config.with_name("aside.jsonl")
+    call("replay", config, file, "--dead-letters", chosen)
+    assert len(chosen.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("missing.jsonl", None, "cannot be read: No such file"),
+        ("short.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000)[:-20], "cannot be read"),
+        ("not.csv.gz", b"plain", "cannot be read"),
+        ("columns.csv", b"a,y\n1,1\n", "has no column 'b'"),
+        ("empty.csv", b"", "has no column 'a'"),
+    ],
+)
+def test_replay_of_a_file_that_cannot_be_used(
+    config: Path, name: str, content: bytes | None, told: str
+) -> None:
+    file = config.with_name(name)
+    if content is not None:
+        file.write_bytes(content)
+    result = call("replay", config, file, code=1)
+    assert told in result.stderr
+    assert "fix:" in result.stderr
+
+
+def test_replay_stops_when_the_schema_broke(config: Path) -> None:
+    file = config.with_name("events.jsonl")
+    file.write_text("nonsense\n" * 600)
+    assert "are bad" in call("replay", config, file, code=1).stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
+    file = config.with_name("events.jsonl")
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows(20_000)))
+    command = f"{sys.executable} -m streampair_connectors replay {config} {file} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["offset"] == 0
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
+    file = config.with_name("events.jsonl")
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows()))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streampair_connectors", "replay", config, file, "--serve", "-o", os.devnull],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        line = process.stderr.readline()
+        assert line.startswith("metrics: http://127.0.0.1:")
+        deadline = time.monotonic() + 30
+        while True:
+            with urllib.request.urlopen(line.split()[1], timeout=10) as answer:
+                text = answer.read().decode()
+            if 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text:
+                break
+            assert time.monotonic() < deadline, text
+        process.send_signal(signal.SIGINT)
+        assert "events: 60" in process.stderr.read()
+        assert process.wait(30) == 0

@@ -1,0 +1,290 @@
+"""The configuration: what is taken, what is refused, and that secrets stay secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streampair_connectors.assemble import build_lane, build_learner
+from streampair_connectors.config import Config, load_config, parse_config
+from streampair_connectors.records import json_decoder
+
+from streampair.auc import PairFTRL, PairOGD
+from streampair.errors import ConfigError, PrivacyError, StreampairError
+
+README = """
+app = "fraud"
+kafka.bootstrap_servers = "localhost:9092"
+input.topic = "events"
+input.label = "is_fraud"
+input.features = { amount = [0, 1000], age = [0, 120] }
+output.topic = "scores"
+learner.class = "streampair.auc.PairFTRL"
+learner.options = { epsilon = 1.0, delta = 1e-5, horizon = 20000 }
+store.directory = "state"
+metrics.port = 9464
+"""
+
+
+def minimal(**tables: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "app": "fraud",
+        "input": {"topic": "events", "label": "y", "features": ["a", "b"]},
+        "learner": {"class": "streampair.auc.PairOGD"},
+    }
+    for name, table in tables.items():
+        data[name] = {**data.get(name, {}), **table} if isinstance(table, dict) else table
+    return data
+
+
+def refusal(data: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data)
+    return str(caught.value)
+
+
+def test_a_file_is_read_and_its_paths_start_at_it(tmp_path: Path) -> None:
+    file = tmp_path / "fraud.toml"
+    file.write_text(README)
+    config = load_config(file)
+    assert config.state_directory == tmp_path / "state"
+    assert config.dead_letter_topic == "fraud-dead-letters"
+    assert config.input.bounds() == {"amount": (0.0, 1000.0), "age": (0.0, 120.0)}
+    assert config.input.negative_label() is False
+
+
+@pytest.mark.parametrize(
+    ("data", "problem", "fix"),
+    [
+        (
+            minimal(kafka={"bootstrap_server": "a:1"}),
+            "unknown key kafka.bootstrap_server",
+            "write bootstrap_servers",
+        ),
+        (minimal(input={"lable": "y"}), "unknown key input.lable, did you mean label?", "write label"),
+        (minimal(lerner={}), "unknown key lerner, did you mean learner?", "write learner"),
+        (minimal(worker={"zzz": 1}), "unknown key worker.zzz", "known keys here: batch_size"),
+        (
+            minimal(learner={"class": None, "steps": [{"clas": "a.b"}]}),
+            "unknown key learner.steps.0.clas, did you mean class?",
+            "write class",
+        ),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(
+    data: dict[str, Any], problem: str, fix: str
+) -> None:
+    told = refusal(data)
+    assert problem in told
+    assert fix in told
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({}, "app is missing"),
+        (minimal(app="a b"), "cannot name an application"),
+        (minimal(kafka={"bootstrap_servers": "localhost"}), "is not host:port"),
+        (
+            minimal(kafka={"bootstrap_servers": "a:1", "security_protocol": "SASL_SSL"}),
+            "needs sasl_mechanism",
+        ),
+        (minimal(input={"topic": "a/b"}), "is not a topic name"),
+        (minimal(input={"features": []}), "no feature is named"),
+        (minimal(input={"features": ["a", "a"]}), "'a' is named twice"),
+        (minimal(input={"features": {"a": [1, 0]}}), "the first must be smaller"),
+        (minimal(input={"features": {"a": [0, float("inf")]}}), "input.features"),
+        (minimal(input={"features": ["y"]}), "feature 'y' is also the label"),
+        (minimal(input={"features": ["id"], "id": "id"}), "feature 'id' is also the id"),
+        (minimal(input={"id": "y"}), "id and label are the same"),
+        (minimal(input={"positive": "fraud"}), "the other label must be named"),
+        (minimal(input={"positive": 1, "negative": 1}), "the same label"),
+        (minimal(output={"topic": "events"}), "three different names are needed"),
+        (minimal(learner={"steps": [{"class": "a.b"}]}), "not both"),
+        (minimal(learner={"options": {"noise_key": "00"}}), "noise_key is a secret"),
+        (minimal(worker={"batch_size": "10"}), "worker.batch_size"),
+        (minimal(worker={"batch_size": 0}), "worker.batch_size"),
+        (minimal(metrics={"port": 70000}), "metrics.port"),
+        (minimal(metrics={"port": 9000, "public_port": 9000}), "are the same"),
+        (minimal(worker={"on_bad": "drop"}), "worker.on_bad"),
+    ],
+)
+def test_what_is_wrong_is_named(data: dict[str, Any], told: str) -> None:
+    assert told in refusal(data)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    told = refusal(minimal(app="", metrics={"port": -1}, output={"topc": "x"}))
+    assert "app" in told
+    assert "metrics.port" in told
+    assert "output.topc" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("app = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "cannot be read")]
+)
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | None, told: str) -> None:
+    file = tmp_path / "x.toml"
+    if text is not None:
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ConfigError, match=told):
+        load_config(file)
+
+
+# Secrets
+
+
+SASL = {
+    "bootstrap_servers": "a:1",
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "username": "ann",
+}
+
+
+def sasl(**more: Any) -> Config:
+    return parse_config(minimal(kafka={**SASL, **more}))
+
+
+def test_a_password_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    monkeypatch.setenv("BROKER_PASSWORD", "hunter3")
+    for config, expected in (
+        (sasl(password_file=str(file)), "hunter2"),
+        (sasl(password_env="BROKER_PASSWORD"), "hunter3"),
+    ):
+        password = config.require_kafka().password()
+        assert password is not None
+        assert password.get_secret_value() == expected
+        for shown in (repr(config), str(config), repr(password), str(password), config.model_dump_json()):
+            assert "hunter" not in shown
+
+
+def test_a_password_in_the_configuration_is_refused_without_showing_it() -> None:
+    told = refusal(minimal(kafka={**SASL, "password": "hunter2"}))
+    assert "kafka.password" in told
+    assert "password_file" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("content", [None, "", "\n"])
+def test_a_secret_that_is_not_there(
+    tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match="password"):
+        sasl(password_file=str(file)).require_kafka().password()
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    with pytest.raises(ConfigError, match="NO_SUCH"):
+        sasl(password_env="NO_SUCH").require_kafka().password()
+    with pytest.raises(ConfigError, match="both set"):
+        sasl(password_env="NO_SUCH", password_file=str(file)).require_kafka().password()
+
+
+def test_a_key_is_hexadecimal_and_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("ab" * 32)
+    config = parse_config(minimal(learner={"signing_key_file": str(file)}))
+    assert config.learner.signing_key() == b"\xab" * 32
+    file.write_text("open sesame")
+    with pytest.raises(ConfigError, match="openssl rand -hex 32") as caught:
+        config.learner.signing_key()
+    assert "sesame" not in str(caught.value)
+
+
+# The learner
+
+
+def test_declared_features_bounds_and_labels_reach_our_own_learners() -> None:
+    learner = build_learner(
+        parse_config(
+            minimal(
+                input={"features": {"a": [0, 2]}, "positive": "bad", "negative": "good"},
+                learner={"class": "streampair.auc.PairFTRL", "options": {"horizon": 100, "delta": 1e-4}},
+            )
+        )
+    )
+    assert isinstance(learner, PairFTRL)
+    assert learner.positive == "bad"
+    assert learner.bounds == {"a": (0.0, 2.0)}
+    assert list(learner.features) == ["a"]
+
+
+def test_options_may_hold_objects() -> None:
+    options = {
+        "loss": {"class": "streampair.losses.Logistic"},
+        "buffer": {"class": "streampair.buffers.Reservoir", "size": 7},
+        "seed": 3,
+    }
+    learner = build_learner(parse_config(minimal(learner={"options": options})))
+    assert isinstance(learner, PairOGD)
+    assert type(learner.loss).__name__ == "Logistic"
+    assert learner.buffer.size == 7
+    assert learner.seed == 3
+
+
+def test_steps_make_a_pipeline() -> None:
+    steps = [
+        {"class": "river.preprocessing.StandardScaler"},
+        {"class": "streampair.auc.PairOGD", "options": {"seed": 1}},
+    ]
+    data = minimal(learner={"steps": steps})
+    del data["learner"]["class"]
+    model = build_learner(parse_config(data))
+    assert list(model.steps) == ["StandardScaler", "PairOGD"]
+
+
+@pytest.mark.parametrize(
+    ("learner", "told"),
+    [
+        ({"class": "PairOGD"}, "is not an import path"),
+        ({"class": "streampair.nothing.PairOGD"}, "cannot be imported"),
+        ({"class": "streampair.auc.PairOGG"}, "did you mean PairOGD?"),
+        ({"options": {"radios": 2.0}}, "did you mean radius?"),
+        ({"options": {"radius": -1.0}}, "radius"),
+        ({"options": {"buffer": {"class": "streampair.buffers.FIFO", "sise": 1}}}, "did you mean size?"),
+        ({"class": "river.linear_model.LogisticRegression"}, "allow_pickle"),
+        ({"class": "river.linear_model.LogisticRegression", "allow_pickle": True}, "key"),
+        ({"class": "river.preprocessing.StandardScaler"}, "score"),
+    ],
+)
+def test_a_learner_that_cannot_be_used(learner: dict[str, Any], told: str) -> None:
+    config = parse_config(minimal(learner=learner))
+    with pytest.raises(ConfigError, match=told.replace("?", r"\?")):
+        build_lane(config, json_decoder(config.input), topic="events", partition=0)
+
+
+def test_a_scaler_in_front_of_a_private_learner_is_refused() -> None:
+    steps = [
+        {"class": "river.preprocessing.StandardScaler"},
+        {"class": "streampair.auc.PairFTRL", "options": {"horizon": 100, "delta": 1e-4}},
+    ]
+    data = minimal(learner={"steps": steps})
+    del data["learner"]["class"]
+    config = parse_config(data)
+    with pytest.raises(PrivacyError):
+        build_lane(config, json_decoder(config.input), topic="events", partition=0)
+
+
+def test_the_fingerprint_follows_the_meaning_and_nothing_else() -> None:
+    base = parse_config(minimal())
+    for harmless in ({"metrics": {"port": 1}}, {"worker": {"batch_size": 7}}, {"output": {"topic": "s"}}):
+        assert parse_config(minimal(**harmless)).fingerprint() == base.fingerprint()
+    for change in (
+        {"input": {"features": ["b", "a"]}},
+        {"input": {"label": "z"}},
+        {"input": {"positive": False}},
+        {"learner": {"options": {"radius": 2.0}}},
+        {"learner": {"class": "streampair.auc.PairFTRL"}},
+    ):
+        assert parse_config(minimal(**change)).fingerprint() != base.fingerprint(), change
+
+
+def test_every_error_is_one_of_ours() -> None:
+    assert issubclass(ConfigError, StreampairError)

@@ -1,0 +1,198 @@
+"""From bytes to events, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streampair_connectors.config import InputConfig
+from streampair_connectors.records import Encoder, csv_decoder, json_decoder, score_from_bytes
+
+from streampair.engine.lane import DeadLetter, Event, Record, Scored
+from streampair.errors import RecordError
+
+DECLARED = InputConfig(label="y", features=["a", "b c"], id="id")
+FREE = InputConfig(label="y", id="id")
+
+
+def decode(value: bytes | None, config: InputConfig = DECLARED) -> Event:
+    return json_decoder(config)(Record(0, value))
+
+
+def refusal(value: bytes | None, config: InputConfig = DECLARED) -> RecordError:
+    with pytest.raises(RecordError) as caught:
+        decode(value, config)
+    assert caught.value.fix
+    return caught.value
+
+
+@pytest.mark.parametrize("config", [DECLARED, FREE], ids=["declared", "free"])
+def test_an_event(config: InputConfig) -> None:
+    event = decode(b'{"a": 1, "y": true, "b c": -2.5e3, "id": 7}', config)
+    assert event == Event({"a": 1.0, "b c": -2500.0}, True, "7")
+    assert type(event.x["a"]) is float
+
+
+def test_other_fields_are_left_out_when_features_are_declared() -> None:
+    assert decode(b'{"a": 1, "b c": 2, "note": {"x": [1]}, "y": null}').x == {"a": 1.0, "b c": 2.0}
+
+
+@pytest.mark.parametrize("text", ["", ', "y": null'])
+def test_no_label(text: str) -> None:
+    assert decode(f'{{"a": 1, "b c": 2{text}}}'.encode()).y is None
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "label", "expected"),
+    [
+        (True, None, "true", True),
+        (True, None, "1", True),
+        (True, None, "0", False),
+        (True, None, "1.0", True),
+        (False, None, "false", False),
+        (1, -1, "-1", -1),
+        (1, 0, "true", 1),
+        ("bad", "good", '"good"', "good"),
+    ],
+)
+def test_labels_are_normalised(positive: Any, negative: Any, label: str, expected: Any) -> None:
+    config = InputConfig(label="y", features=["a"], positive=positive, negative=negative)
+    y = decode(f'{{"a": 1, "y": {label}}}'.encode(), config).y
+    assert y == expected
+    assert type(y) is type(expected)
+
+
+@pytest.mark.parametrize("label", ['"true"', "2", "-1", '"fraud"', "0.5", "[1]", "{}", "NaN"])
+def test_an_unknown_label(label: str) -> None:
+    error = refusal(f'{{"a": 1, "b c": 2, "y": {label}}}'.encode())
+    assert error.stage == "label"
+    assert "unknown label" in str(error)
+
+
+@pytest.mark.parametrize("config", [DECLARED, FREE], ids=["declared", "free"])
+@pytest.mark.parametrize(
+    ("value", "stage", "told"),
+    [
+        (None, "decode", "tombstone"),
+        (b"", "decode", "empty"),
+        (b"  ", "decode", "empty"),
+        (b"{}", "decode", "no feature"),
+        (b"\xff\xfe", "decode", "not JSON"),
+        (b"plain text", "decode", "not JSON"),
+        (b'{"a": 1, "b c": 2, "y": true', "decode", "not JSON"),
+        (b"[]", "decode", "not a JSON object"),
+        (b"3", "decode", "not a JSON object"),
+        (b"null", "decode", "not a JSON object"),
+        (b"[" * 5000 + b"]" * 5000, "decode", "nested too deeply"),
+        (b'{"a": "1", "b c": 2, "y": true}', "features", "'a' is text ('1')"),
+        (b'{"a": null, "b c": 2, "y": true}', "features", "'a' is null"),
+        (b'{"a": true, "b c": 2, "y": true}', "features", "'a' is a truth value"),
+        (b'{"a": [1], "b c": 2, "y": true}', "features", "'a' is a list"),
+        (b'{"a": {}, "b c": 2, "y": true}', "features", "'a' is an object"),
+        (b'{"a": NaN, "b c": 2, "y": true}', "features", "'a' is not finite"),
+        (b'{"a": -Infinity, "b c": 2, "y": true}', "features", "'a' is not finite"),
+        (b'{"a": 1e999, "b c": 2, "y": true}', "features", "'a' is not finite"),
+        (b'{"a": ' + b"9" * 400 + b', "b c": 2, "y": true}', "features", "'a' is not finite"),
+        (b'{"a": 1, "b c": 2, "y": true, "note": "' + b"x" * 600_000 + b'"}', "decode", "max_event_bytes"),
+    ],
+)
+def test_a_bad_event_is_explained(config: InputConfig, value: bytes | None, stage: str, told: str) -> None:
+    error = refusal(value, config)
+    assert error.stage == stage
+    assert told in str(error)
+
+
+def test_a_missing_feature_is_named() -> None:
+    assert "'b c' is missing" in str(refusal(b'{"a": 1, "y": true}'))
+    assert "no feature" in str(refusal(b'{"y": true}', FREE))
+
+
+def test_a_message_stays_short() -> None:
+    error = refusal(json.dumps({"a": "x" * 100_000, "b c": 1, "y": True}).encode())
+    assert len(str(error)) < 400
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_decoders(value: bytes) -> None:
+    for config in (DECLARED, FREE):
+        with contextlib.suppress(RecordError):
+            assert all(math.isfinite(v) for v in decode(value, config).x.values())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"a": json_values, "b c": json_values, "y": json_values, "id": json_values}
+    )
+)
+def test_the_fast_and_the_slow_decoder_agree(data: dict[str, Any]) -> None:
+    """With the declared fields only, the fast path must accept exactly what the slow one accepts."""
+    value = json.dumps(data).encode()
+
+    def outcome(config: InputConfig) -> Event | None:
+        try:
+            return decode(value, config)
+        except RecordError:
+            return None
+
+    if {"a", "b c"} <= data.keys():
+        assert outcome(DECLARED) == outcome(FREE)
+    else:
+        assert outcome(DECLARED) is None
+
+
+def test_csv() -> None:
+    decode_line = csv_decoder(DECLARED, ["id", "a", "y", "note", "b c"])
+    event = decode_line(Record(0, b'e1,1.5,1,"x, y",2\r\n'))
+    assert event == Event({"a": 1.5, "b c": 2.0}, True, "e1")
+    assert decode_line(Record(0, b"e1,1.5,,n,2")).y is None
+    for line, stage in (
+        (b"e1,,1,n,2", "features"),
+        (b"e1,x,1,n,2", "features"),
+        (b"e1,nan,1,n,2", "features"),
+        (b"e1,1,maybe,n,2", "label"),
+        (b"e1,1,1,n", "decode"),
+        (b"", "decode"),
+        (b"\xff,1,1,n,2", "decode"),
+    ):
+        with pytest.raises(RecordError) as caught:
+            decode_line(Record(0, line))
+        assert caught.value.stage == stage, line
+
+
+@pytest.mark.parametrize("text", ["true", "True", "1", "1.0", " TRUE "])
+def test_csv_spells_true_in_many_ways(text: str) -> None:
+    config = InputConfig(label="y", features=["a"])
+    assert csv_decoder(config, ["a", "y"])(Record(0, f"1,{text}".encode())).y is True
+
+
+def test_scores_and_dead_letters_are_encoded() -> None:
+    encoder = Encoder(app="fraud", learner="PairOGD", topic="events", partition=3)
+    one = encoder.score(Scored(offset=1, key=None, id="e", score=0.25, outcome="learned"))
+    two = encoder.score(Scored(offset=2, key=None, id=None, score=None, outcome="dead_letter"))
+    common = {"app": "fraud", "learner": "PairOGD", "topic": "events", "partition": 3}
+    assert score_from_bytes(one) == {**common, "offset": 1, "id": "e", "score": 0.25, "outcome": "learned"}
+    assert score_from_bytes(two) == {
+        **common,
+        "offset": 2,
+        "id": None,
+        "score": None,
+        "outcome": "dead_letter",
+    }
+    letter = DeadLetter(offset=9, key=b"k", value=b"v", timestamp=5, stage="label", error="ü" * 3000)
+    headers = encoder.dead_letter(letter, [("own", b"\xff")])
+    assert headers[0] == ("own", b"\xff")
+    assert dict(headers)["streampair.offset"] == b"9"
+    assert dict(headers)["streampair.stage"] == b"label"
+    assert len(dict(headers)["streampair.error"]) <= 2000

@@ -1,0 +1,160 @@
+"""The series: all there, committed only, and nothing raw on the public registry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from streampair_connectors.assemble import build_lane
+from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.records import json_decoder
+from streampair_connectors.server import MetricsServer
+from streampair_connectors.telemetry import HEALTH_STATES, LaneLabels, Telemetry
+
+from streampair.engine.lane import LaneGauges, Record
+from streampair.errors import SourceError
+
+LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
+
+OPERATOR = {
+    *("events_total", "dead_letters_total", "lag", "learn_seconds", "score_seconds", "commit_seconds"),
+    *("prequential_auc", "pair_loss", "regret_total", "regret_average", "regret_stderr", "comparator_loss"),
+    *("weight_norm", "buffer_records", "state_bytes", "rebalances_total", "health"),
+}
+
+PUBLIC = {
+    *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
+    *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
+    *("noise_std", "build_info"),
+}
+
+
+def gauges() -> LaneGauges:
+    config = parse_config(
+        {
+            "app": "fraud",
+            "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
+            "learner": {
+                "class": "streampair.auc.PairFTRL",
+                "options": {"epsilon": 2.0, "delta": 1e-4, "horizon": 100, "warmup": 0},
+            },
+        }
+    )
+    lane = build_lane(config, json_decoder(config.input), topic="events", partition=0)
+    values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
+    lane.process([Record(i, value) for i, value in enumerate([*values, b"bad"])])
+    lane.snapshot()
+    return lane.gauges(solve=True)
+
+
+@pytest.fixture(scope="module")
+def telemetry() -> Telemetry:
+    telemetry = Telemetry()
+    telemetry.health("fraud", "running")
+    telemetry.publish(LABELS, gauges(), 7)
+    telemetry.batch(LABELS, 1e-5, 1e-6)
+    telemetry.committed("fraud", 0.01)
+    telemetry.rebalanced("fraud")
+    return telemetry
+
+
+def names(text: bytes) -> set[str]:
+    found = set(
+        re.findall(r"^streampair_(\w+?)(?:_bucket|_sum|_count|_created)?(?:\{| )", text.decode(), re.M)
+    )
+    return found
+
+
+def value(text: bytes, name: str, **labels: str) -> float:
+    found = [
+        sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.name == f"streampair_{name}" and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def test_operators_see_every_series(telemetry: Telemetry) -> None:
+    assert names(telemetry.render()) >= OPERATOR | PUBLIC
+
+
+def test_the_public_sees_nothing_that_depends_on_raw_data(telemetry: Telemetry) -> None:
+    assert names(telemetry.render(public=True)) == PUBLIC
+
+
+def test_the_numbers(telemetry: Telemetry) -> None:
+    text = telemetry.render()
+    lane = {"app": "fraud", "topic": "events", "partition": "0", "learner": "PairFTRL"}
+    assert value(text, "events_total", **lane, outcome="learned") == 40
+    assert value(text, "events_total", **lane, outcome="dead_letter") == 1
+    assert value(text, "dead_letters_total", **lane, stage="decode") == 1
+    assert value(text, "lag", **lane) == 7
+    assert value(text, "privacy_epsilon_budget", **lane) == pytest.approx(2.0)
+    assert 0 < value(text, "privacy_epsilon_spent", **lane) <= 2.0 + 1e-9
+    assert value(text, "privacy_guarantee", **lane, kind="holds") == 1
+    assert value(text, "privacy_guarantee", **lane, kind="void") == 0
+    assert value(text, "privacy_horizon_left", **lane) == 59
+    assert value(text, "regret_stderr", **lane, penalty="full_history") >= 0
+    assert value(text, "health", app="fraud", state="running") == 1
+    assert sum(value(text, "health", app="fraud", state=state) for state in HEALTH_STATES) == 1
+
+
+def test_a_lane_that_left_leaves_no_series() -> None:
+    telemetry = Telemetry()
+    telemetry.publish(LABELS, gauges(), 0)
+    telemetry.batch(LABELS, 1e-5, 1e-6)
+    telemetry.withdraw(LABELS)
+    telemetry.withdraw(LABELS)
+    assert b'topic="events"' not in telemetry.render()
+    assert b'topic="events"' not in telemetry.render(public=True)
+
+
+def test_registries_are_not_shared() -> None:
+    one, other = Telemetry(), Telemetry()
+    one.health("only-here", "running")
+    assert b"only-here" not in other.render()
+
+
+async def get(url: str) -> tuple[int, str]:
+    def fetch() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    return await asyncio.to_thread(fetch)
+
+
+def test_http(telemetry: Telemetry) -> None:
+    async def body() -> None:
+        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        await server.start()
+        try:
+            assert server.public_url is not None
+            status, text = await get(f"{server.url}/metrics")
+            assert (status, "streampair_lag" in text) == (200, True)
+            status, text = await get(f"{server.public_url}/metrics")
+            assert (status, "streampair_lag" in text) == (200, False)
+            assert (await get(f"{server.public_url}/healthz"))[0] == 404
+            assert (await get(f"{server.url}/healthz"))[0] == 200
+            telemetry.health("fraud", "waiting", "no broker answers", "start it")
+            status, text = await get(f"{server.url}/healthz")
+            assert status == 503
+            assert json.loads(text)["apps"]["fraud"]["next_step"] == "start it"
+            port = int(server.url.rpartition(":")[2])
+            with pytest.raises(SourceError, match=r"metrics\.port"):
+                await MetricsServer(telemetry, MetricsConfig(port=port)).start()
+        finally:
+            telemetry.health("fraud", "running")
+            await server.stop()
+
+    asyncio.run(body())
