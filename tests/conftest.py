@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis
 import pytest
 import support
+
+# No wall-clock limits: the first call of a kernel compiles it, and machines are shared.
+hypothesis.settings.register_profile(
+    "streampair", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("streampair")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
