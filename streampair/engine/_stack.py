@@ -202,6 +202,13 @@ class Stack:
         """The record as the learner sees it."""
         return x if self.transform is None else self.transform(x)
 
+    def too_early(self, z: Any) -> bool:
+        """Whether a step that has learned too little made NaN or infinity of a finite record.
+
+        River's MinMaxScaler does before its first record. Such a record has no score, but it can be learned.
+        """
+        return self._front_learns and any(isinstance(v, float) and not math.isfinite(v) for v in z.values())
+
     # Saving
 
     def save(self) -> list[dict[str, object]]:
@@ -396,7 +403,7 @@ def _how_to_score(learner: Any) -> tuple[str, bool]:
     supervised = bool(getattr(learner, "_supervised", True))
     if isinstance(learner, base.AnomalyDetector) and not supervised:
         return "score_one", False
-    if isinstance(learner, base.AnomalyFilter) or (isinstance(learner, base.AnomalyDetector) and supervised):
+    if isinstance(learner, base.AnomalyFilter | base.SupervisedAnomalyDetector):
         raise ConfigError(
             f"{kind} needs the label to give a score, so it cannot score before it learns",
             fix="use an unsupervised anomaly detector, a classifier or a regressor as the last step",

@@ -95,7 +95,8 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     id
         Of the event; None if it could not be decoded.
     score
-        Given before learning; None for a dead letter.
+        Given before learning; None for a dead letter, and while a step in front of a River model has seen too
+        little to pass on finite numbers.
     outcome
         `"learned"`, `"scored"` (no label, or past the horizon of a private learner), `"dead_letter"`.
     """
@@ -235,6 +236,26 @@ class LaneGauges:
     state_bytes: int | None
     next_offset: int | None
     privacy: Any
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    """What a snapshot holds; `unpack` gives it as a table, and this checks the types."""
+
+    writer: str
+    app: str
+    topic: str
+    partition: int
+    name: str
+    fingerprint: str
+    next_offset: int | None
+    clean: bool
+    steps: list[dict[str, Any]]
+    auc: dict[str, Any]
+    regret: dict[str, Any] | None
+    events: dict[str, int]
+    stages: dict[str, int]
+    seen: int
+    bad: list[int]
 
 
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
@@ -408,7 +429,7 @@ class Lane:
         """
         if self._torn:
             raise LaneStopped(
-                "the lane stopped in the middle of an earlier batch",
+                "the lane stopped in the middle of an earlier batch, or of a restore",
                 fix="make a new lane and restore the last snapshot",
             )
         self._torn = self._used = True
@@ -455,14 +476,14 @@ class Lane:
             if stack.fragile:
                 for x in raw:
                     _refuse_nan(x)
-            xs = raw if stack.transform is None or not stack.direct else list(map(stack.transform, raw))
+            ys = [event.y for event in events]
+            if None in ys or not stack.direct:
+                return 0, saved
+            positive = self.positive
+            truth = [y == positive for y in ys]
+            xs = raw if stack.transform is None else list(map(stack.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
-        ys = [event.y for event in events]
-        if None in ys or not stack.direct:
-            return 0, saved
-        positive = self.positive
-        truth = [y == positive for y in ys]
         score_one, learn_one, emit = stack.score, stack.learn, given.append
         pairs = zip(xs, ys, strict=True)
         counted = 0
@@ -541,16 +562,18 @@ class Lane:
                 if stack.fragile:
                     _refuse_nan(x)
                 z = stack.through(x)
-                score = stack.score(z)
+                score = None if stack.too_early(z) else stack.score(z)
                 if y is None:
                     outcome = "scored"
                     if private:
                         stack.learner.learn_null()
                 else:
+                    stage = "label"
                     label = bool(y == positive)
-                    hit = regret is not None and regret.left[label] <= 0
+                    counts_for_regret = regret is not None and score is not None
+                    hit = counts_for_regret and regret.left[label] <= 0  # type: ignore[union-attr]
                     if hit:
-                        sample = regret.prepare(z, label, score, stack.score)  # type: ignore[union-attr]
+                        sample = regret.prepare(z, label, score, stack.score)  # type: ignore[union-attr,arg-type]
                     stage = "learn"
                     if stack.direct:
                         stack.learn(z, y)
@@ -559,10 +582,11 @@ class Lane:
                     outcome = "learned" if slots > 0 else "scored"
                     if hit:
                         regret.commit(sample, label)  # type: ignore[union-attr]
-                    elif regret is not None:
-                        regret.skip([label])
-                    labels.append(label)
-                    given.append(score)
+                    elif counts_for_regret:
+                        regret.skip([label])  # type: ignore[union-attr]
+                    if score is not None:
+                        labels.append(label)
+                        given.append(score)
                     if stack.fragile:
                         good.append((x, y))
                 given_score = score
@@ -585,15 +609,14 @@ class Lane:
         """Slots before the horizon; every record takes one."""
         if not self._stack.private:
             return math.inf
-        report = self._stack.learner.privacy
-        left = None if report is None else report.horizon_left
+        left = self._stack.learner.horizon_left
         return math.inf if left is None else left
 
     def _is_bad_event(self, error: Exception, stage: str) -> bool:
         """Whether this is about the event; everything else is about us, and must be heard."""
         if isinstance(error, MemoryError | PrivacyError):
             return False
-        return isinstance(error, RecordError) or stage == "decode" or self._stack.foreign
+        return isinstance(error, RecordError) or stage in ("decode", "label") or self._stack.foreign
 
     def _bury(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
         if isinstance(error, RecordError):
@@ -692,29 +715,29 @@ class Lane:
         """
         if self._torn:
             raise SnapshotError(
-                "the lane stopped in the middle of a batch: its state belongs to no offset",
+                "the lane stopped in the middle of a batch, so its state belongs to no offset",
                 fix="make a new lane and restore the last snapshot",
             )
         if not self._snapshots:
             raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
-        body: dict[str, object] = {
-            "writer": __version__,
-            "app": self.app,
-            "topic": self.topic,
-            "partition": self.partition,
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "next_offset": self.next_offset,
-            "clean": clean,
-            "steps": self._stack.save(),
-            "auc": self._auc.to_state(),
-            "regret": None if self._regret is None else self._regret.to_state(),
-            "events": dict(self._events),
-            "stages": dict(self._stages),
-            "seen": self._seen,
-            "bad": list(self._bad),
-        }
-        data = pack(body, signing_key=self._signing_key)
+        body = _Body(
+            writer=__version__,
+            app=self.app,
+            topic=self.topic,
+            partition=self.partition,
+            name=self.name,
+            fingerprint=self.fingerprint,
+            next_offset=self.next_offset,
+            clean=clean,
+            steps=self._stack.save(),
+            auc=self._auc.to_state(),
+            regret=None if self._regret is None else self._regret.to_state(),
+            events=dict(self._events),
+            stages=dict(self._stages),
+            seen=self._seen,
+            bad=list(self._bad),
+        )
+        data = pack(msgspec.structs.asdict(body), signing_key=self._signing_key)
         self._state_bytes = len(data)
         return data
 
@@ -739,43 +762,42 @@ class Lane:
                 fix="restore into a new lane, before the first batch",
             )
         self._used = self._torn = True
-        body = unpack(data, signing_key=self._signing_key)
+        try:
+            body = msgspec.convert(unpack(data, signing_key=self._signing_key), _Body, strict=True)
+        except msgspec.ValidationError as error:
+            raise _unreadable(error) from error
         self._check_identity(body)
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
         try:
-            self._stack.load(body["steps"], verified=verified)
-            self._auc.load_state(body["auc"])
-            if self._regret is not None and body["regret"] is not None:
-                self._regret.load_state(body["regret"])
-            self.next_offset = body["next_offset"]
-            self._events |= body["events"]
-            self._stages |= body["stages"]
-            self._seen = body["seen"]
-            self._bad = deque(body["bad"])
-            clean = bool(body["clean"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise SnapshotError(
-                f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
-                fix="restore with the release that wrote it",
-            ) from error
+            self._stack.load(body.steps, verified=verified)
+            self._auc.load_state(body.auc)
+            if self._regret is not None and body.regret is not None:
+                self._regret.load_state(body.regret)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise _unreadable(error) from error
+        self.next_offset = body.next_offset
+        self._events |= body.events
+        self._stages |= body.stages
+        self._seen = body.seen
+        self._bad = deque(body.bad)
         if self._stack.private:
-            self._stack.learner.mark_restarted(clean=clean)
+            self._stack.learner.mark_restarted(clean=body.clean)
         self._state_bytes = len(data)
         self._torn = False
 
-    def _check_identity(self, body: Mapping[str, Any]) -> None:
+    def _check_identity(self, body: _Body) -> None:
         lane = (self.app, self.topic, self.partition)
-        saved = (body.get("app"), body.get("topic"), body.get("partition"))
+        saved = (body.app, body.topic, body.partition)
         if saved != lane:
             raise SnapshotError(
                 "the snapshot belongs to app {!r}, topic {!r}, partition {!r}; this lane is app {!r}, "
                 "topic {!r}, partition {!r}".format(*saved, *lane),
                 fix="point the store at this lane's own directory",
             )
-        if body.get("fingerprint") != self.fingerprint:
+        if body.fingerprint != self.fingerprint:
             raise SnapshotError(
                 "the configuration changed since the snapshot was written "
-                f"(fingerprint {body.get('fingerprint')!r}, now {self.fingerprint!r})",
+                f"(fingerprint {body.fingerprint!r}, now {self.fingerprint!r})",
                 fix="put the old learner and input settings back, or give the new configuration another app "
                 "name, which starts from the beginning",
             )
@@ -807,6 +829,13 @@ class Lane:
         if self.on_bad == "fail":
             reasons.append("on_bad='fail' stops the lane because of what an event contains")
         return reasons
+
+
+def _unreadable(error: Exception) -> SnapshotError:
+    return SnapshotError(
+        f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
+        fix="restore with the release that wrote it",
+    )
 
 
 def _refuse_nan(x: Mapping[str, Any]) -> None:

@@ -1,0 +1,386 @@
+"""One lane: every record accounted for, bad events without a trace in the model, order, counts, gauges."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lanes
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
+
+from streampair import auc
+from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
+from streampair.engine.testing import Driver, decode_json
+from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
+
+PLAIN: dict[str, Any] = {"app": "a", "topic": "t", "partition": 0}
+
+POISON: dict[str, tuple[Any, str]] = {
+    "not JSON": (b"\x00\x01", "decode"),
+    "no value": (None, "decode"),
+    "empty object": (b"{}", "decode"),
+    "a list": (b"[]", "decode"),
+    "text feature": (({"a": "much", "b": 1.0, "c": 0.0}, True), "features"),
+    "null feature": (({"a": None, "b": 1.0, "c": 0.0}, True), "features"),
+    "beyond floating point": (b'{"x": {"a": 1e999, "b": 0.0, "c": 0.0}, "y": true}', "decode"),
+    "too large": (b'{"x": {"a": 1e300, "b": 0.0, "c": 0.0}, "y": true}', "features"),
+    "no features": (({}, True), "features"),
+    "a megabyte": (b'{"x": {"a": "' + b"z" * 1_000_000 + b'"}, "y": true}', "features"),
+    "huge integer": (b'{"x": {"a": 1' + b"0" * 400 + b', "b": 0, "c": 0}, "y": true}', "features"),
+}
+
+
+def test_scores_come_before_learning() -> None:
+    rows = lanes.stream(50)
+    model, scores = lanes.pair_ogd(), []
+    for x, y in rows:
+        scores.append(model.score_one(x))
+        model.learn_one(x, y)
+    output = Driver(lanes.pair_ogd).feed(rows)
+    assert [scored.score for scored in output.scores] == scores
+    assert [scored.offset for scored in output.scores] == list(range(50))
+    assert {scored.outcome for scored in output.scores} == {"learned"}
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        (name, what)
+        for name in ("PairOGD", "Bounds|UnitBall|PairOGD", "union|PairOGD")
+        for what in POISON
+        if (name, what) != ("Bounds|UnitBall|PairOGD", "too large")  # the bounds clip it, so it is not bad
+    ],
+)
+def test_a_bad_event_leaves_no_trace_in_the_model(name: str, what: str) -> None:
+    bad, stage = POISON[what]
+    rows = lanes.stream(30)
+    without = Driver(lanes.MODELS[name], **lanes.OPTIONS)
+    expected = [scored.score for scored in without.feed(rows).scores]
+    driver = Driver(lanes.MODELS[name], **lanes.OPTIONS)
+    output = driver.feed([*rows[:17], bad, *rows[17:]])
+    letter = output.scores.pop(17)
+    assert [scored.score for scored in output.scores] == expected
+    assert (letter.offset, letter.score, letter.outcome) == (17, None, "dead_letter")
+    (dead,) = output.dead_letters
+    assert (dead.offset, dead.value) == (17, driver.topic[17].value)
+    if name != "union|PairOGD":  # in front of it stands code that raises what it likes
+        assert dead.stage == stage
+        assert "Fix:" in dead.error
+    assert len(dead.error) < 2000
+    assert repr(driver.lane.learner.to_state()) == repr(without.lane.learner.to_state())
+    assert driver.lane.gauges().events == {"learned": 30, "scored": 0, "dead_letter": 1, "ignored": 0}
+    assert sum(driver.lane.gauges().dead_letters.values()) == 1
+
+
+class Fragile(base.Classifier):
+    """Half-way through a change it fails on what it was told to fail on."""
+
+    def __init__(self, fail: tuple[float, ...] = ()) -> None:
+        self.fail = fail
+        self.started = 0
+        self.finished = 0
+
+    def learn_one(self, x: dict[str, float], y: Any) -> None:
+        self.started += 1
+        if x["a"] in self.fail:
+            raise ArithmeticError("half-way")
+        self.finished += 1
+
+    def predict_proba_one(self, x: dict[str, float]) -> dict[bool, float]:
+        if x["a"] < 0:
+            self.started += 100  # not even scoring may leave a trace when it fails
+            raise KeyError("negative")
+        return {True: float(self.finished) / 1000}
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=st.lists(st.integers(-1, 3), max_size=25), size=st.integers(1, 25))
+def test_a_foreign_model_is_rolled_back(values: list[int], size: int) -> None:
+    lane = Lane(Fragile(fail=(2.0, 3.0)), decode_json, **PLAIN, breaker=None, snapshots=False)
+    records = [
+        Record(i, msgspec.json.encode({"x": {"a": float(value)}, "y": True}))
+        for i, value in enumerate(values)
+    ]
+    scores, dead = [], []
+    for at in range(0, len(records), size):
+        output = lane.process(records[at : at + size])
+        scores += output.scores
+        dead += output.dead_letters
+    good = 0
+    for value, scored in zip(values, scores, strict=True):
+        if value in (0, 1):
+            assert scored.score == good / 1000
+            good += 1
+        else:
+            assert scored.score is None
+    assert lane.learner.started == lane.learner.finished == good
+    assert [letter.stage for letter in dead] == [
+        "features" if v < 0 else "learn" for v in values if v not in (0, 1)
+    ]
+
+
+def test_nan_never_reaches_a_foreign_model() -> None:
+    def decode(record: Record) -> Event:
+        return Event({"a": math.nan if record.offset == 1 else 1.0}, True)
+
+    lane = Lane(linear_model.LogisticRegression(), decode, **PLAIN, snapshots=False)
+    output = lane.process([Record(i, b"") for i in range(4)])
+    assert [scored.outcome for scored in output.scores] == ["learned", "dead_letter", "learned", "learned"]
+    assert "'a' is nan" in output.dead_letters[0].error
+    assert math.isfinite(lane.learner.weights["a"])
+
+
+def test_a_model_that_gives_nan_is_a_dead_letter_each_time_and_then_the_breaker() -> None:
+    class Broken(base.Regressor):
+        def learn_one(self, x: Any, y: Any) -> None: ...
+
+        def predict_one(self, x: Any) -> float:
+            return math.nan
+
+    driver = Driver(Broken, snapshots=False, breaker=Breaker(window=10, share=0.5))
+    assert driver.feed([({"a": 1.0}, 1.0)] * 4).dead_letters[0].stage == "learn"
+    with pytest.raises(LaneStopped, match="5 of the last 5 records"):
+        driver.feed([({"a": 1.0}, 1.0)])
+
+
+def test_any_exception_of_the_users_decoder_is_a_dead_letter() -> None:
+    def decode(record: Record) -> Event:
+        return Event({"a": 1.0 / record.offset}, True)
+
+    lane = Lane(lanes.pair_ogd(), decode, **PLAIN)
+    output = lane.process([Record(0, b"x", b"k", 99), Record(1, b"y")])
+    assert output.dead_letters[0].error == "ZeroDivisionError: float division by zero"
+    assert (output.dead_letters[0].key, output.dead_letters[0].timestamp) == (b"k", 99)
+    assert [scored.outcome for scored in output.scores] == ["dead_letter", "learned"]
+
+
+def test_running_out_of_memory_is_not_the_fault_of_the_event() -> None:
+    def decode(record: Record) -> Event:
+        raise MemoryError
+
+    lane = Lane(lanes.pair_ogd(), decode, **PLAIN)
+    with pytest.raises(MemoryError):
+        lane.process([Record(0, b"")])
+    with pytest.raises(LaneStopped, match="middle of an earlier batch"):
+        lane.process([Record(1, b"")])
+    with pytest.raises(SnapshotError, match="middle of a batch"):
+        lane.snapshot()
+
+
+def test_a_label_that_cannot_be_used_is_a_dead_letter() -> None:
+    driver = Driver(lanes.pair_ogd)
+    output = driver.feed([({"a": 1.0}, True), ({"a": 2.0}, [1]), ({"a": 1.5}, False)])
+    assert [scored.outcome for scored in output.scores] == ["learned"] * 3  # a list is not the positive label
+    output = driver.feed([({"a": 1.0}, float("nan"))])  # JSON has no NaN: null, no label
+    assert output.scores[0].outcome == "scored"
+
+    lane = Lane(lanes.pair_ogd(), lambda record: Event({"a": 1.0}, np.array([0, 1])), **PLAIN)
+    assert lane.process([Record(0, b"")]).dead_letters[0].stage == "label"
+
+
+def test_unlabelled_events_are_scored_and_not_learned() -> None:
+    rows = lanes.stream(20)
+    driver = Driver(lanes.pair_ogd)
+    output = driver.feed([(x, None if i % 3 else y) for i, (x, y) in enumerate(rows)])
+    assert [scored.outcome for scored in output.scores] == [
+        "scored" if i % 3 else "learned" for i in range(20)
+    ]
+    assert None not in [scored.score for scored in output.scores]
+    assert driver.lane.learner.records == 7
+
+
+def test_skip_counts_and_says_nothing() -> None:
+    driver = Driver(lanes.pair_ogd, on_bad="skip")
+    output = driver.feed([b"junk", *lanes.stream(3)])
+    assert output.dead_letters == []
+    assert output.scores[0].outcome == "dead_letter"
+    assert driver.lane.gauges().dead_letters["decode"] == 1
+
+
+def test_fail_stops_and_names_the_record() -> None:
+    driver = Driver(lanes.pair_ogd, on_bad="fail")
+    with pytest.raises(LaneStopped, match=r"events\[0\] offset 2 cannot be used \(decode") as caught:
+        driver.feed([*lanes.stream(2), b"junk"])
+    assert isinstance(caught.value.__cause__, RecordError)
+    driver.crash()
+    assert driver.lane.next_offset is None
+
+
+def test_the_breaker_waits_for_its_share_and_forgets_what_is_old() -> None:
+    rows: list[Any] = list(lanes.stream(400))
+    for i in range(0, 400, 3):
+        rows[i] = b"junk"
+    Driver(lanes.pair_ogd, breaker=Breaker(window=30, share=0.5)).feed(rows)
+    with pytest.raises(LaneStopped, match="raise the breaker's share or turn it off"):
+        Driver(lanes.pair_ogd, breaker=Breaker(window=30, share=0.3)).feed(rows)
+    Driver(lanes.pair_ogd, breaker=None).feed([b"junk"] * 2000)
+
+
+def test_the_breaker_remembers_over_a_restart() -> None:
+    driver = Driver(lanes.pair_ogd, breaker=Breaker(window=20, share=0.5))
+    driver.feed([b"junk"] * 6)
+    driver.commit()
+    driver.crash()
+    with pytest.raises(LaneStopped, match="10 of the last 10"):
+        driver.feed([b"junk"] * 4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        linear_model.LogisticRegression,
+        lambda: preprocessing.StandardScaler() | linear_model.LogisticRegression(),
+        lambda: (preprocessing.StandardScaler() + preprocessing.MinMaxScaler()) | naive_bayes.GaussianNB(),
+        lambda: preprocessing.StandardScaler() | (preprocessing.MinMaxScaler() | lanes.pair_ogd()),
+        lambda: (
+            anomaly.QuantileFilter(anomaly.HalfSpaceTrees(seed=1), q=0.9) | linear_model.LogisticRegression()
+        ),
+    ],
+)
+def test_pipelines_learn_as_they_do_in_river(make: Any) -> None:
+    rows = lanes.stream(200)
+    lane = Lane(make(), decode_json, **PLAIN, snapshots=False)
+    output = lane.process([Record(i, msgspec.json.encode({"x": x, "y": y})) for i, (x, y) in enumerate(rows)])
+    model, expected = make(), []
+    ours = "PairOGD" in repr(model)
+    for x, y in rows:
+        try:
+            score = model.score_one(x) if ours else model.predict_proba_one(x).get(True, 0.0)
+        except RecordError:
+            score = math.nan
+        expected.append(score if math.isfinite(score) else None)
+        model.learn_one(x, y)
+    assert expected.count(None) <= 1
+    assert output.dead_letters == []
+    assert [scored.score for scored in output.scores] == expected
+
+
+def test_the_auc_is_that_of_rivers_progressive_validation() -> None:
+    rows = lanes.stream(300)
+    driver = Driver(linear_model.LogisticRegression, snapshots=False, auc_window=300)
+    driver.feed(rows)
+    river = evaluate.progressive_val_score(
+        rows, linear_model.LogisticRegression(), metrics.RollingROCAUC(300)
+    )
+    assert driver.lane.gauges().auc == pytest.approx(river.get(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "labels"),
+    [
+        (lambda: linear_model.LinearRegression(), [0.3, -0.2, 1.5]),
+        (lambda: anomaly.HalfSpaceTrees(seed=1), [True, False, True]),
+        (lambda: dummy.PriorClassifier(), ["yes", "no", "yes"]),
+        (lambda: linear_model.PAClassifier(), [True, False, True]),
+    ],
+)
+def test_every_kind_of_river_estimator_gets_a_score(make: Any, labels: list[Any]) -> None:
+    driver = Driver(make, snapshots=False, positive="yes" if "yes" in labels else True)
+    output = driver.feed([({"a": 0.1 * i}, y) for i, y in enumerate(labels)])
+    assert [scored.outcome for scored in output.scores] == ["learned"] * 3
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "problem"),
+    [
+        (linear_model.LogisticRegression(), {}, "allow_pickle is off"),
+        (linear_model.LogisticRegression(), {"allow_pickle": True}, "no key to sign it with"),
+        (
+            linear_model.LogisticRegression(),
+            {"allow_pickle": True, "signing_key": b"short"},
+            "at least 16 bytes",
+        ),
+        (preprocessing.StandardScaler(), {}, "gives no score"),
+        (anomaly.GaussianScorer(), {}, "needs the label to give a score"),
+        (object(), {}, "no learn_one"),
+        (auc.PairOGD(positive="yes"), {}, "ranks True high, its learner 'yes'"),
+        (auc.PairOGD(), {"on_bad": "panic"}, "on_bad='panic'"),
+        (auc.PairOGD(), {"auc_window": 0}, "window=0"),
+        (auc.PairOGD(), {"regret": RegretConfig(pairs=1)}, "pairs=1"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(model: Any, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Lane(model, decode_json, **PLAIN, **options)
+
+
+def test_a_breaker_that_can_never_trip_is_refused() -> None:
+    with pytest.raises(ConfigError, match="share"):
+        Breaker(share=1.5)
+
+
+def test_gauges() -> None:
+    driver = Driver(lanes.pair_ogd, regret=RegretConfig(exact=64))
+    empty = driver.lane.gauges()
+    assert math.isnan(empty.auc)
+    assert empty.regret is None
+    assert empty.state_bytes is None
+    driver.feed(lanes.stream(40))
+    driver.commit()
+    gauges = driver.lane.gauges(solve=True)
+    assert 0.5 < gauges.auc <= 1.0
+    assert gauges.regret is not None
+    assert gauges.regret.exact
+    assert gauges.regret.penalty == "full_history"
+    norm = math.sqrt(sum(w * w for w in driver.lane.learner.weights.values()))
+    assert gauges.weight_norm == pytest.approx(norm)
+    assert gauges.buffer_records == 1
+    assert gauges.state_bytes == len(driver.committed or b"")
+    assert gauges.privacy is None
+    driver.feed(lanes.stream(3))
+    assert driver.lane.gauges(solve=False).regret == gauges.regret
+    fresh = driver.lane.gauges(solve=True).regret
+    assert fresh is not None
+    assert fresh.n == 43
+
+
+def test_regret_of_a_model_on_text_says_nothing_rather_than_something_wrong() -> None:
+    driver = Driver(naive_bayes.BernoulliNB, snapshots=False, regret=RegretConfig())
+    driver.feed([({"a": "text"}, True), ({"a": "word"}, False), ({"a": "text"}, True)])
+    assert driver.lane.gauges(solve=True).regret is None
+
+
+def test_a_lane_without_snapshots_says_so() -> None:
+    driver = Driver(linear_model.LogisticRegression, snapshots=False)
+    with pytest.raises(SnapshotError, match="snapshots=False"):
+        driver.commit()
+
+
+def test_the_outputs_are_a_function_of_the_records() -> None:
+    """In this process and in others, whatever Python's hash seed."""
+    code = (
+        "import hashlib, lanes\n"
+        "from streampair.engine.testing import Driver\n"
+        "driver = Driver(lanes.MODELS['union|PairOGD'], **{**lanes.OPTIONS, 'auc_window': 50})\n"
+        "out = driver.feed([*lanes.stream(60), b'junk', *lanes.stream(60, seed=1, names='bcd')])\n"
+        "print(hashlib.sha256(repr((out, lanes.content(driver.lane.snapshot()))).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_privacy_errors_are_never_swallowed() -> None:
+    def decode(record: Record) -> Event:
+        raise PrivacyError("no", fix="yes")
+
+    with pytest.raises(PrivacyError):
+        Lane(lanes.pair_ogd(), decode, **PLAIN).process([Record(0, b"")])
