@@ -486,11 +486,13 @@ class Producer:
         Without a key, all outputs of an input partition go to one output partition: order stays.
         """
         count = self._partitions[topic]
-        if count == 1:
-            return Partition(topic, 0)
         if key is None:
             return Partition(topic, source % count)
-        return Partition(topic, _hash(key) % count)
+        return Partition(topic, _hash(key) % count if count > 1 else 0)
+
+    def single(self, topic: str) -> bool:
+        """Whether all outputs of a topic go to one partition, whatever their key."""
+        return self._partitions[topic] == 1
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Hand over messages for one partition, in order; `flush` awaits their storage.
@@ -500,9 +502,11 @@ class Producer:
         """
         if not messages:
             return
-        messages = self._split(messages)
+        size = sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
+        if size + _OVERHEAD * len(messages) > self._max_message_bytes or messages[-1].headers:
+            messages = self._split(messages)
         self._kept.append(Kept(target, messages))
-        self.kept_bytes += sum(len(m.value or b"") for m in messages)
+        self.kept_bytes += size
         # A failure shows in `flush`, which sends again everything that is kept.
         with contextlib.suppress(kafka_errors.KafkaError, TimeoutError, AssertionError):
             await self._submit(target, messages)
@@ -511,19 +515,14 @@ class Producer:
 
     def _split(self, messages: list[Message]) -> list[Message]:
         limit = self._max_message_bytes
-        if all(
-            len(m.value or b"") + len(m.key or b"") + _headers_size(m.headers) + _OVERHEAD <= limit
-            for m in messages
-        ):
-            return messages
         out: list[Message] = []
         for message in messages:
-            fixed = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD + 64
             value = message.value or b""
-            room = max(limit - fixed, 512)
-            if len(value) + fixed - 64 <= limit:
+            fixed = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
+            if len(value) + fixed <= limit:
                 out.append(message)
                 continue
+            room = max(limit - fixed - 64, 512)  # 64: the header that counts the parts
             parts = [value[i : i + room] for i in range(0, len(value), room)]
             for number, part in enumerate(parts, 1):
                 mark = ("streampair.part", f"{number}/{len(parts)}".encode())

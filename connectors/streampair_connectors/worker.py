@@ -202,7 +202,8 @@ class Worker:
                         # Taken away since; its next owner reads these records again.
                         continue
                     await self._process(held, records)
-                if self._commit_is_due():
+                # Nothing came for a while: what is done need not wait for the rest of its second.
+                if self._commit_is_due() or (self._uncommitted and not batches and wait == _POLL_SECONDS):
                     await self._commit(clean=False)
             await asyncio.sleep(0)  # let the sender of outputs run when input never ends
 
@@ -231,12 +232,13 @@ class Worker:
         encode, source = held.encoder.score, held.partition
         topic = config.output_topic
         by_target: dict[Partition, list[Message]] = {}
-        for scored in output.scores:
-            target = producer.target(topic, scored.key, source)
-            messages = by_target.get(target)
-            if messages is None:
-                messages = by_target[target] = []
-            messages.append(Message(scored.key, encode(scored)))
+        if producer.single(topic):
+            messages = [Message(scored.key, encode(scored)) for scored in output.scores]
+            by_target[Partition(topic, 0)] = messages
+        else:
+            for scored in output.scores:
+                target = producer.target(topic, scored.key, source)
+                by_target.setdefault(target, []).append(Message(scored.key, encode(scored)))
         if output.dead_letters:
             headers = {record.offset: record.headers for record in records}
             topic = config.dead_letter_topic

@@ -1,0 +1,381 @@
+"""The embedded broker, what rides on it in one process, and the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+from aiokafka.partitioner import DefaultPartitioner
+from hypothesis import given
+from hypothesis import strategies as st
+from streampair_connectors import kafka, lanes
+from streampair_connectors.config import KafkaConfig, parse_config
+from streampair_connectors.kafka import Message, Partition, Producer, read_all
+from streampair_connectors.worker import Worker
+from worker_process import fetch, wait_for
+
+from streampair.errors import SourceError
+
+pytestmark = pytest.mark.embedded
+
+try:
+    import confluent_kafka  # noqa: F401
+    from streampair_connectors.embedded import EmbeddedBroker
+except ImportError:
+    pytest.skip("confluent-kafka is missing", allow_module_level=True)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+    support.note_used("brokers", "librdkafka, embedded")
+
+
+def settings(broker: EmbeddedBroker) -> KafkaConfig:
+    return KafkaConfig(
+        bootstrap_servers=broker.bootstrap_servers, connect_timeout_seconds=10, session_timeout_seconds=2
+    )
+
+
+def test_topics_have_the_partitions_asked_for(broker: EmbeddedBroker) -> None:
+    broker.create_topic("one")
+    broker.create_topic("three", partitions=3)
+    assert asyncio.run(kafka.describe_topics(settings(broker))) == {"one": 1, "three": 3}
+    with pytest.raises(SourceError, match="'one'"):
+        broker.create_topic("one")
+
+
+def test_closing_twice_is_harmless() -> None:
+    broker = EmbeddedBroker()
+    broker.close()
+    broker.close()
+
+
+def test_nothing_is_printed() -> None:
+    script = (
+        "from streampair_connectors.embedded import EmbeddedBroker\n"
+        "with EmbeddedBroker() as b: b.create_topic('t')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_what_was_sent_while_the_broker_was_away_arrives_in_order(broker: EmbeddedBroker) -> None:
+    broker.create_topic("out")
+    target = Partition("out", 0)
+
+    async def body() -> list[bytes | None]:
+        producer = Producer(settings(broker), max_message_bytes=1_000_000)
+        await producer.start()
+        never, troubles = asyncio.Event(), []
+        try:
+            for number in range(3):
+                await producer.send(target, [Message(None, b"before %d" % number)])
+            assert await producer.flush(never, troubles.append)
+            broker.set_down()
+            await producer.send(target, [Message(None, b"away 0"), Message(b"k", b"away 1")])
+            give_up = asyncio.Event()
+            give_up.set()
+            assert not await producer.flush(give_up, troubles.append)
+            assert producer.kept_bytes > 0
+            broker.set_up()
+            assert await producer.flush(never, troubles.append)
+            assert producer.kept_bytes == 0
+        finally:
+            await producer.stop()
+        return [r.value for r in await read_all(settings(broker), target, 5)]
+
+    assert asyncio.run(body()) == [b"before 0", b"before 1", b"before 2", b"away 0", b"away 1"]
+
+
+def test_many_messages_go_in_few_batches_and_none_is_lost(broker: EmbeddedBroker) -> None:
+    broker.create_topic("out")
+    target = Partition("out", 0)
+    values = [b"%06d" % i + b"x" * 500 for i in range(5000)]  # more than one batch holds
+
+    async def body() -> list[bytes | None]:
+        producer = Producer(settings(broker), max_message_bytes=1_000_000)
+        await producer.start()
+        try:
+            await producer.send(target, [Message(None, value) for value in values])
+            assert await producer.flush(asyncio.Event(), lambda _: None)
+        finally:
+            await producer.stop()
+        return [r.value for r in await read_all(settings(broker), target, len(values))]
+
+    assert asyncio.run(body()) == values
+
+
+def test_keys_go_where_kafkas_own_clients_send_them(broker: EmbeddedBroker) -> None:
+    broker.create_topic("out", partitions=5)
+
+    async def body() -> Producer:
+        producer = Producer(settings(broker), max_message_bytes=1_000_000)
+        await producer.start()
+        try:
+            assert await producer.partitions("out") == 5
+        finally:
+            await producer.stop()
+        return producer
+
+    producer = asyncio.run(body())
+    everywhere = list(range(5))
+
+    @given(st.binary())
+    def agrees(key: bytes) -> None:
+        expected = DefaultPartitioner()(key, everywhere, everywhere)
+        assert producer.target("out", key, 0) == Partition("out", expected)
+
+    agrees()
+    assert [producer.target("out", None, source).partition for source in (0, 4, 5)] == [0, 4, 0]
+
+
+def app(broker: EmbeddedBroker, directory: Path, **tables: Any) -> Any:
+    data: dict[str, Any] = {
+        "app": "a",
+        "kafka": {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "session_timeout_seconds": 2,
+            "connect_timeout_seconds": 10,
+        },
+        "input": {"topic": "in", "label": "y", "features": ["f"]},
+        "learner": {"class": "streampair.auc.PairOGD"},
+        "store": {"directory": str(directory)},
+    }
+    for name, table in tables.items():
+        data[name] = {**data.get(name, {}), **table}
+    return parse_config(data)
+
+
+async def fill(broker: EmbeddedBroker, topic: str, values: list[bytes]) -> None:
+    producer = Producer(settings(broker), max_message_bytes=1_000_000)
+    await producer.start()
+    try:
+        await producer.send(Partition(topic, 0), [Message(None, value) for value in values])
+        assert await producer.flush(asyncio.Event(), lambda _: None)
+    finally:
+        await producer.stop()
+
+
+async def run_until(worker: Worker, enough: Any) -> None:
+    task = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        while not task.done() and not enough():  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0.02)
+    worker.stop()
+    await task
+
+
+def committed(worker: Worker) -> int:
+    gauges = list(worker.telemetry.gauges("a").values())
+    return (gauges[0].next_offset or 0) if gauges else 0
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker) -> EmbeddedBroker:
+    for topic in ("in", "a-scores", "a-dead-letters"):
+        broker.create_topic(topic)
+    return broker
+
+
+GOOD = [json.dumps({"f": i % 5, "y": i % 2 == 0}).encode() for i in range(50)]
+
+
+def test_the_group_is_never_trusted(topics: EmbeddedBroker, tmp_path: Path) -> None:
+    """A store that was restored from a backup wins over the newer offset of the group."""
+    config = app(topics, tmp_path)
+
+    async def body() -> None:
+        await fill(topics, "in", GOOD[:20])
+        first = Worker(config)
+        await run_until(first, lambda: committed(first) == 20)
+        snapshot = next(tmp_path.glob("*.snapshot"))  # noqa: ASYNC240  # nothing else waits for this loop
+        backup = snapshot.read_bytes()
+        await fill(topics, "in", GOOD[20:])
+        second = Worker(config)
+        await run_until(second, lambda: committed(second) == 50)
+        snapshot.write_bytes(backup)
+        third = Worker(config)
+        await run_until(third, lambda: committed(third) == 50)
+        events = next(iter(third.telemetry.gauges("a").values())).events
+        assert events == {"learned": 50, "scored": 0, "dead_letter": 0, "ignored": 0}
+        rows = await read_all(settings(topics), Partition("a-scores", 0), 80)
+        scores = [json.loads(row.value or b"")["score"] for row in rows]
+        assert scores[20:50] == scores[50:]
+
+    asyncio.run(body())
+
+
+def test_a_topic_that_was_made_anew_is_noticed(topics: EmbeddedBroker, tmp_path: Path) -> None:
+    config = app(topics, tmp_path)
+
+    async def body() -> None:
+        await fill(topics, "in", GOOD)
+        worker = Worker(config)
+        await run_until(worker, lambda: committed(worker) == 50)
+
+    asyncio.run(body())
+    with EmbeddedBroker() as other:
+        for topic in ("in", "a-scores", "a-dead-letters"):
+            other.create_topic(topic)
+        with pytest.raises(Exception, match="made again") as caught:
+            asyncio.run(Worker(app(other, tmp_path)).run())
+        assert "to start anew" in str(caught.value)
+
+
+def test_a_changed_learner_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
+    async def body() -> None:
+        await fill(topics, "in", GOOD)
+        worker = Worker(app(topics, tmp_path))
+        await run_until(worker, lambda: committed(worker) == 50)
+        with pytest.raises(Exception, match="configuration changed"):
+            await Worker(app(topics, tmp_path, learner={"options": {"radius": 2.0}})).run()
+
+    asyncio.run(body())
+
+
+def test_a_second_worker_on_the_same_state_is_refused(
+    topics: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of the same group (another cluster), so that only the lock of the store can tell."""
+    monkeypatch.setattr(lanes, "_HANDOVER_SECONDS", 0.2)
+
+    async def body(other: EmbeddedBroker) -> None:
+        first = Worker(app(topics, tmp_path))
+        task = asyncio.create_task(first.run())
+        while not first.lanes and not task.done():  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0.02)
+        with pytest.raises(Exception, match="another process holds the state"):
+            await run_until(Worker(app(other, tmp_path)), lambda: task.done())
+        first.stop()
+        await task
+
+    with EmbeddedBroker() as other:
+        for topic in ("in", "a-scores", "a-dead-letters"):
+            other.create_topic(topic)
+        asyncio.run(body(other))
+
+
+@pytest.mark.parametrize(
+    ("worker", "told"),
+    [({"on_bad": "fail"}, "offset 3 cannot be used"), ({"breaker_window": 4, "breaker": "on"}, "are bad")],
+    ids=["fail", "breaker"],
+)
+def test_a_lane_that_stops_itself_stops_the_worker(
+    topics: EmbeddedBroker, tmp_path: Path, worker: dict[str, Any], told: str
+) -> None:
+    config = app(topics, tmp_path, worker=worker)
+
+    async def body() -> None:
+        await fill(topics, "in", [*GOOD[:3], b"bad", b"bad", b"bad"])
+        stopped = Worker(config)
+        with pytest.raises(Exception, match=told):
+            await stopped.run()
+        assert stopped.telemetry.health_report()[1]["a"]["state"] == "failed"
+
+    asyncio.run(body())
+
+
+def test_skipped_events_are_only_counted(topics: EmbeddedBroker, tmp_path: Path) -> None:
+    config = app(topics, tmp_path, worker={"on_bad": "skip"})
+
+    async def body() -> None:
+        await fill(topics, "in", [*GOOD[:3], b"bad"])
+        worker = Worker(config)
+        await run_until(worker, lambda: committed(worker) == 4)
+        gauges = next(iter(worker.telemetry.gauges("a").values()))
+        assert gauges.dead_letters["decode"] == 1
+        with pytest.raises(SourceError, match="0 records"):
+            await read_all(settings(topics), Partition("a-dead-letters", 0), 1, seconds=0.5)
+
+    asyncio.run(body())
+
+
+# The demo
+
+
+def demo(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "streampair_connectors", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def leftovers() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob("streampair-demo-*"))
+
+
+def test_the_demo_ends_with_its_table() -> None:
+    before = leftovers()
+    process = demo("--rate", "4000", "--seed", "5")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err == ""
+    for learner in ("PairOGD", "PairFTRL", "LogisticRegression"):
+        assert learner in out
+    assert "epsilon at delta 0.0001" in out
+    assert "\x1b" not in out
+    assert leftovers() == before
+
+
+def test_the_demo_for_machines() -> None:
+    process = demo("--rate", "4000", "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    rows = {row["learner"]: row for row in result["learners"]}
+    assert rows.keys() == {"PairOGD", "PairFTRL", "LogisticRegression"}
+    for row in rows.values():
+        assert row["scores"] == result["events"] == 1250
+        assert 0.6 < row["auc"] < 1
+        assert 0.6 < row["auc_last_fifth"] < 1
+        assert row["regret_stderr"] >= 0
+    assert rows["PairFTRL"]["epsilon_spent"] == pytest.approx(1.0, abs=0.01)
+    assert rows["PairFTRL"]["guarantee"]
+    assert rows["PairOGD"]["epsilon_spent"] is None
+
+
+def test_the_demo_serves_its_metrics_until_interrupted() -> None:
+    before = leftovers()
+    process = demo("--rate", "4000", "--serve")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        for line in process.stdout:
+            if "metrics stay up at" in line:
+                break
+        url = line.split("metrics stay up at ")[1].split()[0]
+        text = wait_for("the metrics", lambda: fetch(url))
+        for series in ("privacy_epsilon_spent", "regret_total", "prequential_auc", "events_total"):
+            assert f'streampair_{series}{{app="demo-' in text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+    assert leftovers() == before
+
+
+def test_the_demo_can_be_interrupted() -> None:
+    before = leftovers()
+    process = demo("--rate", "20")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert "events at 20/s" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()
+    assert leftovers() == before
