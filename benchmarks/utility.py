@@ -190,9 +190,11 @@ def main() -> int:
         json.dump(document, sys.stdout, indent=1)
         print()
     else:
+        points = sum(row.target is not None for row in found)
+        seconds = time.perf_counter() - start
         print(
-            f"\n{len(missed)} of {sum(r.target is not None for r in found)} points more than {ALLOWED} short of their target; {time.perf_counter() - start:.0f} s"
-        )  # noqa: E501
+            f"\n{len(missed)} of {points} points more than {ALLOWED} short of their target; {seconds:.0f} s"
+        )
         if skipped:
             print(f"skipped, not in {options.data}: {', '.join(skipped)}; give the folder with --data")
     return 1 if missed else 0

@@ -470,12 +470,25 @@ def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int
 
 @njit(cache=True, nogil=True)
 def pair_gradient(
-    w: Array, x: Array, y: float, buffer: Array, signs: Array, code: int, clip: float, out: Array
+    w: Array,
+    x: Array,
+    y: float,
+    buffer: Array,
+    signs: Array,
+    code: int,
+    clip: float,
+    tangent: bool,
+    out: Array,
 ) -> None:
     """Mean over the buffer's `size` places of the clipped gradients of the pairs with (x, y), into `out`.
 
-    Each pair is clipped by itself, and the denominator is the number of places, whatever they hold
-    (PRIVACY.md 2, 3). Sign 0 marks a null record, or a place not filled yet: no gradient.
+    The denominator is the number of places, whatever they hold, and each pair is clipped by itself
+    (PRIVACY.md 2, 3), so that all gradients with one fixed fellow record lie in a ball of radius `clip`:
+    replacing the other record moves the gradient by at most 2 clip. Without `tangent` that is the ball
+    around 0. With it, for a decreasing loss, it is the ball around -clip y_p p, where (p, y_p) is the fellow
+    and |p| <= 1: the gradients with a fellow point away from y_p p, the ball has 0 inside, and it lets norms
+    up to 2 clip through. The pair is scaled until it is in the ball of either record. This is better where
+    the records lie around 0. Sign 0 marks a null record, or a place not filled yet.
     """
     d = x.shape[0]
     for i in range(d):
@@ -483,6 +496,7 @@ def pair_gradient(
     if y == 0.0:
         return
     score = dot(w, x)
+    room = max(1.0 - dot(x, x), 0.0)
     for b in range(buffer.shape[0]):
         if signs[b] == 0.0 or signs[b] == y:
             continue
@@ -491,12 +505,28 @@ def pair_gradient(
         k = c * loss_slope(code, c * (score - dot(w, row)))
         if k == 0.0:
             continue
-        norm = 0.0
+        square = 0.0
+        along = 0.0
+        size = 0.0
         for i in range(d):
-            norm += (x[i] - row[i]) * (x[i] - row[i])
-        norm = abs(k) * math.sqrt(norm)
-        if norm > clip:
-            k *= clip / norm
+            u = x[i] - row[i]
+            square += u * u
+            along += u * x[i]
+            size += row[i] * row[i]
+        if square == 0.0:
+            continue
+        if not tangent:
+            limit = clip / math.sqrt(square)
+        else:
+            # Largest |k| with |k u| in both balls: the positive root of a quadratic, for each record.
+            other = square - along
+            limit = min(
+                along + math.sqrt(along * along + square * room),
+                other + math.sqrt(other * other + square * max(1.0 - size, 0.0)),
+            )
+            limit = clip * limit / square
+        if abs(k) > limit:
+            k = math.copysign(limit, k)
         for i in range(d):
             out[i] += k * (x[i] - row[i])
     for i in range(d):
@@ -522,7 +552,7 @@ def ftrl_steps(
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the FIFO.
 
-    scalars: loss code, clip, radius, gamma. vectors (3, d): iterate, average, gradient of the last slot.
+    scalars: loss code, clip, radius, gamma, whether the clip is tangent. vectors (3, d): iterate, average, gradient of the last slot.
     """
     d = rows.shape[1]
     size = buffer.shape[0]
@@ -530,6 +560,7 @@ def ftrl_steps(
     clip = scalars[1]
     radius = scalars[2]
     gamma = scalars[3]
+    tangent = scalars[4] != 0.0
     w = vectors[0]
     average = vectors[1]
     g = vectors[2]
@@ -537,7 +568,7 @@ def ftrl_steps(
         t = start + r + 1
         x = rows[r]
         y = labels[r]
-        pair_gradient(w, x, y, buffer, signs, code, clip, g)
+        pair_gradient(w, x, y, buffer, signs, code, clip, tangent, g)
         share = 2.0 / (t + 1.0)
         for i in range(d):
             g[i] = math.floor(g[i] / gamma + 0.5)

@@ -46,7 +46,8 @@ class PairFTRL(LinearPairLearner):
     buffer
         ``buffers.FIFO(s)``; None is ``FIFO(32)``. Other buffers are refused, with the reason.
     clip
-        Largest norm of one pair's gradient; None is 1.
+        Radius of the ball that each pair's gradient is clipped into; None is 1. It is the ball around 0, or,
+        after a warm-up, one that touches 0 (see `streampair.privacy.FTRLPlan`).
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
@@ -90,12 +91,12 @@ class PairFTRL(LinearPairLearner):
 
     A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
     null record and raises nothing: whether a slot was null must not show. A score is given for a record
-    with features missing (they count as neutral), and refused for one with text or numbers that are not finite.
+    with features missing (they count as neutral), and refused for one with text or numbers not finite.
 
     Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
     says that it cannot vouch for the releases of the other copies, until `mark_restarted` says more.
 
-    `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, it is not calibrated.
+    `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, uncalibrated.
 
     References
     ----------
@@ -188,6 +189,7 @@ class PairFTRL(LinearPairLearner):
             diameter=asked.loss.diameter(1.0, asked.radius, asked.clip),
             clip=asked.clip,
             radius=asked.radius,
+            tangent=asked.tangent,
             horizon=asked.learning,
             strategy=self.strategy if strategy is None else strategy_from_state(strategy, asked.learning),  # type: ignore[arg-type]
         )
@@ -293,7 +295,7 @@ class PairFTRL(LinearPairLearner):
         self._run(self._raw, self._label)
 
     def learn_null(self) -> None:
-        """Take one slot without a record: noise, no gradient, a null record in the buffer (PRIVACY.md 3.3)."""
+        """Take one slot without a record: noise, no gradient, a null record (PRIVACY.md 3.3)."""
         if self._names is None:
             self._pending += 1
             return
@@ -495,7 +497,8 @@ class PairFTRL(LinearPairLearner):
         ----------
         clean
             True: the snapshot held every release that was made, and nothing else continues from it. False:
-            releases may have been made after it; the report then says that it cannot vouch for them, for good.
+            releases may have been made after it; the report then says that it cannot vouch for them, and
+            keeps saying so.
         """
         self._continued = False
         self._restarts[0 if clean else 1] += 1

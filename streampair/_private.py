@@ -120,6 +120,7 @@ class Settings:
     size: int
     clip: float
     radius: float
+    tangent: bool
     bounds: dict[Hashable, tuple[float, float]]
 
     @classmethod
@@ -156,7 +157,9 @@ class Settings:
         _checked_features(model.features)
         bounds = _checked_bounds(model.bounds, model.features)
         epsilon, delta = float(model.epsilon), float(model.delta)
-        return cls(epsilon, delta, mu, horizon, warmup, loss, size, clip, radius, bounds)
+        # Standardised records lie around 0, where the tangent ball lets more of a gradient through.
+        tangent = bool(warmup) and not isinstance(loss, losses.Square)
+        return cls(epsilon, delta, mu, horizon, warmup, loss, size, clip, radius, tangent, bounds)
 
     @property
     def learning(self) -> int | None:

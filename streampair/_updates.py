@@ -118,7 +118,7 @@ class FTRL:
     def __init__(self, plan: FTRLPlan, loss_code: int) -> None:
         self.plan = plan
         self.steps = 0
-        self._scalars = np.array([float(loss_code), plan.clip, plan.radius, plan.grid])
+        self._scalars = np.array([float(loss_code), plan.clip, plan.radius, plan.grid, plan.tangent])
         self._vectors = np.zeros((3, plan.dim))
         self._total = np.zeros(plan.dim, dtype=np.int64)
         self._buffer = np.zeros((plan.size, plan.dim))

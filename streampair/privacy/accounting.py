@@ -281,14 +281,14 @@ class PrivacyReport:
             spent,
             horizon,
             "An observer may see every released model and everything computed from the models, with one "
-            "exception: the score given to the protected record itself moves with its own features and is not "
-            "covered, so keep the scores as safe as the features. Not covered either: the insertion or "
+            "exception: the score given to the protected record itself moves with its own features and is "
+            "not covered, so keep the scores as safe as the features. Not covered either: the insertion or "
             "deletion of a record, a record moved to another slot or partition, and metadata (keys, offsets, "
             "times, the schema). Several records of one person, and other learners on the same records, add "
             "up.",
             self.mechanism,
-            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is rounded "
-            "with it; attacks on the low bits are mitigated by this, which is not a proof.",
+            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is "
+            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof.",
             *self.notes,
         ]
         return " ".join(part for part in parts if part)

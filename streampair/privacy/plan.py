@@ -55,6 +55,9 @@ class FTRLPlan:
         Records in the FIFO buffer.
     clip, diameter, radius
         Per-pair clip, replacement diameter D and radius R of the weights.
+    tangent
+        Whether pairs are clipped into a ball of radius `clip` that only touches 0, instead of the one around
+        it: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
     horizon
         Learning steps, None for no end.
     strategy
@@ -71,6 +74,7 @@ class FTRLPlan:
     clip: float
     diameter: float
     radius: float
+    tangent: bool
     horizon: int | None
     strategy: Toeplitz | BLT
     grid: float
@@ -94,7 +98,8 @@ class FTRLPlan:
     def rates(self, start: int, count: int) -> Floats:
         """Step sizes of slots `start + 1, ..., start + count`: `R / sqrt(t C (C + sqrt(d) sigma_N))`.
 
-        C is the clip and `sigma_N` the std of the prefix noise, both at the horizon if there is one.
+        C is the largest norm of a pair's gradient, and `sigma_N` the std of the prefix noise; t and
+        `sigma_N` are those of the horizon if there is one.
         """
         if self.horizon is not None:
             t = np.array([float(self.horizon)])
@@ -103,7 +108,8 @@ class FTRLPlan:
             assert isinstance(self.strategy, BLT)
             t = np.arange(start + 1.0, start + count + 1.0)
             noise = self.sigma * np.sqrt(self.strategy.variances(t))
-        rates = self.radius / np.sqrt(t * self.clip * (self.clip + math.sqrt(self.dim) * noise))
+        bound = self.diameter if self.tangent else self.clip
+        rates = self.radius / np.sqrt(t * bound * (bound + math.sqrt(self.dim) * noise))
         return np.ascontiguousarray(np.broadcast_to(rates, (count,)))
 
 
@@ -129,6 +135,7 @@ def plan_ftrl(
     diameter: float,
     clip: float,
     radius: float,
+    tangent: bool = False,
     horizon: int | None = None,
     strategy: StrategyName | Toeplitz | BLT = "auto",
 ) -> FTRLPlan:
@@ -138,7 +145,7 @@ def plan_ftrl(
     ----------
     mu
         Budget in mu-GDP, see `mu_from`.
-    dim, size, diameter, clip, radius, horizon
+    dim, size, diameter, clip, radius, tangent, horizon
         As in `FTRLPlan`.
     strategy
         A name, or a strategy as it is (that of a restored learner).
@@ -159,7 +166,7 @@ def plan_ftrl(
     chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
     grid = grid_step(chosen, pattern, diameter, dim)
     sensitivity = pattern_sensitivity(chosen, pattern, diameter, grid=grid, dim=dim)
-    return FTRLPlan(mu, dim, size, clip, diameter, radius, horizon, chosen, grid, sensitivity)
+    return FTRLPlan(mu, dim, size, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity)
 
 
 @dataclass(frozen=True)

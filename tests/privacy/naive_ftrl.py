@@ -22,7 +22,14 @@ def slope(code: int, m: float) -> float:
 
 
 def pair_gradient(
-    w: Vector, x: Vector, y: float, partner: Vector, label: float, code: int, clip: float
+    w: Vector,
+    x: Vector,
+    y: float,
+    partner: Vector,
+    label: float,
+    code: int,
+    clip: float,
+    tangent: bool = False,
 ) -> Vector:
     """Clipped gradient of one pair; zero if either record is null or the labels are equal."""
     if y == 0 or label == 0 or y == label:
@@ -31,18 +38,42 @@ def pair_gradient(
     c = y - label
     k = c * slope(code, c * math.fsum(a * b for a, b in zip(w, difference, strict=True)))
     gradient = [k * u for u in difference]
-    norm = math.sqrt(math.fsum(g * g for g in gradient))
-    return [g * min(1.0, clip / norm) for g in gradient] if norm > 0 else gradient
+    if not tangent:
+        norm = math.hypot(*gradient)
+        return [g * min(1.0, clip / norm) for g in gradient] if norm > 0 else gradient
+
+    def inside(share: float) -> bool:
+        """Whether the scaled gradient is in the ball of radius clip around -clip y p of either record."""
+        balls = ((partner, label), (x, y))
+        return all(
+            math.dist([share * g for g in gradient], [-clip * s * v for v in p]) <= clip for p, s in balls
+        )
+
+    if inside(1.0):
+        return gradient
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) else (low, middle)
+    return [low * g for g in gradient]
 
 
 def mean_gradient(
-    w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]], size: int, code: int, clip: float
+    w: Vector,
+    x: Vector,
+    y: float,
+    buffer: Sequence[tuple[Vector, float]],
+    size: int,
+    code: int,
+    clip: float,
+    tangent: bool = False,
 ) -> Vector:
     """Sum over the records in the buffer, divided by the number of places."""
     total = [0.0] * len(x)
     for partner, label in buffer:
         total = [
-            a + b for a, b in zip(total, pair_gradient(w, x, y, partner, label, code, clip), strict=True)
+            a + b
+            for a, b in zip(total, pair_gradient(w, x, y, partner, label, code, clip, tangent), strict=True)
         ]
     return [g / size for g in total]
 

@@ -38,6 +38,7 @@ def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     radius=st.sampled_from([0.1, 3.0]),
     loss=st.sampled_from(LOSSES),
     seed=st.integers(0, 1000),
+    tangent=st.booleans(),
 )
 def test_the_steps(
     data: tuple[np.ndarray, np.ndarray],
@@ -46,8 +47,10 @@ def test_the_steps(
     radius: float,
     loss: losses.PairLoss,
     seed: int,
+    tangent: bool,
 ) -> None:
     rows, labels = data
+    tangent = tangent and loss != losses.Square()
     steps, dim = rows.shape
     grid = 2.0**-12
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
@@ -62,9 +65,9 @@ def test_the_steps(
         size=size,
         radius=radius,
         grid=grid,
-        gradient=partial(naive_ftrl.mean_gradient, size=size, code=loss.code, clip=clip),
+        gradient=partial(naive_ftrl.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
     )
-    scalars = np.array([loss.code, clip, radius, grid])
+    scalars = np.array([loss.code, clip, radius, grid, tangent])
     for t in range(steps):
         one = slice(t, t + 1)
         _kernels.ftrl_steps(
@@ -154,6 +157,9 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
 
 
 def test_step_sizes_follow_the_rule() -> None:
+    wide = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=100, tangent=True)
+    noise = wide.sigma * wide.strategy.error(100)
+    assert wide.rates(0, 1) == pytest.approx([3.0 / math.sqrt(100 * 2 * (2 + 3 * noise))])
     plan = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=100)
     noise = plan.sigma * plan.strategy.error(100)
     assert plan.rates(7, 3) == pytest.approx([3.0 / math.sqrt(100 * (1 + 3 * noise))] * 3)
