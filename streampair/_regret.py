@@ -28,7 +28,6 @@ Randomness comes from one Mersenne Twister of its own, which is part of the save
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
+from streampair._comparator import minimise
+from streampair._sampling import Reservoir, Rows, Thinning, pack_rows, unpack_rows
 from streampair.errors import ConfigError, SnapshotError
 
 __all__ = ["PairRegret", "RegretEstimate"]
@@ -101,92 +102,6 @@ class _Step(NamedTuple):
     weight: float = 0.0
     partner: dict[Any, float] | None = None
     partner_index: int = -1
-
-
-class _Reservoir:
-    """A uniform sample of `size` items without replacement; says beforehand which item enters next."""
-
-    __slots__ = ("count", "hit", "log_w", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.count = 0  # items so far
-        self.hit = 0  # the number of the next item that enters
-        self.log_w = 0.0
-
-    def take(self, uniform: Callable[[], float]) -> int:
-        """Let the item number `hit` in; where to put it."""
-        slot = self.count if self.count < self.size else int(uniform() * self.size)
-        self.count += 1
-        if self.count < self.size:
-            self.hit = self.count
-        else:
-            # 1 - u: never 0.
-            self.log_w += math.log(1.0 - uniform()) / self.size
-            skip = math.log(1.0 - uniform()) / _log_one_minus_exp(min(self.log_w, -1e-18))
-            self.hit = self.count + int(min(skip, 2.0**62))
-        return slot
-
-
-class _Thinning:
-    """A sample of `size` items and one more, item j with odds v_j = 2 (sqrt(c + j + 1) - sqrt(c + j)).
-
-    Item j has the rank Exp(v_j); kept are the smallest ranks. Given the largest rank kept, tau, the others
-    are in the sample as if each had been let in alone, with probability 1 - exp(-v_j tau).
-    """
-
-    __slots__ = ("_heap", "count", "hit", "order", "rank", "shift", "size")
-
-    def __init__(self, size: int, shift: int) -> None:
-        self.size = size + 1
-        self.shift = shift
-        self.count = 0  # items so far
-        self.hit = 0  # the number of the next item that enters
-        self.rank = [math.inf] * self.size
-        self.order = [-1] * self.size
-        self._heap: list[tuple[float, int]] = []  # (-rank, slot): the largest rank first
-
-    def take(self, uniform: Callable[[], float]) -> int:
-        """Let the item number `hit` in; where to put it."""
-        at = self.shift + self.count
-        odds = 2.0 / (math.sqrt(at + 1.0) + math.sqrt(at))
-        if self.count < self.size:
-            slot = self.count
-            rank = -math.log(1.0 - uniform()) / odds
-            heapq.heappush(self._heap, (-rank, slot))
-        else:
-            tau, slot = -self._heap[0][0], self._heap[0][1]
-            # The rank of an item that enters is known to be below the largest.
-            rank = -math.log1p(uniform() * math.expm1(-odds * tau)) / odds
-            heapq.heapreplace(self._heap, (-rank, slot))
-        self.rank[slot] = rank
-        self.order[slot] = self.count
-        self.count += 1
-        if self.count < self.size:
-            self.hit = self.count
-        else:
-            # The odds add up to a square root, so the item at which their sum times tau passes an
-            # exponential variable has a closed form.
-            root = math.sqrt(at + 1.0) + 0.5 * math.log(1.0 - uniform()) / self._heap[0][0]
-            self.hit = max(self.count, math.ceil(min(root * root, 2.0**62)) - self.shift - 1)
-        return slot
-
-    def load(self, rank: list[float], order: list[int]) -> None:
-        """The sample as it was."""
-        self.rank, self.order = rank, order
-        self._heap = [(-value, slot) for slot, value in enumerate(rank) if order[slot] >= 0]
-        heapq.heapify(self._heap)
-
-    def scale(self) -> Array:
-        """For each slot the number of items that it stands for, (size + 1,); 0 for one outside the sample."""
-        order, rank = np.array(self.order), np.array(self.rank)
-        if self.count < self.size:
-            return np.where(order >= 0, 1.0, 0.0)
-        tau = rank.max()
-        odds = 2.0 / (np.sqrt(self.shift + order + 1.0) + np.sqrt(self.shift + order))
-        inverse = np.where(rank < tau, -1.0 / np.expm1(-odds * tau), 0.0)
-        out: Array = inverse * (self.count / inverse.sum())
-        return out
 
 
 class PairRegret:
@@ -255,8 +170,8 @@ class PairRegret:
         self.left = [0, 0]
         size = pairs // 2
         self._counts = [0, 0]  # labelled events by label
-        self._steps = [_Thinning(size, exact), _Thinning(size, exact)]
-        self._records = [_Reservoir(size), _Reservoir(size)]
+        self._steps = [Thinning(size, exact), Thinning(size, exact)]
+        self._records = [Reservoir(size), Reservoir(size)]
         self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
         # Drawn beforehand, so that `prepare` changes nothing.
         self._next_uniform = self._random.random()
@@ -265,9 +180,9 @@ class PairRegret:
         # Slots of label False first, then those of label True.
         self._half = size + 1
         n = 2 * self._half
-        self._own = _Rows(n)
-        self._partner = _Rows(n)
-        self._past = _Rows(2 * size)
+        self._own = Rows(n)
+        self._partner = Rows(n)
+        self._past = Rows(2 * size)
         # Lists: they are written one by one, and read as arrays only for an estimate or a snapshot.
         self._own_id = [-1] * n
         self._partner_id = [-1] * n
@@ -549,7 +464,7 @@ class PairRegret:
 
     def to_state(self) -> dict[str, object]:
         """The sample as plain values and arrays, for a snapshot."""
-        samples: list[_Thinning | _Reservoir] = [*self._steps, *self._records]
+        samples: list[Thinning | Reservoir] = [*self._steps, *self._records]
         return {
             "params": self._params(),
             "unusable": self.unusable,
@@ -560,7 +475,7 @@ class PairRegret:
             "log_w": [r.log_w for r in self._records],
             "rank": np.array([value for r in self._steps for value in r.rank]),
             "order": np.array([value for r in self._steps for value in r.order], dtype=np.int64),
-            "first": _pack_rows([row for row, _ in self._first]),
+            "first": pack_rows([row for row, _ in self._first]),
             "first_labels": np.array([label for _, label in self._first], dtype=np.bool_),
             "first_loss": self._first_loss,
             "own": self._own.to_state(),
@@ -589,7 +504,7 @@ class PairRegret:
                 fix="put the old settings back; regret cannot be estimated for events that have gone by",
             )
         try:
-            samples: list[_Thinning | _Reservoir] = [*self._steps, *self._records]
+            samples: list[Thinning | Reservoir] = [*self._steps, *self._records]
             for r, (count, hit) in zip(samples, state["samples"], strict=True):
                 r.count, r.hit = int(count), int(hit)
             for reservoir, log_w in zip(self._records, state["log_w"], strict=True):
@@ -601,7 +516,7 @@ class PairRegret:
             self._next_uniform = float(state["next_uniform"])
             self.unusable = state["unusable"]
             self._counts = [int(c) for c in state["counts"]]
-            rows = _unpack_rows(state["first"])
+            rows = unpack_rows(state["first"])
             self._first = [
                 (cast("dict[Any, float]", r), bool(y))
                 for r, y in zip(rows, state["first_labels"], strict=True)
@@ -632,214 +547,6 @@ class PairRegret:
         }
 
 
-def minimise(
-    rows: Array,
-    weights: Array,
-    loss: Any,
-    radius: float,
-    start: Array,
-    *,
-    near: bool = False,
-    iterations: int = 300,
-) -> Array:
-    """Minimise ``sum_j weights_j loss(rows_j . w)`` over the ball of the radius.
-
-    Accelerated projected gradient with restarts (Beck and Teboulle 2009; O'Donoghue and Candes 2015); the
-    step size is found by backtracking. The hinge is smoothed over a width that shrinks in stages.
-
-    Parameters
-    ----------
-    rows
-        (n, d).
-    weights
-        (n,), nonnegative.
-    loss
-        With `value` and `slope`.
-    radius
-        Of the ball.
-    start
-        (d,).
-    near
-        Whether `start` is close to the minimum: the coarse stage is left out.
-    iterations
-        At most, in all stages together.
-
-    Returns
-    -------
-    numpy.ndarray
-        (d,), the best of the points seen under the loss itself.
-    """
-    mass = float(weights.sum())
-    if not len(rows) or mass <= 0.0 or not rows.shape[1]:
-        return start.copy()
-    use = weights > 0.0
-    rows, share = rows[use], weights[use] / mass
-    hinge = isinstance(loss, losses.Hinge)
-    widths: tuple[float, ...] = (0.0,)
-    if hinge:
-        widths = (0.05, 0.01) if near else (0.3, 0.05, 0.01)
-    best = _project(start, radius)
-    best_value = float(share @ loss.value(rows @ best))
-    w = best
-    # A first guess at the curvature: the backtracking corrects it.
-    reach = float(np.mean(np.einsum("ij,ij->i", rows, rows))) or 1.0
-    for width in widths:
-        w = _accelerate(rows, share, loss, width, radius, w, reach, iterations // len(widths))
-        value = float(share @ loss.value(rows @ w))
-        if value < best_value:
-            best, best_value = w, value
-    return best
-
-
-def _accelerate(
-    rows: Array, share: Array, loss: Any, width: float, radius: float, w: Array, reach: float, iterations: int
-) -> Array:
-    def value_slope(margins: Array) -> tuple[float, Array]:
-        if width > 0.0:
-            # Hinge smoothed by a parabola of this width left of 1.
-            u = np.clip((1.0 - margins) / width, 0.0, 1.0)
-            return float(share @ (u * (1.0 - margins) - 0.5 * width * u * u)), -u
-        return float(share @ loss.value(margins)), np.asarray(loss.slope(margins))
-
-    curvature = reach / width if width > 0.0 else reach
-    curvature *= 0.1
-    momentum, v = 1.0, w
-    mw = rows @ w
-    mv = mw
-    value = value_slope(mw)[0]
-    for _ in range(iterations):
-        fv, slope = value_slope(mv)
-        gradient = rows.T @ (share * slope)
-        while True:
-            new = _project(v - gradient / curvature, radius)
-            move = new - v
-            mnew = rows @ new
-            f_new = value_slope(mnew)[0]
-            bound = fv + float(gradient @ move) + 0.5 * curvature * float(move @ move)
-            if f_new <= bound + 1e-12 * max(1.0, abs(fv)) or curvature > 1e15:
-                break
-            curvature *= 2.0
-        if f_new > value:
-            if momentum == 1.0:
-                break  # a plain step from w does not help: done
-            momentum, v, mv = 1.0, w, mw
-            continue
-        following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
-        ahead = (momentum - 1.0) / following
-        done = value - f_new < 1e-7 * max(abs(value), 1e-3) and float(np.max(np.abs(new - w))) < 1e-4 * radius
-        v, mv = new + ahead * (new - w), mnew + ahead * (mnew - mw)
-        w, mw, value, momentum = new, mnew, f_new, following
-        if done:
-            break
-        curvature *= 0.95
-    return w
-
-
-def _project(w: Array, radius: float) -> Array:
-    norm = math.sqrt(float(w @ w))
-    return w * (radius / norm) if norm > radius else w
-
-
-class _Rows:
-    """A table of records by slot. While all have the same names, it packs only what has changed."""
-
-    def __init__(self, size: int) -> None:
-        self.rows: list[dict[Any, float] | None] = [None] * size
-        self._schema: tuple[Any, ...] | None = None
-        self._matrix: Array | None = None
-        self._changed: set[int] = set()
-
-    def put(self, slot: int, row: dict[Any, float] | None) -> None:
-        self.rows[slot] = row
-        self._changed.add(slot)
-
-    def clear(self) -> None:
-        self.rows = [None] * len(self.rows)
-        self._matrix = None
-
-    def to_state(self) -> dict[str, object]:
-        present = np.array([row is not None for row in self.rows], dtype=np.bool_)
-        if not self._update(present):
-            return _pack_rows(self.rows)
-        assert self._schema is not None
-        assert self._matrix is not None
-        return {
-            "names": list(self._schema),
-            "lengths": np.array([len(self._schema)], dtype=np.int32),
-            "columns": np.arange(len(self._schema), dtype=np.int32),
-            "which": np.where(present, 0, -1).astype(np.int32),
-            "values": self._matrix[present].ravel(),
-        }
-
-    def _update(self, present: NDArray[np.bool_]) -> bool:
-        """Bring the matrix up to date; False if the rows have different names."""
-        if not present.any():
-            return False
-        if self._matrix is None:
-            first = self.rows[int(np.argmax(present))]
-            assert first is not None
-            self._schema = tuple(first)
-            self._matrix = np.zeros((len(self.rows), len(first)))
-            self._changed = set(np.flatnonzero(present).tolist())
-        schema = self._schema
-        for slot in sorted(self._changed):
-            row = self.rows[slot]
-            if row is not None:
-                if tuple(row) != schema:
-                    self._matrix = None
-                    return False
-                self._matrix[slot] = list(row.values())
-        self._changed.clear()
-        return True
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        rows = _unpack_rows(state)
-        if len(rows) != len(self.rows):
-            raise ValueError(f"{len(rows)} rows instead of {len(self.rows)}")
-        self.rows = rows
-        self._matrix = None
-
-
-def _pack_rows(rows: Sequence[dict[Any, float] | None]) -> dict[str, object]:
-    """Rows as arrays: the tuples of names that occur, which of them each row has, and all values."""
-    schemas: dict[tuple[Any, ...], int] = {}
-    which = np.full(len(rows), -1, dtype=np.int32)
-    values: list[float] = []
-    for i, row in enumerate(rows):
-        if row is not None:
-            which[i] = schemas.setdefault(tuple(row), len(schemas))
-            values.extend(row.values())
-    names: dict[Any, int] = {}
-    columns = [names.setdefault(name, len(names)) for schema in schemas for name in schema]
-    return {
-        "names": list(names),
-        "lengths": np.array([len(schema) for schema in schemas], dtype=np.int32),
-        "columns": np.array(columns, dtype=np.int32),
-        "which": which,
-        "values": np.array(values, dtype=np.float64),
-    }
-
-
-def _unpack_rows(state: Mapping[str, Any]) -> list[dict[Any, float] | None]:
-    names, columns = list(state["names"]), state["columns"].tolist()
-    schemas: list[list[Any]] = []
-    at = 0
-    for length in state["lengths"].tolist():
-        schemas.append([names[c] for c in columns[at : at + length]])
-        at += length
-    values = state["values"].tolist()
-    out: list[dict[Any, float] | None] = []
-    at = 0
-    for which in state["which"].tolist():
-        if which < 0:
-            out.append(None)
-            continue
-        schema = schemas[which]
-        out.append(dict(zip(schema, values[at : at + len(schema)], strict=True)))
-        at += len(schema)
-    return out
-
-
 def _numbers(x: Features) -> dict[Any, float] | None:
     """The record with plain floats, or None if it has anything else."""
     if not _NAMES.issuperset(map(type, x)):
@@ -863,8 +570,3 @@ def _plain_design(rows: list[Any]) -> Array:
     for i, row in enumerate(rows):
         out[i] = [row.get(name, 0.0) for name in names]
     return out
-
-
-def _log_one_minus_exp(a: float) -> float:
-    """log(1 - e^a) for a < 0, without cancellation at either end."""
-    return math.log(-math.expm1(a)) if a > -0.7 else math.log1p(-math.exp(a))

@@ -1,0 +1,217 @@
+"""What goes into a lane and what comes out of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import msgspec
+
+from streampair.errors import ConfigError
+from streampair.evaluation import RegretEstimate
+
+__all__ = [
+    "Breaker",
+    "DeadLetter",
+    "Event",
+    "LaneGauges",
+    "LaneOutput",
+    "Record",
+    "RegretConfig",
+    "Scored",
+]
+
+# msgspec structs, not dataclasses: three of them are made for every event, and they are five times cheaper.
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One raw event of a partition.
+
+    Attributes
+    ----------
+    offset
+        Its position; grows along a partition, gaps allowed.
+    value
+        The bytes, or None for a tombstone.
+    key
+        The key bytes.
+    timestamp
+        Milliseconds since the epoch, as the source says; carried, never used.
+    """
+
+    offset: int
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = 0
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One decoded event.
+
+    Attributes
+    ----------
+    x
+        Feature name to value. The lane and its learner may keep a reference: do not change it afterwards.
+    y
+        The label, or None if it has none: the event is scored and not learned.
+    id
+        The user's name for it, passed on to the output.
+    """
+
+    x: dict[str, Any]
+    y: object | None
+    id: str | None = None
+
+
+class Scored(msgspec.Struct, frozen=True, gc=False):
+    """What became of one record; exactly one for each.
+
+    Attributes
+    ----------
+    offset, key
+        Of the record.
+    id
+        Of the event; None if it could not be decoded.
+    score
+        Given before learning; None for a dead letter, and while a step in front of a River model has seen too
+        little to pass on finite numbers.
+    outcome
+        `"learned"`, `"scored"` (no label, or past the horizon of a private learner), `"dead_letter"`.
+    """
+
+    offset: int
+    key: bytes | None
+    id: str | None
+    score: float | None
+    outcome: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """A record that could not be used, with its original bytes.
+
+    Attributes
+    ----------
+    offset, key, value, timestamp
+        Of the record.
+    stage
+        Where it failed: `"decode"`, `"features"`, `"label"` or `"learn"`.
+    error
+        What was wrong and what to do, in one line.
+    """
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    stage: str
+    error: str
+
+
+@dataclasses.dataclass(slots=True)
+class LaneOutput:
+    """What one batch gave: to be written together with the snapshot, or not at all.
+
+    Attributes
+    ----------
+    scores
+        One for each record that was not ignored, in order.
+    dead_letters
+        Under `on_bad="dlq"`.
+    next_offset
+        The first offset that this lane has not seen; None before the first record.
+    """
+
+    scores: list[Scored]
+    dead_letters: list[DeadLetter]
+    next_offset: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Breaker:
+    """Stop the lane when so many events are bad that the schema must have broken.
+
+    Parameters
+    ----------
+    window
+        Number of latest records that are looked at.
+    share
+        It trips when `share * window` of them are dead letters. A stream that is bad from its first record
+        trips after that many.
+    """
+
+    window: int = 1000
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or not 0.0 < self.share <= 1.0:
+            raise ConfigError(
+                f"Breaker(window={self.window}, share={self.share}) can never be right",
+                fix="give a window of at least 1 record and a share in (0, 1]",
+            )
+
+    @property
+    def limit(self) -> int:
+        """Number of dead letters in the window that trips it."""
+        return max(1, math.ceil(self.share * self.window))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegretConfig:
+    """How the regret is estimated; see `streampair.evaluation.PairRegret`.
+
+    Parameters
+    ----------
+    loss
+        Pair loss; None takes the learner's, or the hinge for an estimator that has none.
+    radius
+        Of the ball of comparators; None takes the learner's, or 1.
+    pairs, exact, seed
+        As in `PairRegret`.
+    """
+
+    loss: Any = None
+    radius: float | None = None
+    pairs: int = 1024
+    exact: int = 64
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneGauges:
+    """The numbers of a lane for telemetry; functions of raw data, except `privacy` (PRIVACY.md 7).
+
+    Attributes
+    ----------
+    events
+        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"ignored"` (seen before).
+    dead_letters
+        By stage: `"decode"`, `"features"`, `"label"`, `"learn"`.
+    auc
+        Of the scores given before learning, over the latest labelled events; NaN until both labels were seen.
+    regret
+        The latest estimate, or None. Its `n` says how many events it covers.
+    weight_norm
+        L2 norm of the learner's weights; None if it has no table of weights.
+    buffer_records
+        Records in the learner's buffer; None if it has none.
+    null_slots
+        Null steps of a private learner; None otherwise.
+    state_bytes
+        Size of the last snapshot made or restored; None before the first.
+    next_offset
+        As in `LaneOutput`.
+    privacy
+        The report of a private learner, as `Lane.privacy`.
+    """
+
+    events: dict[str, int]
+    dead_letters: dict[str, int]
+    auc: float
+    regret: RegretEstimate | None
+    weight_norm: float | None
+    buffer_records: int | None
+    null_slots: int | None
+    state_bytes: int | None
+    next_offset: int | None
+    privacy: Any
