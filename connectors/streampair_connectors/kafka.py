@@ -464,7 +464,8 @@ class Producer:
             enable_idempotence=True,
             acks="all",
             linger_ms=0,
-            max_batch_size=_BATCH_BYTES,
+            # A batch is a message to the broker: it obeys the same limit.
+            max_batch_size=min(_BATCH_BYTES, self._max_message_bytes),
             max_request_size=max(self._max_message_bytes, 1024 * 1024),
         )
         try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from river import compose
 
-from streampair.engine.lane import Lane, LaneOutput, Record
+from streampair.engine.lane import DeadLetter, Lane, LaneOutput, Record
 from streampair.errors import RecordError
 from streampair_connectors.assemble import build_lane, lane_id
 from streampair_connectors.config import Config
@@ -101,6 +101,9 @@ class HeldLane:
             app=config.app, learner=config.learner.label(), topic=topic, partition=partition
         )
         self.dirty = False
+        # Since the last commit, for the log.
+        self.bad_count = 0
+        self.last_bad: DeadLetter | None = None
         self._store: LaneStore = open_within(store, lane_id(config, topic, partition), _HANDOVER_SECONDS)
         try:
             self.lane = build_lane(config, decode, topic=topic, partition=partition)

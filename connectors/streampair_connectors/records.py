@@ -240,7 +240,7 @@ def _identifier(item: object, config: InputConfig) -> str | None:
     if item is None or (isinstance(item, str | int) and not isinstance(item, bool)):
         return None if item is None else str(item)
     raise RecordError(
-        f"field {config.id!r} is {_shorten(item)}, not an id",
+        f"field {config.id!r} is not an id",
         fix="send text or a whole number as id",
         stage="decode",
     )
@@ -258,8 +258,9 @@ def _number(name: str, item: object) -> float:
     elif item is None:
         what = "null"
     else:
+        # Its kind, not its value: messages end up where raw data should not.
         kinds = {str: "text", bool: "a truth value", list: "a list", dict: "an object"}
-        what = f"{kinds.get(type(item), 'not a number')} ({_shorten(item)})"
+        what = kinds.get(type(item), "not a number")
     raise RecordError(
         f"feature {name!r} is {what}",
         fix=f"send a finite number as {name!r}, or name the numeric fields in input.features",
@@ -298,7 +299,7 @@ def _parse(value: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(data, dict):
         raise RecordError(
-            f"the event is {_shorten(data)}, not a JSON object",
+            "the event is not a JSON object",
             fix='send an object such as {"feature": 1.5, "label": true}',
             stage="decode",
         )

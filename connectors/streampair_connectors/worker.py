@@ -246,18 +246,8 @@ class Worker:
                 target = producer.target(topic, letter.key, source)
                 own = held.encoder.dead_letter(letter, headers.get(letter.offset, ()))
                 by_target.setdefault(target, []).append(Message(letter.key, letter.value, own))
-            last = output.dead_letters[-1]
-            log.warning(
-                "dead_letters",
-                app=config.app,
-                topic=held.topic,
-                partition=held.partition,
-                count=len(output.dead_letters),
-                last_offset=last.offset,
-                stage=last.stage,
-                error=last.error,
-                next_step=f"look into topic {topic}",
-            )
+            held.bad_count += len(output.dead_letters)
+            held.last_bad = output.dead_letters[-1]
         for target, messages in by_target.items():
             await producer.send(target, messages)
 
@@ -295,11 +285,28 @@ class Worker:
             lag = self._consumer.lag(held.topic_partition, held.lane.next_offset)
             # The last estimate of a run covers all of its events.
             self.telemetry.publish(held.labels, held.lane.gauges(solve=clean or None), lag)
+            self._report_bad(held)
         self._uncommitted = 0
         self._last_commit = time.monotonic()
         self.telemetry.committed(self.config.app, time.perf_counter() - begin)
         self._well()
         return True
+
+    def _report_bad(self, held: HeldLane) -> None:
+        """One log line a commit, without the message: that may quote the event."""
+        last, count = held.last_bad, held.bad_count
+        if last is not None:
+            held.last_bad, held.bad_count = None, 0
+            log.warning(
+                "dead_letters",
+                app=self.config.app,
+                topic=held.topic,
+                partition=held.partition,
+                count=count,
+                last_offset=last.offset,
+                last_stage=last.stage,
+                next_step=f"read the header streampair.error in topic {self.config.dead_letter_topic}",
+            )
 
     async def _finish(self) -> None:
         """Commit for the last time and let go of the lanes."""
