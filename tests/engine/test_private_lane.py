@@ -1,0 +1,235 @@
+"""A private learner in a lane: one slot a record whatever is in it, and no step that spoils the guarantee."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lanes
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
+
+from streampair import auc
+from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
+from streampair.engine.testing import Driver
+from streampair.errors import PrivacyError
+from streampair.preprocessing import Bounds, UnitBall
+
+GOOD = ({"a": 0.1, "b": -0.4, "c": 0.3}, True)
+
+#: Everything that one record may hold in place of a good one.
+CONTENTS: list[Any] = [
+    GOOD,
+    ({"a": -1.0, "b": 1.0, "c": 1.0}, False),
+    (GOOD[0], None),
+    (GOOD[0], "neither"),
+    ({}, True),
+    ({"a": 1.0}, True),
+    ({"a": "text", "b": 0.0, "c": 0.0}, True),
+    ({"a": 1e308, "b": -1e308, "c": 1e300}, False),
+    ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4}, True),
+    b"\xff not JSON",
+    b"",
+    None,
+]
+
+
+def private() -> Any:
+    return auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=30, features=list("abc"), seed=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    at=st.integers(0, 39),
+    content=st.sampled_from(CONTENTS),
+    other=st.sampled_from(CONTENTS),
+    batch=st.sampled_from([1, 7, 40]),
+)
+def test_counts_slots_and_reports_do_not_depend_on_content(
+    at: int, content: Any, other: Any, batch: int
+) -> None:
+    """Neighbouring streams (PRIVACY.md 9.7): everything but scores and the record's own outcome is equal."""
+    told = []
+    for replaced in (content, other):
+        events: list[Any] = list(lanes.stream(40))
+        events[at] = replaced
+        driver = Driver(private)
+        outputs = [driver.feed(events[i : i + batch]) for i in range(0, 40, batch)]
+        learner = driver.lane.learner
+        told.append(
+            {
+                "scores a batch": [len(output.scores) for output in outputs],
+                "offsets": [scored.offset for output in outputs for scored in output.scores],
+                "next": [output.next_offset for output in outputs],
+                "outcomes of others": [
+                    scored.outcome for output in outputs for scored in output.scores if scored.offset != at
+                ],
+                "slots": learner.slots,
+                "buffer": driver.lane.gauges().buffer_records,
+                "report": driver.lane.privacy,
+                "state": len(driver.lane.learner.to_state()),
+            }
+        )
+    assert told[0] == told[1]
+    assert told[0]["report"].releases == 30
+    assert told[0]["report"].horizon_left == 0
+
+
+def test_a_lane_that_drops_bad_events_would_not_pass() -> None:
+    """The twin: without the null step the number of slots tells how many events were bad."""
+    learner = private()
+    for event in [*lanes.stream(10), None, *lanes.stream(5)]:
+        if event is not None:
+            learner.learn_one(*event)
+    driver = Driver(private)
+    driver.feed([*lanes.stream(10), b"junk", *lanes.stream(5)])
+    assert driver.lane.learner.slots == 16 != learner.slots
+
+
+def test_past_the_horizon_it_goes_on_scoring() -> None:
+    for batch in (1, 4, 50):
+        driver = Driver(private)
+        events = lanes.stream(50)
+        scores = []
+        for at in range(0, 50, batch):
+            scores += driver.feed(events[at : at + batch]).scores
+        assert [scored.outcome for scored in scores] == ["learned"] * 30 + ["scored"] * 20
+        assert None not in [scored.score for scored in scores]
+        assert driver.lane.gauges().events["scored"] == 20
+
+
+def test_bulk_and_one_by_one_give_the_same_model() -> None:
+    """Also around a bad event and past the horizon; the learner has a fixed seed here."""
+    events: list[Any] = [*lanes.stream(20), b"junk", *lanes.stream(25, seed=2)]
+    final = []
+    for batch in (1, 3, 46):
+        driver = Driver(private, regret=RegretConfig(pairs=16, exact=4))
+        scores = []
+        for at in range(0, len(events), batch):
+            scores += driver.feed(events[at : at + batch]).scores
+        final.append((scores, driver.lane.learner.weights, driver.lane.regret()))
+    assert final[0] == final[1] == final[2]
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        lambda: preprocessing.StandardScaler(),
+        lambda: preprocessing.MinMaxScaler(),
+        lambda: preprocessing.StatImputer(("a", stats.Mean())),
+        lambda: preprocessing.OneHotEncoder(),
+        lambda: feature_selection.VarianceThreshold(),
+        lambda: compose.Select("a") + preprocessing.StandardScaler(),
+        lambda: compose.Select("a", "b", "c") | preprocessing.StandardScaler(),
+        lambda: compose.Grouper(preprocessing.StandardScaler(), by="a"),
+        lambda: compose.TransformerProduct(compose.Select("a"), preprocessing.MinMaxScaler()),
+    ],
+)
+def test_steps_that_learn_from_the_stream_are_refused(front: Any) -> None:
+    with pytest.raises(PrivacyError, match=r"learn from the stream in front.*Bounds"):
+        Driver(lambda: front() | private())
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        lambda: Bounds({"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)}),
+        lambda: Bounds({"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)}) | UnitBall(),
+        lambda: compose.Select("a", "b", "c") | preprocessing.Normalizer(),
+        lambda: compose.FuncTransformer(dict) | compose.Discard("d"),
+        lambda: compose.Select("a") + compose.Select("b", "c"),
+        lambda: preprocessing.Binarizer(),
+    ],
+)
+def test_functions_of_one_record_are_fine(front: Any) -> None:
+    driver = Driver(lambda: front() | private())
+    driver.feed([*lanes.stream(20), b"junk"])
+    assert driver.lane.privacy.kind != "void" or "seed" in driver.lane.privacy.guarantee
+    assert driver.lane.learner.slots == 21
+    driver.commit()
+    driver.crash()
+    assert driver.lane.next_offset == 21
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: ensemble.BaggingClassifier(private(), n_models=3, seed=1),
+        lambda: ensemble.VotingClassifier([private(), linear_model.LogisticRegression()]),
+    ],
+)
+def test_a_wrapped_private_learner_is_refused(model: Any) -> None:
+    with pytest.raises(PrivacyError, match="wraps the private learner PairFTRL"):
+        Driver(model)
+
+
+def test_a_private_learner_that_is_not_last_is_refused() -> None:
+    class Odd(base.Transformer):
+        def __init__(self) -> None:
+            self.learner = private()
+
+        def learn_null(self) -> None: ...
+
+        def transform_one(self, x: dict[str, float]) -> dict[str, float]:
+            return x
+
+    with pytest.raises(PrivacyError, match="not the last step"):
+        Driver(lambda: Odd() | lanes.pair_ogd())
+
+
+def keyed() -> Any:
+    """As in production: noise from the operating system."""
+    return auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=30, features=list("abc"))
+
+
+def test_trusted_preprocessing_is_void_and_loud() -> None:
+    options = {"trust_preprocessing": True, "allow_pickle": True, "signing_key": lanes.KEY}
+    with pytest.warns(UserWarning, match="StandardScaler learns from the stream in front of PairFTRL"):
+        driver = Driver(lambda: preprocessing.StandardScaler() | keyed(), **options)
+    output = driver.feed(
+        [*lanes.stream(10), b"junk", ({"a": "text", "b": 1, "c": 1}, True), *lanes.stream(5)]
+    )
+    assert [scored.outcome for scored in output.scores].count("dead_letter") == 2
+    assert driver.lane.learner.slots == 17
+    report = driver.lane.privacy
+    assert report.kind == "void"
+    assert "StandardScaler learns" in report.guarantee
+    assert driver.lane.gauges().privacy == report
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"on_bad": "fail"}, "on_bad='fail'"), ({"breaker": Breaker()}, "a breaker stops the lane")],
+)
+def test_stopping_because_of_content_is_void(options: dict[str, Any], reason: str) -> None:
+    with pytest.warns(UserWarning, match="void"):
+        driver = Driver(keyed, **options)
+    assert driver.lane.privacy.kind == "void"
+    assert reason in driver.lane.privacy.guarantee
+
+
+def test_without_them_the_guarantee_holds_and_no_breaker_trips() -> None:
+    driver = Driver(keyed)
+    driver.feed([b"junk"] * 1500)
+    assert driver.lane.privacy.kind == "holds"
+    assert driver.lane.privacy.horizon_left == 0
+    assert driver.lane.gauges().events["dead_letter"] == 1500
+    assert driver.lane.gauges().null_slots == 30
+
+
+def test_a_nan_from_the_decoder_takes_a_slot_and_leaves_a_dead_letter() -> None:
+    def decode(record: Record) -> Event:
+        return Event(
+            {"a": math.nan if record.offset == 3 else 0.1, "b": 0.2, "c": 0.3}, record.offset % 2 == 0
+        )
+
+    lane = Lane(keyed(), decode, app="a", topic="t", partition=0)
+    output = lane.process([Record(i, None) for i in range(6)])
+    assert [scored.outcome for scored in output.scores].count("dead_letter") == 1
+    assert lane.learner.slots == 6
+
+
+def test_a_foreign_lane_has_no_privacy_report() -> None:
+    assert Driver(linear_model.LogisticRegression, snapshots=False).lane.privacy is None
