@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import struct
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _features, _kernels, buffers, losses
+from streampair._design import Design, check_scored
 from streampair._linear import LinearPairLearner
 from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
 from streampair._updates import FTRL, Moments, strategy_from_state
@@ -55,7 +55,7 @@ class PairFTRL(LinearPairLearner):
         public. Other features are ignored and counted.
     bounds
         Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
-        scaled already. Never compute them from the stream.
+        scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
     warmup
         Number of first records that are spent on private means and variances only, which the later ones are
         standardised with. None: a tenth of a horizon of at least 5000, nothing for a shorter one, 2000
@@ -158,12 +158,11 @@ class PairFTRL(LinearPairLearner):
         self._init_labels(positive)
         self._settings = Settings.of(self)
         self._stream: NormalStream | None = None
-        self._names: tuple[Hashable, ...] | None = None
+        self._design: Design | None = None
         self._rule: FTRL | None = None
         self._moments: Moments | None = None
         self._slots = 0
         self._pending = 0  # null slots from before the feature set was known
-        self._moments_released = False
         self.null_slots = 0
         self.ignored_features = 0
         self._continued = False  # from a copy or a snapshot, and nobody has said yet how it ended
@@ -171,7 +170,9 @@ class PairFTRL(LinearPairLearner):
         if features is not None:
             self._set_names(features)
 
-    def _set_names(self, names: Sequence[Hashable], strategy: Mapping[str, Any] | None = None) -> None:
+    def _set_names(
+        self, names: Sequence[Hashable], strategy: Mapping[str, Any] | None = None
+    ) -> tuple[Design, FTRL]:
         """Fix the feature set, and with it the dimension and the noise; `strategy` is that of a saved run."""
         if len(names) > MAX_FEATURES:
             raise ConfigError(
@@ -180,8 +181,7 @@ class PairFTRL(LinearPairLearner):
             )
         asked = self._settings
         check_bounds_known(asked.bounds, names, "the first record")
-        ordered = tuple(_features.in_order(names))
-        d = len(ordered)
+        design, d = Design(names, asked.bounds), len(names)
         plan = plan_ftrl(
             asked.mu,
             dim=d,
@@ -197,52 +197,10 @@ class PairFTRL(LinearPairLearner):
             Moments(plan_moments(asked.mu, dim=d, slots=asked.warmup), d) if asked.warmup else None
         )
         self._rule = FTRL(plan, asked.loss.code)
-        low, high = np.array([asked.bounds.get(name, (-1.0, 1.0)) for name in ordered]).T
-        self._scale = 2.0 / (high - low)
-        self._shift = -(high + low) / (high - low)
-        self._mean = np.zeros(d)
-        self._factor = np.ones(d)
-        self._raw = np.empty((1, d))
-        self._ready = np.empty((1, d))
-        self._good = np.empty(1)
-        self._label = np.empty(1)
-        self._buf = memoryview(self._raw.reshape(d))  # type: ignore[arg-type]
-        self._take = _features.getter(ordered)
-        self._pack = struct.Struct(f"{d}d").pack_into
-        self._index = {name: i for i, name in enumerate(ordered)}
-        self._names = ordered
+        self._design = design
+        return design, self._rule
 
-    # ---- reading records -------------------------------------------------------------------------------
-
-    def _read(self, x: Any) -> None:
-        """Pack a record that is learned: what is missing or no number becomes NaN. Never raises."""
-        assert self._names is not None
-        raw = self._raw[0]
-        for i, name in enumerate(self._names):
-            try:
-                raw[i] = _features.as_number(x[name])
-            except Exception:
-                raw[i] = math.nan
-
-    def _read_strict(self, x: Any) -> None:
-        """Pack a record that is scored: missing features are NaN, which counts as neutral."""
-        if not isinstance(x, Mapping) or not x:
-            _features.read_record(x)
-        names = tuple(x) if self._names is None else self._names
-        values = []
-        for name in names:
-            if name not in x:
-                values.append(math.nan)
-                continue
-            try:
-                number = _features.as_number(x[name])
-            except (TypeError, ValueError, OverflowError):
-                raise _features.unusable_value(name, x[name]) from None
-            if not math.isfinite(number):
-                raise _features.unusable_value(name, x[name])
-            values.append(number)
-        if self._names is not None:
-            self._pack(self._buf, 0, *values)
+    # ---- labels ----------------------------------------------------------------------------------------
 
     def _sign_or_null(self, y: Any) -> float:
         """+1, -1, or 0 for a label that is absent or cannot be used. Never raises."""
@@ -276,112 +234,75 @@ class PairFTRL(LinearPairLearner):
             Label; `positive` ranks high, any other low; None and NaN: no label, a null slot.
         """
         sign = self._sign_or_null(y)
-        if self._names is None:
-            if not isinstance(x, Mapping) or not x:
-                self.learn_null()
-                return
+        if self._design is None and isinstance(x, Mapping) and x:
             self._start(list(x))
-        assert self._names is not None
-        try:
-            values = self._take(x)
-            self._pack(self._buf, 0, *values)
-            self.ignored_features += len(x) - len(values)
-        except Exception:
-            self._read(x)
-            self.ignored_features += (
-                sum(name not in self._index for name in x) if isinstance(x, Mapping) else 0
-            )
-        self._label[0] = sign
-        self._run(self._raw, self._label)
+        if self._design is None:
+            self.learn_null()
+            return
+        self.ignored_features += self._design.read_learned(x)
+        self._design.label[0] = sign
+        self._run(self._design.raw, self._design.label)
 
     def learn_null(self) -> None:
         """Take one slot without a record: noise, no gradient, a null record (PRIVACY.md 3.3)."""
-        if self._names is None:
-            self._pending += 1
+        if self._design is None:
+            if self._settings.horizon is None or self._pending < self._settings.horizon:
+                self._pending += 1
             return
-        self._raw.fill(math.nan)
-        self._label[0] = 0.0
-        self._run(self._raw, self._label)
+        self._design.raw.fill(math.nan)
+        self._design.label[0] = 0.0
+        self._run(self._design.raw, self._design.label)
 
-    def _start(self, names: Sequence[Hashable]) -> None:
+    def _start(self, names: Sequence[Hashable]) -> Design:
         """Fix an undeclared feature set, then take the null slots that came before it was known."""
-        self._set_names(names)
+        design, _ = self._set_names(names)
         while self._pending:
             count = min(self._pending, _CHUNK)
             self._pending -= count
             self._run(np.full((count, len(names)), math.nan), np.zeros(count))
+        return design
 
     def _learn_rows(self, columns: list[Hashable], rows: Array, signs: Array) -> None:
-        if self._names is None:
-            self._start(columns)
-        known = sum(name in self._index for name in columns)
+        design = self._start(columns) if self._design is None else self._design
+        known = sum(name in design.index for name in columns)
         self.ignored_features += (len(columns) - known) * len(rows)
-        self._run(self._arranged(columns, rows), signs)
-
-    def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
-        """Rows in the order of the features; absent columns are NaN."""
-        assert self._names is not None
-        if tuple(columns) == self._names:
-            return np.ascontiguousarray(rows)
-        out = np.full((len(rows), len(self._names)), math.nan)
-        for j, column in enumerate(columns):
-            at = self._index.get(column)
-            if at is not None:
-                out[:, at] = rows[:, j]
-        return out
+        self._run(design.arranged(columns, rows), signs)
 
     def _run(self, raw: Array, signs: Array) -> None:
         """Take a slot for each row, up to the horizon: the prefix first, then learning (PRIVACY.md 4.4)."""
-        assert self._rule is not None
+        design, rule, moments = self._design, self._rule, self._moments
+        assert design is not None
+        assert rule is not None
         if self._stream is None:
             self._stream = NormalStream(self.seed)
         horizon, warmup = self._settings.horizon, self._settings.warmup
         n = len(raw) if horizon is None else min(len(raw), horizon - self._slots)
         at = 0
         while at < n:
-            in_prefix = self._moments is not None and self._slots < warmup
-            count = min(n - at, warmup - self._slots if in_prefix else _CHUNK)
+            prefix = moments if self._slots < warmup else None
+            count = min(n - at, _CHUNK if prefix is None else warmup - self._slots)
             part, labels = raw[at : at + count], signs[at : at + count]
             if count == 1:
-                ready, good = self._ready, self._good
+                ready, good = design.ready, design.good
             else:
                 ready, good = np.empty(part.shape), np.empty(count)
-            if self._moments is not None and in_prefix:
-                _kernels.clip_rows(part, self._scale, self._shift, ready, good)
-                self._moments.add(ready, good)
+            if prefix is None:
+                design.prepare(part, ready, good)
+                rule.learn(ready, labels * good, self._stream)
             else:
-                self._prepare(part, ready, good)
-                self._rule.learn(ready, labels * good, self._stream)
+                design.clip(part, ready, good)
+                prefix.add(ready, good)
             self.null_slots += count - int(np.count_nonzero(labels * good))
             self._slots += count
             at += count
-            if self._moments is not None and in_prefix and self._slots == warmup:
-                self._mean, self._factor = self._moments.release(self._stream)
-                self._moments_released = True
+            if prefix is not None and self._slots == warmup:
+                design.standardise(*prefix.release(self._stream))
 
-    def _prepare(self, raw: Array, ready: Array, good: Array) -> None:
-        _kernels.prepare_rows(
-            raw, self._scale, self._shift, self._moments_released, self._mean, self._factor, ready, good
-        )
+    @property
+    def _moments_released(self) -> bool:
+        return self._design is not None and self._design.standardised
 
     # ---- scoring ---------------------------------------------------------------------------------------
-
-    def _design_row(self, x: Any) -> Array:
-        """The design of x in the scratch row (d,)."""
-        try:
-            values = self._take(x)
-            if x.__class__ is not dict:
-                raise KeyError
-            self._pack(self._buf, 0, *values)
-        except Exception:
-            self._read_strict(x)
-            self._prepare(self._raw, self._ready, self._good)
-        else:
-            self._prepare(self._raw, self._ready, self._good)
-            if self._good[0] == 0.0:
-                self._read_strict(x)  # raises, naming the value
-        row: Array = self._ready[0]
-        return row
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record under the published model: higher ranks higher.
@@ -393,36 +314,37 @@ class PairFTRL(LinearPairLearner):
         RecordError
             If a feature is text, None, NaN or infinite, or the record is empty.
         """
-        if self._rule is None:
-            self._read_strict(x)
+        if self._design is None or self._rule is None:
+            check_scored(x)
             return 0.0
-        return float(_kernels.dot(self._rule.average, self._design_row(x)))
+        return float(_kernels.dot(self._rule.average, self._design.of(x)))
 
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) that the published weights multiply: scaled, standardised, in the unit ball."""
-        if self._rule is None:
-            self._read_strict(x)
+        if self._design is None:
+            check_scored(x)
             return np.empty(0)
-        return self._design_row(x).copy()
+        return self._design.of(x).copy()
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
-        out = np.empty((len(xs), len(self._names or ())))
+        out = np.empty((len(xs), len(self.feature_names)))
         for i, x in enumerate(xs):
             out[i] = self.design(x)
         return out
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        known = [j for j, name in enumerate(columns) if self._names is None or name in self._index]
+        design = self._design
+        known = [j for j, name in enumerate(columns) if design is None or name in design.index]
         bad = np.argwhere(~np.isfinite(rows[:, known]))
         if len(bad):
             i, j = int(bad[0][0]), known[int(bad[0][1])]
             raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
         out = np.zeros(len(rows))
-        if self._rule is not None and len(rows):
-            raw = self._arranged(columns, rows)
+        if design is not None and self._rule is not None and len(rows):
+            raw = design.arranged(columns, rows)
             ready = np.empty(raw.shape)
-            self._prepare(raw, ready, np.empty(len(raw)))
+            design.prepare(raw, ready, np.empty(len(raw)))
             _kernels.score_many(self._rule.average, ready, out)
         return out
 
@@ -431,7 +353,7 @@ class PairFTRL(LinearPairLearner):
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
         """Names of the features, in the order of the columns; empty until they are known."""
-        return self._names or ()
+        return () if self._design is None else self._design.names
 
     @property
     def weights_vector(self) -> Array:
@@ -504,43 +426,42 @@ class PairFTRL(LinearPairLearner):
         self._restarts[0 if clean else 1] += 1
 
     def _export(self) -> dict[str, Any]:
-        rule = None if self._rule is None else self._rule.to_state()
+        design, rule = self._design, self._rule
         return {
-            "names": None if self._names is None else list(self._names),
+            "names": None if design is None else list(design.names),
             "slots": self._slots,
             "pending": self._pending,
             "null_slots": self.null_slots,
             "ignored_features": self.ignored_features,
             "restarts": list(self._restarts),
             "continued": self._continued,
-            "moments_released": self._moments_released,
+            "standardised": self._moments_released,
             "sums": None if self._moments is None else self._moments.sums.copy(),
-            "mean": None if rule is None else self._mean.copy(),
-            "factor": None if rule is None else self._factor.copy(),
-            "rule": rule,
+            "mean": None if design is None else design.mean.copy(),
+            "factor": None if design is None else design.factor.copy(),
+            "rule": None if rule is None else rule.to_state(),
             "y_name": self._y_name if isinstance(self._y_name, str) else None,
         }
 
     def _import(self, saved: Mapping[str, Any]) -> None:
-        names = saved["names"]
-        if names is not None:
-            self._set_names(names, dict(saved["rule"]["strategy"]))
-            assert self._rule is not None
-            assert self._names is not None
-            if list(self._names) != list(names):
-                raise ValueError("features in another order")
+        if saved["names"] is not None:
+            design, rule = self._set_names(saved["names"], dict(saved["rule"]["strategy"]))
+            mean = np.array(saved["mean"], dtype=np.float64)
+            factor = np.array(saved["factor"], dtype=np.float64)
+            if (
+                list(design.names) != list(saved["names"])
+                or not mean.shape == factor.shape == design.mean.shape
+            ):
+                raise ValueError("features or moments of another shape")
             if self._moments is not None:
                 if saved["sums"].shape != self._moments.sums.shape:
-                    raise ValueError("moments of another shape")
+                    raise ValueError("sums of another shape")
                 self._moments.sums = np.array(saved["sums"], dtype=np.int64)
-            if saved["mean"].shape != self._mean.shape or saved["factor"].shape != self._factor.shape:
-                raise ValueError("moments of another shape")
-            self._rule.load_state(saved["rule"])
-            self._mean = np.array(saved["mean"], dtype=np.float64)
-            self._factor = np.array(saved["factor"], dtype=np.float64)
+            rule.load_state(saved["rule"])
+            if saved["standardised"]:
+                design.standardise(mean, factor)
         self._slots = int(saved["slots"])
         self._pending = int(saved["pending"])
-        self._moments_released = bool(saved["moments_released"])
         self.null_slots = int(saved["null_slots"])
         self.ignored_features = int(saved["ignored_features"])
         self._restarts = [int(count) for count in saved["restarts"]]
@@ -560,7 +481,7 @@ class PairFTRL(LinearPairLearner):
         SnapshotError
             If a feature name is neither text nor a number.
         """
-        for name in self._names or ():
+        for name in self.feature_names:
             if not isinstance(name, str | int | float):
                 raise SnapshotError(
                     f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",

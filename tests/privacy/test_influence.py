@@ -144,7 +144,7 @@ def test_a_record_is_in_the_prefix_or_after_it(
             before = sums_before
     if position >= warmup - 1:
         assert np.array_equal(before, sums_before)
-    two._mean, two._factor = one._mean.copy(), one._factor.copy()  # the same earlier release
+    two._design.standardise(one._design.mean, one._design.factor)  # the same earlier release
     first, releases = gradients(one, stream[warmup:])
     second, _ = gradients(two, neighbour[warmup:], releases)
     plan = one._rule.plan  # type: ignore[union-attr]

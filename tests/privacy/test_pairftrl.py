@@ -76,8 +76,8 @@ def test_the_moments_are_those_of_the_prefix() -> None:
     frame = pd.DataFrame({"a": rng.uniform(-0.5, 1.0, 500), "b": rng.uniform(0, 5, 500)})
     model.learn_many(frame, pd.Series([True] * 500))
     x = np.stack([frame["a"], frame["b"] / 5 - 1], axis=1)
-    assert model._mean == pytest.approx(x.mean(axis=0), abs=0.01)
-    assert model._factor == pytest.approx(1 / np.sqrt(2 * x.var(axis=0)), rel=0.02)
+    assert model._design.mean == pytest.approx(x.mean(axis=0), abs=0.01)
+    assert model._design.factor == pytest.approx(1 / np.sqrt(2 * x.var(axis=0)), rel=0.02)
 
 
 @pytest.mark.parametrize(
