@@ -1,0 +1,502 @@
+"""RollingAUC against scikit-learn; the regret estimate against brute force."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from river import datasets, evaluate, linear_model, metrics
+from scipy.optimize import minimize as scipy_minimize
+from sklearn.metrics import roc_auc_score
+
+from streampair import auc, losses
+from streampair._comparator import minimise
+from streampair._sampling import Reservoir, Thinning
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+
+Array = NDArray[np.float64]
+
+# ---- AUC -----------------------------------------------------------------------------------------------
+
+events = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.integers(-3, 3).map(float) | st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0]),
+    ),
+    max_size=60,
+)
+
+
+def naive_auc(rows: list[tuple[bool, float]]) -> float:
+    """Every pair, one by one."""
+    wins = [1.0 if s > s2 else 0.5 if s == s2 else 0.0 for y, s in rows if y for y2, s2 in rows if not y2]
+    return sum(wins) / len(wins) if wins else math.nan
+
+
+@settings(deadline=None)
+@given(rows=events, window=st.integers(1, 40))
+def test_the_auc_is_exact(rows: list[tuple[bool, float]], window: int) -> None:
+    metric = RollingAUC(window)
+    for y, score in rows:
+        metric.update(y, score)
+        metric.get()
+    tail = rows[-window:]
+    assert metric.n == len(tail)
+    expected = naive_auc(tail)
+    assert metric.get() == expected or (math.isnan(expected) and math.isnan(metric.get()))
+    if not math.isnan(expected) and all(map(math.isfinite, (s for _, s in tail))):
+        labels, scores = zip(*tail, strict=True)
+        assert metric.get() == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(rows=events, extra=events, window=st.integers(1, 20), cut=st.integers(0, 60))
+def test_the_auc_in_bulk_reverted_and_restored(
+    rows: list[tuple[bool, float]], extra: list[tuple[bool, float]], window: int, cut: int
+) -> None:
+    one, bulk = RollingAUC(window), RollingAUC(window)
+    for y, score in rows:
+        one.update(y, score)
+    for part in (rows[:cut], rows[cut:]):
+        bulk.extend([y for y, _ in part], [score for _, score in part])
+    twin = RollingAUC(window)
+    twin.load_state(bulk.to_state())
+    for y, score in extra:
+        for metric in (one, bulk, twin):
+            metric.update(y, score)
+    assert repr(one.get()) == repr(bulk.get()) == repr(twin.get())
+    if extra and len(rows) + len(extra) <= window:
+        one.revert(*extra[-1])
+        assert repr(one.get()) == repr(auc_of([*rows, *extra[:-1]], window))
+
+
+def auc_of(rows: list[tuple[bool, float]], window: int) -> float:
+    metric = RollingAUC(window)
+    for y, score in rows:
+        metric.update(y, score)
+    return metric.get()
+
+
+def test_the_auc_is_undefined_with_one_class() -> None:
+    metric = RollingAUC()
+    assert math.isnan(metric.get())
+    metric.update(True, 0.3)
+    assert math.isnan(metric.get())
+    metric.update(False, 0.1)
+    assert metric.get() == 1.0
+
+
+@pytest.mark.parametrize("score", [math.nan, "high", None, {True: math.nan}])
+def test_a_score_without_a_rank_is_refused(score: Any) -> None:
+    metric = RollingAUC()
+    metric.update(True, 0.3)
+    with pytest.raises(RecordError, match="no rank"):
+        metric.update(False, score)
+    assert metric.n == 1
+
+
+def test_the_auc_is_a_river_metric() -> None:
+    metric = RollingAUC(window=5000)
+    value = evaluate.progressive_val_score(datasets.Phishing(), linear_model.LogisticRegression(), metric)
+    assert value is metric
+    river = evaluate.progressive_val_score(
+        datasets.Phishing(), linear_model.LogisticRegression(), metrics.RollingROCAUC(5000)
+    )
+    assert metric.get() == pytest.approx(river.get(), abs=1e-3)  # River's is off a little where scores tie
+    assert not metric.requires_labels
+    assert not metric.works_with_weights
+    assert metric.bigger_is_better
+    assert metric.works_with(auc.PairOGD())
+    assert isinstance(metric + metrics.Accuracy(), metrics.base.Metrics)
+    assert repr(metric).startswith("RollingAUC: ")
+    assert metric.clone().window == 5000
+
+
+def test_the_auc_with_another_positive_label() -> None:
+    metric = RollingAUC(pos_val="fraud")
+    for y, p in [("fraud", {"fraud": 0.9, "fine": 0.1}), ("fine", {"fine": 1.0}), ("fine", {})]:
+        metric.update(y, p)
+    assert metric.get() == 1.0
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, True, "many"])
+def test_windows_that_hold_nothing_are_refused(window: Any) -> None:
+    with pytest.raises(ConfigError, match="window"):
+        RollingAUC(window)
+
+
+def test_what_was_never_added_cannot_be_reverted() -> None:
+    metric = RollingAUC()
+    metric.update(True, 0.5)
+    with pytest.raises(RecordError, match="no such event"):
+        metric.revert(False, 0.5)
+    with pytest.raises(RecordError, match="no weights"):
+        metric.update(True, 0.5, w=2.0)
+
+
+def test_a_damaged_auc_is_refused() -> None:
+    state = RollingAUC().to_state()
+    with pytest.raises(SnapshotError):
+        RollingAUC().load_state(state | {"labels": np.zeros(3)})
+
+
+# ---- samples -------------------------------------------------------------------------------------------
+
+
+def inclusion(make: Any, n: int, runs: int) -> Array:
+    """How often each of n items is in the sample."""
+    seen = np.zeros(n)
+    for run in range(runs):
+        rng = np.random.default_rng(run)
+        sample = make()
+        slots: dict[int, int] = {}
+        while sample.hit < n:
+            sample.count = item = sample.hit
+            slots[sample.take(rng.random)] = item
+        sample.count = n
+        kept = np.array(list(slots.values()))
+        weights = sample.scale() if isinstance(sample, Thinning) else np.full(len(kept), n / len(kept))
+        for slot, item in slots.items():
+            seen[item] += weights[slot if isinstance(sample, Thinning) else 0]
+    return seen / runs
+
+
+@pytest.mark.parametrize("make", [lambda: Reservoir(20), lambda: Thinning(20, 5)])
+def test_every_item_is_represented_once_on_average(make: Any) -> None:
+    """Also those that skip sampling steps over. With 4000 runs the standard error of each is below 0.06."""
+    mean = inclusion(make, 100, 4000)
+    assert np.abs(mean - 1.0).max() < 0.3
+    for part in np.split(mean, 5):
+        assert abs(part.mean() - 1.0) < 0.05
+
+
+def test_a_reservoir_that_is_off_by_one_is_noticed() -> None:
+    class Late(Reservoir):
+        def take(self, uniform: Any) -> int:
+            slot = super().take(uniform)
+            self.hit += self.count > self.size  # skips one too many
+            return slot
+
+    mean = inclusion(lambda: Late(20), 100, 1000)
+    assert any(abs(part.mean() - 1.0) > 0.05 for part in np.split(mean, 5))
+
+
+def test_thinning_favours_the_early() -> None:
+    early = []
+    for run in range(50):
+        rng = np.random.default_rng(run)
+        sample = Thinning(50, 5)
+        while sample.hit < 5000:
+            sample.count = sample.hit
+            sample.take(rng.random)
+        early.append(sum(order < 500 for order in sample.order))
+    assert 12 < np.mean(early) < 20  # sqrt(500 / 5000) of 50; a uniform sample would have 5
+
+
+# ---- the comparator ------------------------------------------------------------------------------------
+
+
+def problem(seed: int, n: int = 300, d: int = 4) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=d)
+    return rng.normal(size=(n, d)) + 0.4 * w, rng.random(n)
+
+
+@pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.SquaredHinge(), losses.Square()])
+@pytest.mark.parametrize("radius", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_comparator_is_as_good_as_scipys(loss: Any, radius: float, seed: int) -> None:
+    rows, weights = problem(seed)
+    mass = weights.sum()
+
+    def value(w: Array) -> float:
+        return float(weights @ loss.value(rows @ w)) / mass
+
+    def gradient(w: Array) -> Array:
+        return np.asarray((weights * loss.slope(rows @ w)) @ rows / mass)
+
+    ours = minimise(rows, weights, loss, radius, np.zeros(4))
+    ball = {"type": "ineq", "fun": lambda w: radius**2 - w @ w, "jac": lambda w: -2.0 * w}
+    best = math.inf
+    for start in (np.zeros(4), 0.9 * ours):  # the hinge has kinks that stop a smooth solver
+        found = scipy_minimize(
+            value,
+            start,
+            jac=gradient,
+            constraints=[ball],
+            method="SLSQP",
+            options={"maxiter": 500, "ftol": 1e-12},
+        )
+        inside = found.x * min(1.0, radius / max(float(np.linalg.norm(found.x)), 1e-300))
+        best = min(best, value(inside))
+    assert np.linalg.norm(ours) <= radius * (1 + 1e-12)
+    assert value(ours) <= best + 2e-4
+
+
+# ---- the regret ----------------------------------------------------------------------------------------
+
+
+class Stream:
+    """A stream that drifts, a learner on it, and its regret by brute force."""
+
+    def __init__(self, n: int, d: int, share: float, loss: Any, radius: float, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        direction = rng.normal(size=d)
+        self.y = rng.random(n) < share
+        sign = np.where(self.y, 1.0, -1.0)
+        self.x = rng.normal(size=(n, d)) / math.sqrt(d) + 0.25 * np.outer(sign, direction)
+        self.x += np.outer(np.linspace(-0.5, 0.5, n), rng.normal(size=d)) * (0.3 + self.y[:, None])
+        self.loss, self.radius = loss, radius
+        self.weights = np.zeros((n, d))  # before each event
+        w = np.zeros(d)
+        for t in range(1, n):
+            if self.y[t] != self.y[t - 1]:
+                v = 2.0 * sign[t] * (self.x[t] - self.x[t - 1])
+                w = w - 0.7 * radius / math.sqrt(t) * loss.slope(float(v @ w)) * v
+                w *= min(1.0, radius / max(float(np.linalg.norm(w)), 1e-12))
+            self.weights[t] = w
+        rows, weights = [], []
+        self.learner = 0.0
+        for t in range(1, n):
+            others = np.flatnonzero(self.y[:t] != self.y[t])
+            rows.append(2.0 * sign[t] * (self.x[t] - self.x[others]))
+            weights.append(np.full(len(others), 1.0 / t))
+            self.learner += float(loss.value(rows[-1] @ self.weights[t - 1 + 1]).sum()) / t
+        self.rows, self.pair_weights = np.concatenate(rows), np.concatenate(weights)
+        best = minimise(self.rows, self.pair_weights, loss, radius, np.zeros(d), iterations=500)
+        self.comparator = float(self.pair_weights @ loss.value(self.rows @ best))
+        self.regret = self.learner - self.comparator
+        self.names = [f"f{j}" for j in range(d)]
+        self.dicts = [dict(zip(self.names, row, strict=True)) for row in self.x.tolist()]
+
+    def observe(self, regret: PairRegret, start: int = 0, stop: int | None = None) -> None:
+        for t in range(start, len(self.y) if stop is None else stop):
+            w = self.weights[t]
+            score = float(self.x[t] @ w)
+            regret.observe(
+                self.dicts[t],
+                bool(self.y[t]),
+                score,
+                lambda x, w=w: float(np.fromiter(x.values(), float) @ w),
+            )
+
+    def estimate(self, seed: int, kind: type[PairRegret] = PairRegret, **options: Any) -> RegretEstimate:
+        regret = kind(self.loss, self.radius, seed=seed, **{"pairs": 128, "exact": 16, **options})
+        self.observe(regret)
+        estimate = regret.estimate()
+        assert estimate is not None
+        return estimate
+
+
+@pytest.mark.parametrize(
+    ("loss", "share", "radius"),
+    [(losses.Hinge(), 0.5, 2.0), (losses.Logistic(), 0.3, 2.0), (losses.Hinge(), 0.05, 10.0)],
+)
+def test_exact_while_everything_fits(loss: Any, share: float, radius: float) -> None:
+    stream = Stream(90, 3, share, loss, radius, seed=1)
+    estimate = stream.estimate(0, exact=90)
+    assert estimate.exact
+    assert estimate.stderr == 0.0
+    assert estimate.n == 90
+    assert estimate.pair_loss * 89 == pytest.approx(stream.learner, rel=1e-12)
+    assert estimate.total == pytest.approx(stream.regret, abs=1e-3 * max(1.0, stream.comparator))
+    assert estimate.average == pytest.approx(estimate.total / 89)
+    assert estimate.average_stderr == 0.0
+
+
+CASES = {
+    "balanced": (700, 4, 0.5, losses.Hinge(), 2.0),
+    "rare positives": (700, 4, 0.05, losses.Hinge(), 2.0),
+    "logistic": (700, 4, 0.4, losses.Logistic(), 2.0),
+    "many features": (700, 20, 0.4, losses.Hinge(), 3.0),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def drifting(request: pytest.FixtureRequest) -> Stream:
+    return Stream(*CASES[request.param], seed=7)
+
+
+def share_within(
+    stream: Stream, runs: int, kind: type[PairRegret] = PairRegret, factor: float = 1.0
+) -> float:
+    """How often the estimate is within `factor` stated errors of brute force."""
+    close = 0
+    for seed in range(runs):
+        estimate = stream.estimate(seed, kind)
+        close += abs(estimate.total - stream.regret) <= factor * estimate.stderr
+    return close / runs
+
+
+@pytest.mark.slow
+def test_within_its_stated_error_of_brute_force(drifting: Stream) -> None:
+    """Three stated errors in at least 95 % of 40 samples; and the error still says something."""
+    assert share_within(drifting, 40, factor=3.0) >= 0.95
+    estimate = drifting.estimate(99)
+    assert estimate.stderr < drifting.learner
+    assert not estimate.exact
+
+
+@pytest.mark.slow
+def test_a_learner_that_loses_rarely_but_much_needs_a_larger_sample() -> None:
+    """Its few large losses, most of them early, make a small sample look surer than it is."""
+    stream = Stream(700, 20, 0.5, losses.Hinge(), 30.0, seed=7)
+    close = 0
+    for seed in range(40):
+        estimate = stream.estimate(seed, pairs=512, exact=64)
+        close += abs(estimate.total - stream.regret) <= 3.0 * estimate.stderr
+    assert close >= 38
+
+
+class Latest(PairRegret):
+    """Broken twin: the partner is always the record that came last, so all that drifted away goes unseen."""
+
+    def prepare(self, x: Any, label: bool, score: float, scorer: Any) -> Any:
+        size = self._records[0].size
+        ids = self._past_id[:size] if label else self._past_id[size:]
+        latest = int(np.argmax(ids))
+        others = self._records[not label]
+        self._next_uniform = (latest + 0.5) / max(1, min(others.count, others.size))
+        return super().prepare(x, label, score, scorer)
+
+
+class Unweighted(PairRegret):
+    """Broken twin: forgets that the sample thins out with time."""
+
+    def estimate(self, design_many: Any = None) -> RegretEstimate | None:
+        for steps in self._steps:
+            steps.shift = 10**9
+        return super().estimate(design_many)
+
+
+class SameHalf(PairRegret):
+    """Broken twin: half the stated error."""
+
+    def _variance(self, *args: Any) -> float:
+        return 0.05 * super()._variance(*args)
+
+
+@pytest.mark.slow
+def test_broken_twins_are_noticed() -> None:
+    balanced = Stream(*CASES["balanced"], seed=7)
+    assert share_within(balanced, 40, SameHalf, factor=3.0) < 0.9
+    early = Stream(900, 20, 0.5, losses.Hinge(), 30.0, seed=3)
+    true, broken = (
+        np.mean([early.estimate(s, k).pair_loss for s in range(30)]) for k in (PairRegret, Unweighted)
+    )
+    truth = early.learner / 899
+    assert abs(true - truth) < abs(broken - truth)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 16, 17, 60, 200, 399])
+def test_a_snapshot_goes_on_the_same(cut: int) -> None:
+    stream = Stream(400, 3, 0.3, losses.Hinge(), 2.0, seed=2)
+    whole = PairRegret(pairs=32, exact=16, radius=2.0, seed=4)
+    stream.observe(whole, 0, cut)
+    again = PairRegret(pairs=32, exact=16, radius=2.0, seed=4)
+    again.load_state(whole.to_state())
+    for regret in (whole, again):
+        stream.observe(regret, cut)
+    assert repr(whole.to_state()) == repr(again.to_state())
+    assert whole.estimate() == again.estimate()
+
+
+def test_in_bulk_as_one_by_one() -> None:
+    """`hits` finds exactly the events that `observe` would keep."""
+    stream = Stream(500, 3, 0.2, losses.Hinge(), 2.0, seed=2)
+    one = PairRegret(pairs=32, exact=16, seed=4)
+    stream.observe(one)
+    bulk = PairRegret(pairs=32, exact=16, seed=4)
+    labels = stream.y.tolist()
+    for start in range(0, 500, 37):
+        batch = labels[start : start + 37]
+        counted = 0
+        for stop in bulk.hits(batch):
+            bulk.skip(batch[counted:stop])
+            if stop == len(batch):
+                break
+            t = start + stop
+            w = stream.weights[t]
+            step = bulk.prepare(
+                stream.dicts[t],
+                batch[stop],
+                float(stream.x[t] @ w),
+                lambda x, w=w: float(np.fromiter(x.values(), float) @ w),
+            )
+            bulk.commit(step, batch[stop])
+            counted = stop + 1
+    assert repr(one.to_state()) == repr(bulk.to_state())
+
+
+def test_the_design_is_the_learners() -> None:
+    """Unknown names, names that come late, and missing ones."""
+    model = auc.PairOGD(seed=1)
+    regret = PairRegret(model.pair_loss, 1.0, pairs=64, exact=8)
+    rng = np.random.default_rng(0)
+    for t in range(300):
+        x = {"a": rng.normal(), ("b" if t < 150 else "c"): rng.normal()}
+        y = bool(x["a"] + 0.3 * rng.normal() > 0)
+        regret.observe(x, y, model.score_one(x), model.score_one)
+        model.learn_one(x, y)
+        if t == 100:
+            assert regret.estimate(model.design_many) is not None
+    learners, plain = regret.estimate(model.design_many), regret.estimate()
+    assert learners is not None
+    assert plain is not None
+    assert learners.total == pytest.approx(plain.total, abs=0.05 * learners.stderr + 1e-3)
+
+
+def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
+    regret = PairRegret(exact=4)
+    regret.observe({"a": 1.0}, True, 0.0, lambda x: 0.0)
+    regret.observe({"a": "text"}, False, 0.0, lambda x: 0.0)
+    for _ in range(10):
+        regret.observe({"a": 1.0}, True, 0.0, lambda x: 0.0)
+    assert regret.unusable is not None
+    assert regret.estimate() is None
+    assert regret.seen == 12
+    again = PairRegret(exact=4)
+    again.load_state(regret.to_state())
+    assert again.unusable == regret.unusable
+
+
+def test_one_class_has_no_regret() -> None:
+    regret = PairRegret(exact=4, pairs=16)
+    assert regret.estimate() is None
+    for _ in range(50):
+        regret.observe({"a": 1.0}, True, 0.5, lambda x: 0.5)
+    estimate = regret.estimate()
+    assert estimate is not None
+    assert (estimate.total, estimate.pair_loss, estimate.comparator_loss) == (0.0, 0.0, 0.0)
+
+
+def test_memory_is_bounded() -> None:
+    regret = PairRegret(pairs=32, exact=4, seed=1)
+    sizes = []
+    for t in range(4000):
+        regret.observe({"a": float(t % 7)}, t % 3 == 0, 0.1, lambda x: 0.0)
+        if t in (1000, 3999):
+            sizes.append(len(repr(regret.to_state())))
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"pairs": 8}, {"exact": 1}, {"radius": 0.0}, {"radius": math.inf}, {"radius": math.nan}]
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        PairRegret(**options)
+
+
+def test_a_snapshot_of_other_settings_is_refused() -> None:
+    with pytest.raises(SnapshotError, match="put the old settings back"):
+        PairRegret(pairs=32).load_state(PairRegret(pairs=64).to_state())
+    state = PairRegret().to_state()
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        PairRegret().load_state(state | {"margin": np.zeros(3)})
