@@ -66,7 +66,8 @@ def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: 
     noise = square_std**2 + 4.0 * mean * mean * mean_std**2 + 2.0 * mean_std**4
     pooled = max(float(raw.mean()), 1e-3)
     scatter = max(float(((raw - pooled) ** 2 - noise).sum()) / max(len(raw) - 1, 1), 0.0)
-    result: Floats = np.maximum(pooled + (raw - pooled) * (scatter / (scatter + noise)), 1e-3)
+    share = scatter / np.maximum(scatter + noise, 1e-300)
+    result: Floats = np.maximum(pooled + (raw - pooled) * share, 1e-3)
     return result
 
 

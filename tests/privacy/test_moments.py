@@ -1,0 +1,86 @@
+"""The private moments of the prefix (PRIVACY.md 4.4): noise of the right size, honest variances."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from streampair import _updates, auc
+from streampair._updates import Moments, shrunk_variances
+from streampair.privacy import MomentsPlan, NormalStream, moment_sensitivities, plan_moments
+
+MU, SLOTS, DIM = 0.8, 1000, 500
+
+
+def release(
+    plan: MomentsPlan, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Noise of both means, in units of the standard deviation that the budget asks for."""
+    seen: dict[str, Any] = {}
+
+    def spy(mean: np.ndarray, square: np.ndarray, *stds: float) -> np.ndarray:
+        seen.update(mean=mean, square=square)
+        return shrunk_variances(mean, square, *stds)
+
+    monkeypatch.setattr(_updates, "shrunk_variances", spy)
+    Moments(plan, DIM).release(NormalStream(seed))
+    # mu^2 in halves: each of the two has mu / sqrt(2).
+    want = [s / (MU / math.sqrt(2)) for s in moment_sensitivities(DIM, SLOTS)]
+    return seen["mean"] / want[0], seen["square"] / want[1]
+
+
+def fails(noise: np.ndarray) -> bool:
+    total = float((noise**2).sum())
+    return min(stats.chi2.sf(total, len(noise)), stats.chi2.cdf(total, len(noise))) < 1e-5 / 2
+
+
+def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_moments(MU, dim=DIM, slots=SLOTS)
+    for seed in [*range(20), None]:
+        mean, square = release(plan, seed, monkeypatch)
+        assert not fails(mean)
+        assert not fails(square)
+        assert abs(float((mean * square).sum())) < 5.5 * math.sqrt(DIM)
+    for part in ("sigma_sum", "sigma_squares"):
+        for factor in (2 / 3, 3 / 2):
+            broken = dataclasses.replace(plan, **{part: factor * getattr(plan, part)})
+            assert any(fails(noise) for noise in release(broken, None, monkeypatch))
+
+
+def test_no_two_releases_share_their_noise() -> None:
+    first, second = (auc.PairFTRL(features=["a"], delta=1e-3, warmup=5) for _ in range(2))
+    for model in (first, second):
+        for _ in range(5):
+            model.learn_null()
+    assert first._design is not None
+    assert second._design is not None
+    assert first._design.mean != second._design.mean
+
+
+def test_without_noise_the_variances_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (1000, 5)) * [0.1, 0.3, 0.5, 0.7, 1.0]
+    exact = shrunk_variances(x.mean(axis=0), (x**2).mean(axis=0), 0.0, 0.0)
+    assert exact == pytest.approx(x.var(axis=0))
+    assert shrunk_variances(np.zeros(2), np.zeros(2), 0.0, 0.0) == pytest.approx([1e-3, 1e-3])
+    assert shrunk_variances(np.array([0.5]), np.array([0.5]), 0.0, 0.0) == pytest.approx([0.25])
+
+
+def test_under_noise_they_are_closer_than_the_raw_ones() -> None:
+    rng = np.random.default_rng(1)
+    for spread in (0.0, 0.02, 0.1):
+        errors = np.zeros(2)
+        for _ in range(200):
+            mean = rng.uniform(-0.5, 0.5, 20)
+            variance = np.clip(rng.normal(0.2, spread, 20), 0.01, None)
+            noisy_mean = mean + rng.normal(0, 0.08, 20)
+            noisy_square = variance + mean**2 + rng.normal(0, 0.04, 20)
+            raw = np.maximum(noisy_square - noisy_mean**2, 1e-3)
+            shrunk = shrunk_variances(noisy_mean, noisy_square, 0.08, 0.04)
+            errors += [((raw - variance) ** 2).mean(), ((shrunk - variance) ** 2).mean()]
+        assert errors[1] < errors[0]
