@@ -182,12 +182,15 @@ def replay(
     with _errors(as_json):
         settings = load_config(config)
         _configure_logs("warning")
-        summary = replay_file(settings, file, output=output, dead_letters=dead_letters, serve=serve)
-        if as_json:
-            typer.echo(json.dumps({"summary": summary}))
-        else:
-            for name, value in summary.items():
-                typer.echo(f"{name:>20}: {value}", err=True)
+
+        def report(summary: dict[str, Any]) -> None:
+            if as_json:
+                typer.echo(json.dumps({"summary": summary}))
+            else:
+                for name, value in summary.items():
+                    typer.echo(f"{name:>20}: {value}", err=True)
+
+        replay_file(settings, file, output=output, dead_letters=dead_letters, serve=serve, report=report)
 
 
 @app.command(epilog="Example: streampair demo --seed 7 --rate 500")

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,15 +23,22 @@ __all__ = ["replay_file", "summarise"]
 
 
 def replay_file(
-    config: Config, file: str, *, output: Path | None, dead_letters: Path | None, serve: bool
-) -> dict[str, Any]:
-    """Replay a file and return the summary.
+    config: Config,
+    file: str,
+    *,
+    output: Path | None,
+    dead_letters: Path | None,
+    serve: bool,
+    report: Callable[[dict[str, Any]], None],
+) -> None:
+    """Replay a file, report the summary, and with `serve` keep the metrics up until Ctrl-C.
 
     Raises
     ------
     SourceError
         A file cannot be read or written.
     """
+    console = Console(stderr=True, soft_wrap=True)
     letters = _LateFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
     with contextlib.ExitStack() as stack:
         scores: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(_create(output))
@@ -46,7 +54,7 @@ def replay_file(
             else None
         )
         if server is not None:
-            Console(stderr=True).print(f"metrics: {server.url}/metrics", highlight=False)
+            console.print(f"metrics: {server.url}/metrics", highlight=False)
         start = time.perf_counter()
         with _progress() as progress:
             task = progress.add_task("replay", total=None, rate="")
@@ -62,9 +70,10 @@ def replay_file(
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if letters.made:
             summary["dead_letter_file"] = str(letters.path)
+        report(summary)
         if server is not None:
+            console.print(f"metrics stay up at {server.url}/metrics until Ctrl-C", highlight=False)
             server.wait()
-    return summary
 
 
 def summarise(gauges: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -194,22 +193,29 @@ def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
 def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
     file = config.with_name("events.jsonl")
     file.write_text("".join(json.dumps(r) + "\n" for r in rows()))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streampair_connectors", "replay", config, file, "--serve", "-o", os.devnull],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    with process.stderr:
-        line = process.stderr.readline()
-        assert line.startswith("metrics: http://127.0.0.1:")
-        deadline = time.monotonic() + 30
-        while True:
-            with urllib.request.urlopen(line.split()[1], timeout=10) as answer:
-                text = answer.read().decode()
-            if 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text:
+    command = [
+        sys.executable,
+        "-m",
+        "streampair_connectors",
+        "replay",
+        config,
+        file,
+        "--serve",
+        "-o",
+        os.devnull,
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if "metrics stay up at" in line:
                 break
-            assert time.monotonic() < deadline, text
+        assert told[0].startswith("metrics: http://127.0.0.1:")
+        assert "events: 60" in "".join(told)
+        with urllib.request.urlopen(told[0].split()[1], timeout=10) as answer:
+            text = answer.read().decode()
+        assert 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text
         process.send_signal(signal.SIGINT)
-        assert "events: 60" in process.stderr.read()
         assert process.wait(30) == 0
+        assert process.stderr.read() == ""

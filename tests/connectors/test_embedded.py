@@ -351,10 +351,9 @@ def test_the_demo_for_machines() -> None:
 
 def test_the_demo_serves_its_metrics_until_interrupted() -> None:
     before = leftovers()
-    process = demo("--rate", "4000", "--serve")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
+    with demo("--rate", "4000", "--serve") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         for line in process.stdout:
             if "metrics stay up at" in line:
                 break
@@ -370,10 +369,9 @@ def test_the_demo_serves_its_metrics_until_interrupted() -> None:
 
 def test_the_demo_can_be_interrupted() -> None:
     before = leftovers()
-    process = demo("--rate", "20")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
+    with demo("--rate", "20") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert "events at 20/s" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
