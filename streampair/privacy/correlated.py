@@ -233,6 +233,15 @@ class BLT:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
         return math.sqrt(float(self.variances(np.array([float(steps)]))[0])) if steps > 0 else 0.0
 
+    def excess(self, pattern: Floats, steps: int) -> float:
+        """Error after `steps` times sensitivity, relative to the square root's over the same steps.
+
+        1.02 means 2 % more noise for the same budget. The sensitivity is that of the whole run: of an
+        infinite one if there is no horizon.
+        """
+        root = Toeplitz.square_root(steps)
+        return (self.error(steps) * self.norm(pattern, None)) / (root.error(steps) * root.norm(pattern, None))
+
 
 _OPEN_GRID = np.geomspace(1e2, 1e6, 24).round()
 
