@@ -26,8 +26,8 @@ from streampair import auc
 from streampair.engine import Event, Lane, Record, RegretConfig
 
 BATCH = 500
-#: Batches between two snapshots and gauges: at 200 000 events a second, about one second.
-COMMIT = 200
+#: Batches between two snapshots and gauges: about one second, as in a worker.
+COMMIT = 500
 
 
 class Wire(msgspec.Struct):
@@ -144,7 +144,7 @@ def measure(make: Callable[[], Any], events: list[Event], rounds: int) -> dict[s
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--events", type=int, default=400_000, help="events a run (default 400000)")
+    parser.add_argument("--events", type=int, default=1_000_000, help="events a run (default 1000000)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--learners", nargs="+", default=["PairOGD", "PairFTRL", "LogisticRegression"])
     parser.add_argument("--json", action="store_true")

@@ -164,6 +164,9 @@ class PairRegret:
         self.pairs = pairs
         self.exact = exact
         self.seed = seed
+        #: Whether records are known to hold finite numbers only, as when a learner of ours has scored them;
+        #: they are then kept as they are, and must not be changed afterwards.
+        self.trusting = False
         #: Why there is no estimate; None while there is one.
         self.unusable: str | None = None
         #: For each label, the number of next events of which none enters the sample.
@@ -228,28 +231,23 @@ class PairRegret:
 
         The caller has skipped, prepared and committed everything up to an index before it asks for the next.
         """
-        n = len(labels)
-        at = [self._find(labels, label, 0) for label in (False, True)]
+        n, ones = len(labels), sum(labels)
+        count = (n - ones, ones)
+        places: list[list[int]] = [[], []]
+        order = list(self.left)  # of the next event of interest among those of its label
+        at = [n, n]
+        for label in (0, 1):
+            if order[label] < count[label]:
+                places[label] = [i for i, other in enumerate(labels) if bool(other) == bool(label)]
+                at[label] = places[label][order[label]]
         while True:
             stop = min(at)
             yield stop
             if stop == n:
                 return
-            label = bool(labels[stop])
-            at[label] = self._find(labels, label, stop + 1)
-
-    def _find(self, labels: Sequence[bool], label: bool, start: int) -> int:
-        """Where the events of this label that are of no interest end."""
-        left = self.left[label]
-        if left >= len(labels) - start:
-            return len(labels)
-        i = start - 1
-        try:
-            for _ in range(left + 1):
-                i = labels.index(label, i + 1)
-        except ValueError:
-            return len(labels)
-        return i
+            label = int(labels[stop])
+            order[label] += 1 + self.left[label]
+            at[label] = places[label][order[label]] if order[label] < count[label] else n
 
     def skip(self, labels: Sequence[bool]) -> None:
         """Count events that do not enter the sample: of each label at most `left`."""
@@ -274,7 +272,7 @@ class PairRegret:
         keep_step = not early and own.count == own.hit
         if not (early or keep_record or keep_step):
             return None
-        row = _numbers(x)
+        row = cast("dict[Any, float]", x) if self.trusting else _numbers(x)
         if row is None or not (early or keep_step):
             return _Step(row, False, keep_record)
         sign = 2.0 if label else -2.0
@@ -368,8 +366,8 @@ class PairRegret:
             None before the second event, or if `unusable`.
         """
         n = self.seen
-        # A solution costs as much as learning ten thousand events: with this spacing, a few percent.
-        self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 256 * self.pairs)
+        # A solution costs as much as learning ten thousand events: with this spacing, one percent.
+        self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 1024 * self.pairs)
         if n < 2 or self.unusable is not None:
             return None
         design = _plain_design if design_many is None else design_many

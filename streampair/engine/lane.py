@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from streampair import __version__
-from streampair.engine._stack import Stack
+from streampair.engine._stack import Stack, is_own
 from streampair.engine.envelope import check_key, is_signed, pack, unpack
 from streampair.engine.records import (
     Breaker,
@@ -507,7 +507,9 @@ class Lane:
         radius = config.radius
         if radius is None:
             radius = getattr(learner, "comparator_radius", 1.0)
-        return PairRegret(loss, radius, pairs=config.pairs, exact=config.exact, seed=config.seed)
+        regret = PairRegret(loss, radius, pairs=config.pairs, exact=config.exact, seed=config.seed)
+        regret.trusting = is_own(learner)
+        return regret
 
     # Saving
 
