@@ -552,7 +552,8 @@ def ftrl_steps(
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the FIFO.
 
-    scalars: loss code, clip, radius, gamma, whether the clip is tangent. vectors (3, d): iterate, average, gradient of the last slot.
+    scalars: loss code, clip, radius, gamma, whether the clip is tangent. vectors (3, d): iterate, average,
+    gradient of the last slot.
     """
     d = rows.shape[1]
     size = buffer.shape[0]
