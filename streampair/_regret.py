@@ -28,7 +28,9 @@ Randomness comes from one Mersenne Twister of its own, which is part of the save
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -231,14 +233,20 @@ class PairRegret:
 
         The caller has skipped, prepared and committed everything up to an index before it asks for the next.
         """
-        n, ones = len(labels), sum(labels)
+        n = len(labels)
+        if min(self.left) >= n:
+            yield n
+            return
+        ones = labels.count(True)
         count = (n - ones, ones)
         places: list[list[int]] = [[], []]
         order = list(self.left)  # of the next event of interest among those of its label
         at = [n, n]
         for label in (0, 1):
             if order[label] < count[label]:
-                places[label] = [i for i, other in enumerate(labels) if bool(other) == bool(label)]
+                places[label] = list(
+                    itertools.compress(range(n), labels if label else map(operator.not_, labels))
+                )
                 at[label] = places[label][order[label]]
         while True:
             stop = min(at)
@@ -253,12 +261,13 @@ class PairRegret:
         """Count events that do not enter the sample: of each label at most `left`."""
         if not labels:
             return
-        ones = sum(labels)
+        ones = labels.count(True)
         for label, number in ((0, len(labels) - ones), (1, ones)):
-            self._counts[label] += number
-            self._steps[label].count += number
-            self._records[label].count += number
-            self.left[label] -= number
+            if number:
+                self._counts[label] += number
+                self._steps[label].count += number
+                self._records[label].count += number
+                self.left[label] -= number
 
     def prepare(self, x: Features, label: bool, score: float, scorer: Scorer) -> _Step | None:
         """What must be known of an event before it is learned; changes nothing."""
@@ -296,30 +305,32 @@ class PairRegret:
         counts = self._counts
         index = counts[0] + counts[1]
         own, past = self._steps[label], self._records[label]
-        if step is None:
-            step = _Step(None, False, False)
-        elif step.x is None:
-            self._give_up()
-            step = _Step(None, False, False)
+        x = None
+        keep_record = keep_step = False
+        if step is not None:
+            x, keep_step, keep_record, loss, margin, weight, partner, partner_index = step
+            if x is None:
+                self._give_up()
+                keep_record = keep_step = False
         uniform = self._random.random
-        if step.keep_record:
+        if keep_record:
             slot = past.take(uniform) + (past.size if label else 0)
-            self._past.put(slot, step.x)
+            self._past.put(slot, x)
             self._past_id[slot] = index
         else:
             past.count += 1
         if index < self.exact:
-            if step.x is not None:
-                self._first.append((step.x, bool(label)))
-                self._first_loss += step.loss
-        elif step.keep_step:
+            if x is not None:
+                self._first.append((x, bool(label)))
+                self._first_loss += loss
+        elif keep_step:
             slot = own.take(uniform) + (own.size if label else 0)
-            self._own.put(slot, step.x)
+            self._own.put(slot, x)
             self._own_id[slot] = index
-            self._partner.put(slot, step.partner)
-            self._partner_id[slot] = step.partner_index
-            self._margin[slot] = step.margin
-            self._weight[slot] = step.weight
+            self._partner.put(slot, partner)
+            self._partner_id[slot] = partner_index
+            self._margin[slot] = margin
+            self._weight[slot] = weight
             self._next_uniform = uniform()
         else:
             own.count += 1
