@@ -229,7 +229,7 @@ async def create_by_asking(config: KafkaConfig, topic: str) -> bool:
     producer = AIOKafkaProducer(**_client_options(config))
     try:
         await _within(config, producer.start())
-        await asyncio.wait_for(producer.partitions_for(topic), 5.0)
+        await asyncio.wait_for(producer.partitions_for(topic), 3.0)
     except (kafka_errors.KafkaError, TimeoutError):
         return False
     finally:

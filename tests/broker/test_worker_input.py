@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from kafka import Cluster, KafkaBroker
-from streams import App, Running, events, same, scores_by_offset
-from worker_process import fetch, wait_for
+from streampair_connectors import cli
+from streams import App, Inside, events, read_until, same, scores_by_offset
+from typer.testing import CliRunner
+from worker_process import wait_for
+
+from streampair.errors import SourceError
 
 Unique = Callable[[str], str]
 
@@ -53,14 +57,10 @@ def test_bad_events_go_to_the_dead_letters_bytes_and_all(app: App) -> None:
     for (bad, _, _), fine in zip(BAD.values(), good[1:], strict=True):
         values += [bad, fine]
     app.produce(values, headers=[("trace", b"\xfe\x01")])
-    with Running(app) as worker:
-        url = worker.metrics_url()
+    with Inside(app) as worker:
         rows = app.await_scores({0: len(values)}, worker)
         letters = app.await_dead_letters(len(BAD))
-        text = wait_for(
-            "the counts", lambda: (t := fetch(url)) and 'stage="label"' in t and t, explain=worker.log
-        )
-        assert worker.stop() == 0, worker.log()
+        assert worker.stop() is None
     for (what, (value, stage, message)), letter, offset in zip(
         BAD.items(), letters, range(1, len(values), 2), strict=True
     ):
@@ -82,7 +82,10 @@ def test_bad_events_go_to_the_dead_letters_bytes_and_all(app: App) -> None:
     assert same(app.snapshot(), state)
     clean, _ = app.reference(good)
     assert [row["score"] for row in rows if row["outcome"] == "learned"] == clean
-    assert 'stage="label"' in text
+    line = next(
+        x for x in worker.metrics().splitlines() if "dead_letters_total{" in x and 'stage="label"' in x
+    )
+    assert line.endswith(" 1.0")
 
 
 def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(
@@ -91,9 +94,9 @@ def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(
     app = App(kafka, tmp_path, unique("app"), settings="[output]\nmax_message_bytes = 4096").create_topics()
     value = b"\x02" * 10_000
     app.produce([value])
-    with Running(app) as worker:
+    with Inside(app) as worker:
         letters = app.await_dead_letters(3)
-        assert worker.stop() == 0, worker.log()
+        assert worker.stop() is None
     assert b"".join(letter.value for letter in letters) == value
     assert [dict(letter.headers)["streampair.part"] for letter in letters] == [b"1/3", b"2/3", b"3/3"]
 
@@ -105,21 +108,18 @@ def test_an_event_without_its_label_is_scored_only(app: App) -> None:
         b'{"f0": 1, "f1": 0, "f2": 0, "f3": 0, "y": null}',
     ]
     app.produce(values)
-    with Running(app) as worker:
+    with Inside(app) as worker:
         rows = app.await_scores({0: 7}, worker)
-        assert worker.stop() == 0, worker.log()
+        assert worker.stop() is None
     assert [row["outcome"] for row in rows] == ["learned"] * 5 + ["scored"] * 2
     assert rows[5]["score"] == rows[6]["score"] != 0.0
 
 
-def streampair(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "streampair_connectors", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+def streampair(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.output
+    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.mark.parametrize("missing", ["in", "scores", "dead-letters"])
@@ -130,34 +130,32 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
     for topic in {app.input, app.output, app.dead} - {f"{app.name}-{missing}"}:
         apache_kafka.create_topic(topic)
     for command in ("run", "check"):
-        done = streampair(command, app.path)
-        told = done.stdout + done.stderr
-        assert done.returncode == 1, told
+        code, out, err = streampair(command, app.path)
+        told = out + err
+        assert code == 1, told
         assert f"topic '{app.name}-{missing}'" in told
         assert (
             f"kafka-topics.sh --create --bootstrap-server {app.kafka.bootstrap} --topic {app.name}-{missing}"
             in told
         )
-        assert "Traceback" not in told
 
 
 def test_a_missing_input_topic_is_never_created(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
     app = App(kafka, tmp_path, unique("app"))
     for _ in range(2):
-        done = streampair("run", app.path)
-        assert done.returncode == 1, done.stderr
-        assert "does not exist" in done.stderr
+        code, _, err = streampair("run", app.path)
+        assert code == 1, err
+        assert "does not exist" in err
         assert not app.state.exists() or not list(app.state.iterdir())
 
 
 def test_check_says_what_run_would_do(app: App) -> None:
-    done = streampair("check", app.path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "has 1 partition(s): 1 lane(s)" in done.stdout
-    assert "PairOGD" in done.stdout
+    code, out, err = streampair("check", app.path)
+    assert code == 0, out + err
+    assert "has 1 partition(s): 1 lane(s)" in out
+    assert "PairOGD" in out
     assert not app.state.exists()
-    report = json.loads(streampair("check", app.path, "--json").stdout)
-    assert report["ok"] is True
+    assert json.loads(streampair("check", app.path, "--json")[1])["ok"] is True
 
 
 def test_the_broker_may_die_and_come_back(
@@ -166,26 +164,18 @@ def test_the_broker_may_die_and_come_back(
     app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
     values = events(900)
     app.produce(values[:300])
-    with Running(app) as worker:
-        url = worker.metrics_url()
+    with Inside(app) as worker:
         app.await_scores({0: 120}, worker)
         stoppable_kafka.kill()
-        wait_for(
-            "the state of health",
-            lambda: f'{{app="{app.name}",state="waiting"}} 1.0' in fetch(url),
-            explain=worker.log,
-        )
-        assert worker.await_log("waiting_for_broker")["next_step"]
+        wait_for("the state of health", lambda: worker.health() == "waiting")
         stoppable_kafka.start()
         app.produce(values[300:600])
         app.await_scores({0: 600}, worker)
-        wait_for(
-            "health", lambda: f'{{app="{app.name}",state="running"}} 1.0' in fetch(url), explain=worker.log
-        )
+        wait_for("the state of health", lambda: worker.health() == "running")
         stoppable_kafka.restart()
         app.produce(values[600:])
         rows = app.await_scores({0: 900}, worker)
-        assert worker.stop() == 0, worker.log()
+        assert worker.stop() is None
     expected, state = app.reference(values)
     assert scores_by_offset(rows) == {offset: {score} for offset, score in enumerate(expected)}
     assert same(app.snapshot(), state)
@@ -197,18 +187,17 @@ def test_a_worker_can_be_stopped_while_the_broker_is_away(
     app = App(stoppable_kafka, tmp_path, unique("app"), settings="stop_timeout_seconds = 2").create_topics()
     values = events(100)
     app.produce(values)
-    with Running(app) as worker:
+    with Inside(app) as worker:
         app.await_scores({0: 100}, worker)
         stoppable_kafka.kill()
-        worker.await_log("waiting_for_broker")
-        # 0: everything had been stored before the broker went; 1: something was not, which is said.
-        assert worker.stop() in (0, 1), worker.log()
-        assert "Traceback" not in worker.log()
+        wait_for("the state of health", lambda: worker.health() == "waiting")
+        # Nothing, where all had been stored before the broker went; else it says what was not.
+        assert isinstance(worker.stop(), SourceError | None)
     stoppable_kafka.start()
-    with Running(app) as worker:
-        worker.await_log("lane_opened")
-        rows = app.await_scores({0: 100}, worker)
-        assert worker.stop() == 0, worker.log()
+    with Inside(app) as worker:
+        wait_for("the last commit", lambda: worker.learned() == 100)
+        assert worker.stop() is None
+    rows = app.await_scores({0: 100})
     expected, state = app.reference(values)
     assert scores_by_offset(rows) == {offset: {score} for offset, score in enumerate(expected)}
     assert same(app.snapshot(), state)
@@ -216,17 +205,34 @@ def test_a_worker_can_be_stopped_while_the_broker_is_away(
 
 def test_a_broker_that_is_not_there(tmp_path: Path, unique: Unique, kafka: Cluster) -> None:
     nobody = "127.0.0.1:1"
-    app = App(
-        kafka,
-        tmp_path,
-        unique("app"),
-        bootstrap=nobody,
-        connect_timeout=2,
-    )
+    app = App(kafka, tmp_path, unique("app"), bootstrap=nobody, connect_timeout=1)
     for command in ("run", "check"):
-        done = streampair(command, app.path)
-        told = done.stdout + done.stderr
-        assert done.returncode == 1, told
-        assert f"no Kafka broker answers at {nobody}" in told
-        assert "fix: start the broker" in told
-        assert "Traceback" not in told
+        code, out, err = streampair(command, app.path)
+        assert code == 1, out + err
+        assert f"no Kafka broker answers at {nobody}" in out + err
+        assert "fix: start the broker" in out + err
+
+
+def test_aborted_transactions_are_not_read(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
+    values = events(60)
+
+    async def write() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap, transactional_id=app.name)
+        async with producer:
+            for part, kept in ((values[:20], True), (values[20:40], False), (values[40:], True)):
+                await producer.begin_transaction()
+                for value in part:
+                    await producer.send(app.input, value, partition=0)
+                await (producer.commit_transaction() if kept else producer.abort_transaction())
+
+    asyncio.run(write())
+    with Inside(app) as worker:
+        # A marker ends each transaction, and takes an offset of its own.
+        wait_for("the commit", lambda: worker.learned() == 40)
+        assert worker.stop() is None
+    rows = asyncio.run(read_until(app.kafka.bootstrap, app.output, lambda found: len(found) >= 40))
+    offsets = [json.loads(row.value)["offset"] for row in rows]
+    assert offsets == [*range(20), *range(42, 62)]
+    lane = app.reference([*values[:20], *values[40:]])[1]
+    assert same(app.snapshot()["steps"], lane["steps"])
