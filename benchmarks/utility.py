@@ -10,8 +10,12 @@ each feature are taken as its public bounds.
 
 Sets: diabetes (positive: tested positive), Phishing (ships with River), synthetic (20 normal features,
 y = 1[w.x + 0.38 noise > 0], |w| = 1, 2e4 rows), ijcnn1, letter (N to Z against A to M), adult (categories
-one-hot, missing ones a category), bank (one-hot, without `duration`). `--data` is the folder with
-NAME.csv.gz, label last.
+one-hot, missing ones a category), bank (one-hot, without `duration`), german (positive: bad), usps (5 to 9
+against 0 to 4). `--data` is the folder with NAME.csv.gz, label last.
+
+The defaults of `PairFTRL` were chosen on other splits of the first seven sets, so their rows flatter a
+little; german and usps had no part in it and have no target. The specification does not define its
+synthetic set: this one is chosen to be as hard.
 """
 
 from __future__ import annotations
@@ -40,12 +44,20 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("STREAMPAIR_DATA", ROOT.parent / "shared" / "data"))
 ALLOWED = 0.02
 
-SMALL: dict[str, dict[float, float]] = {
+SMALL: dict[str, dict[float, float | None]] = {
     "diabetes": {0.5: 0.734, 1.0: 0.786, 2.0: 0.804, 8.0: 0.819},
     "phishing": {0.5: 0.930, 1.0: 0.946, 2.0: 0.954, 8.0: 0.960},
+    "german": {0.5: None, 1.0: None, 2.0: None, 8.0: None},
     "synthetic": {0.5: 0.953, 1.0: 0.956, 2.0: 0.957, 8.0: 0.958},
 }
-LARGE = {"ijcnn1": 0.923, "letter": 0.791, "adult": 0.886, "bank": 0.754}
+LARGE: dict[str, float | None] = {
+    "ijcnn1": 0.923,
+    "letter": 0.791,
+    "adult": 0.886,
+    "bank": 0.754,
+    "usps": None,
+}
+FIRST_SPLIT = 1000  # earlier ones served to choose the defaults
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ def load(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
         "letter": lambda s: s > "M",
         "adult": lambda s: s == ">50K",
         "bank": lambda s: s == "yes",
+        "german": lambda s: s == 2,
+        "usps": lambda s: s >= 5,
     }
     if name == "bank":
         frame = frame.drop(columns="duration")
@@ -94,7 +108,7 @@ def load(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def splits(rows: int, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for seed in range(count):
+    for seed in range(FIRST_SPLIT, FIRST_SPLIT + count):
         order = np.random.default_rng(seed).permutation(rows)
         yield order[: int(0.8 * rows)], order[int(0.8 * rows) :]
 
@@ -123,7 +137,7 @@ def private(
 
 
 def measure(
-    name: str, folder: Path, epsilons: dict[float, float], horizons: tuple[bool, ...], count: int
+    name: str, folder: Path, epsilons: dict[float, float | None], horizons: tuple[bool, ...], count: int
 ) -> Iterator[Row]:
     x, y = load(name, folder)
     parts = list(splits(len(x), count))
