@@ -374,14 +374,21 @@ class Consumer:
             return None
         return {Partition(tp.topic, tp.partition): end for tp, end in found.items()}
 
-    def lag(self, partition: Partition, next_offset: int | None) -> int | None:
-        """Return how many records are left after `next_offset`, as far as the last fetch knows."""
-        tp = TopicPartition(*partition)
+    async def position(self, partition: Partition) -> int | None:
+        """Return the next offset to read, which lies behind the markers that end transactions."""
         try:
-            end = self._consumer.highwater(tp)
+            at: int = await asyncio.wait_for(self._consumer.position(TopicPartition(*partition)), 1.0)
+        except (kafka_errors.KafkaError, TimeoutError):
+            return None
+        return at
+
+    def end(self, partition: Partition) -> int | None:
+        """Return the next offset of a partition, as far as the last fetch knows."""
+        try:
+            end: int | None = self._consumer.highwater(TopicPartition(*partition))
         except (kafka_errors.KafkaError, AssertionError):
             return None
-        return None if end is None or next_offset is None else max(end - next_offset, 0)
+        return end
 
     async def committed(self, partition: Partition) -> int | None:
         """Return the group's own offset, which is for tools only; None when there is none."""

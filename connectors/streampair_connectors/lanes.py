@@ -101,6 +101,8 @@ class HeldLane:
             app=config.app, learner=config.learner.label(), topic=topic, partition=partition
         )
         self.dirty = False
+        # Where the last commit left the partition, for the lag.
+        self.position: int | None = None
         # Since the last commit, for the log.
         self.bad_count = 0
         self.last_bad: DeadLetter | None = None

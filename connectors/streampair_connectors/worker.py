@@ -282,9 +282,10 @@ class Worker:
             await self._consumer.commit(offsets)
         # 4 the gauges
         for held in dirty:
-            lag = self._consumer.lag(held.topic_partition, held.lane.next_offset)
+            at = await self._consumer.position(held.topic_partition)
+            held.position = held.lane.next_offset if at is None else at
             # The last estimate of a run covers all of its events.
-            self.telemetry.publish(held.labels, held.lane.gauges(solve=clean or None), lag)
+            self.telemetry.publish(held.labels, held.lane.gauges(solve=clean or None), self._lag(held))
             self._report_bad(held)
         self._uncommitted = 0
         self._last_commit = time.monotonic()
@@ -417,6 +418,7 @@ class Worker:
             )
             offset = first
         self._consumer.seek(partition, offset)
+        held.position = offset
         self.telemetry.publish(held.labels, held.lane.gauges(), max(end - offset, 0))
         log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
 
@@ -434,15 +436,19 @@ class Worker:
                 self._trouble(f"no broker answers at {self._kafka.bootstrap_servers}")
                 continue
             for lane in held:
-                end, at = ends.get(lane.topic_partition), self._committed_offset(lane)
-                if end is not None and at is not None:
-                    self.telemetry.lag(lane.labels, max(end - at, 0))
+                if not lane.dirty:  # a marker alone may have moved it
+                    lane.position = await self._consumer.position(lane.topic_partition) or lane.position
+                lag = self._lag(lane, ends.get(lane.topic_partition))
+                if lag is not None:
+                    self.telemetry.lag(lane.labels, lag)
             if not self._producer.stuck:
                 self._well()
 
-    def _committed_offset(self, held: HeldLane) -> int | None:
-        gauges = self.telemetry.gauges(self.config.app).get(held.labels)
-        return None if gauges is None else gauges.next_offset
+    def _lag(self, held: HeldLane, end: int | None = None) -> int | None:
+        """Records behind the last commit."""
+        if end is None:
+            end = self._consumer.end(held.topic_partition)
+        return None if end is None or held.position is None else max(end - held.position, 0)
 
     def _trouble(self, what: str) -> None:
         now = time.monotonic()

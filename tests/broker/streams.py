@@ -276,6 +276,11 @@ class Inside:
         """The state of health."""
         return str(self.telemetry.health_report()[1].get(self.app.name, {}).get("state"))
 
+    def lag(self) -> float:
+        """The lag of all its lanes."""
+        lines = [line for line in self.metrics().splitlines() if line.startswith("streampair_lag{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
     def learned(self) -> int:
         """Events learned, as committed."""
         return sum(gauges.events["learned"] for gauges in self.telemetry.gauges(self.app.name).values())

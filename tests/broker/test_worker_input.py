@@ -230,6 +230,7 @@ def test_aborted_transactions_are_not_read(apache_kafka: Cluster, unique: Unique
     with Inside(app) as worker:
         # A marker ends each transaction, and takes an offset of its own.
         wait_for("the commit", lambda: worker.learned() == 40)
+        wait_for("no lag, in spite of the last marker", lambda: worker.lag() == 0)
         assert worker.stop() is None
     rows = asyncio.run(read_until(app.kafka.bootstrap, app.output, lambda found: len(found) >= 40))
     offsets = [json.loads(row.value)["offset"] for row in rows]
