@@ -216,7 +216,9 @@ def build_report(
         Whether the noise has a fixed seed.
     """
     # A record is in the prefix or after it, so the two compose in parallel.
-    mu = min(max(mu_learning, settings.mu if moments_released else 0.0), settings.mu)
+    mu = max(mu_learning, settings.mu if moments_released else 0.0)
+    if mu <= settings.mu * (1.0 + 1e-9):
+        mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
     notes = []
     guarantee = "exact accounting of every release, in Gaussian differential privacy"
     kind = "holds"
@@ -245,7 +247,7 @@ def build_report(
             "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
         )
     return PrivacyReport(
-        epsilon_spent=min(epsilon_from(mu, settings.delta), settings.epsilon),
+        epsilon_spent=epsilon_from(mu, settings.delta),
         epsilon_budget=settings.epsilon,
         delta=settings.delta,
         mu_spent=mu,

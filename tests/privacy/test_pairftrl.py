@@ -15,6 +15,7 @@ import pytest
 from river import datasets, evaluate, metrics
 
 from streampair import auc, buffers, losses
+from streampair._private import build_report
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy import epsilon_from, mu_from, plan_ftrl
 
@@ -567,3 +568,15 @@ def test_other_losses_and_buffers_run() -> None:
         model = learned(60, loss=loss, buffer=buffers.FIFO(1), clip=0.5, strategy="blt")
         assert model.privacy.epsilon_spent == pytest.approx(1.0)
     assert learned(10, clip=100.0)._rule.plan.diameter == 4.0  # type: ignore[union-attr]
+
+
+def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
+    model = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"])
+    spend = {"steps": 1, "moments_released": False, "horizon_left": 99, "noise_std": 1.0}
+    rest = {"clean_restarts": 0, "unclean_restarts": 0, "continued": False, "declared": True, "seeded": False}
+    settings = model._settings
+    report = build_report(settings, mu_learning=1.1 * settings.mu, **spend, **rest)
+    assert report.mu_spent == 1.1 * settings.mu
+    assert report.epsilon_spent == epsilon_from(1.1 * settings.mu, 1e-5) > 1.0
+    rounded = build_report(settings, mu_learning=settings.mu * (1 + 1e-15), **spend, **rest)
+    assert rounded.epsilon_spent <= rounded.epsilon_budget
