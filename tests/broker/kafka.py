@@ -341,6 +341,7 @@ class KafkaBroker(Cluster):
         self._heap = heap
         self._work = Path(tempfile.mkdtemp(prefix=f"kafka-{self.version}-"))
         self._process: subprocess.Popen[str] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._log: collections.deque[str] = collections.deque(maxlen=2000)
         self._decided = threading.Event()  # it is up, or it has ended
         port, controller = _free_ports(2)
@@ -405,6 +406,14 @@ class KafkaBroker(Cluster):
             cwd=self._work,
             start_new_session=True,  # Ctrl-C in a terminal must not end it before the tests let go of it
         )
+        # Nobody closes the broker if this process is killed; but then the shell's standard input ends.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", f"read _; kill -9 {process.pid}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
         self._decided.wait(START_SECONDS)
         if not self._started:
@@ -423,8 +432,16 @@ class KafkaBroker(Cluster):
                     self._decided.set()
         self._decided.set()
 
+    def _dismiss_guard(self) -> None:
+        # before the broker's process id is free for another process
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+
     def stop(self) -> None:
         if self._process is not None:
+            self._dismiss_guard()
             self._process.send_signal(signal.SIGTERM)
             try:
                 self._process.wait(STOP_SECONDS)
@@ -434,6 +451,7 @@ class KafkaBroker(Cluster):
 
     def kill(self) -> None:
         if self._process is not None:
+            self._dismiss_guard()
             self._process.kill()
             self._process.wait()
             self._process = None
@@ -444,7 +462,7 @@ class KafkaBroker(Cluster):
 
     def ensure_running(self) -> None:
         if self._process is not None and self._process.poll() is not None:
-            self._process = None
+            self.kill()
         self.start()
 
     def close(self) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from kafka import Cluster, KafkaBroker
 from tiers import STOPPABLE_TIERS, open_cluster
+from worker_process import wait_for
 
 Unique = Callable[[str], str]
 
@@ -89,3 +94,32 @@ def test_the_console_tools_of_kafka_work(stoppable_kafka: Cluster, unique: Uniqu
 def test_a_broker_that_cannot_start_shows_its_log(tier: str) -> None:
     with pytest.raises(RuntimeError, match=r"did not start[\s\S]*no\.such\.Authorizer"):
         open_cluster(tier, settings={"authorizer.class.name": "no.such.Authorizer"})
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("tier", STOPPABLE_TIERS[:1])
+def test_a_broker_does_not_outlive_a_killed_test_run(tier: str) -> None:
+    open_cluster(tier).close()  # skips where there is none
+    code = (
+        "from kafka import KafkaBroker\n"
+        f"broker = KafkaBroker({tier!r})\n"
+        "print(broker.pid, broker.bootstrap.rpartition(':')[2], flush=True)\n"
+        "input()"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    pid, port = map(int, run.stdout.readline().split())
+    run.kill()
+    run.communicate()
+
+    def gone() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) != 0
+
+    wait_for(f"the end of process {pid}", gone)
