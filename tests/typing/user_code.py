@@ -57,9 +57,12 @@ def decoder(known: dict[bytes, Event]) -> Callable[[Record], Event]:
 
 def lane() -> LaneOutput:
     known = {b"p": Event({"a": 1.0}, True), b"n": Event({"a": 0.0}, False)}
-    one = Lane(auc.PairOGD(), decoder(known), app="app", topic="events", partition=0, name="ogd")
-    output = one.process([Record(0, b"p"), Record(1, b"n"), Record(2, b"?")])
-    one.restore(one.snapshot())
+    first, second = (
+        Lane(auc.PairOGD(), decoder(known), app="app", topic="events", partition=0, name="ogd")
+        for _ in range(2)
+    )
+    output = first.process([Record(0, b"p"), Record(1, b"n"), Record(2, b"?")])
+    second.restore(first.snapshot())
     return output
 
 
