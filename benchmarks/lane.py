@@ -3,10 +3,10 @@
     python benchmarks/lane.py            # a table
     python benchmarks/lane.py --json     # for machines
 
-Each round times every variant once, one after the other, on the same events (River's Phishing, repeated),
+Each round times every variant once, one after another, on the same events (River's Phishing, repeated),
 with a new learner each time; reported are medians over the rounds, of processor time. Bare means `score_one`
 and `learn_one` on dicts in a loop. `regret` is the share of the lane's time (with JSON and commits) that the
-regret estimate costs: its sample, a solution whenever `gauges()` finds one due, and its part of the snapshots.
+regret estimate costs: its sample, a solution whenever `gauges()` finds one due, its part of the snapshots.
 The sample fills in the beginning, so the share falls as the stream grows; `2nd half` is that of the second
 half of the run.
 """

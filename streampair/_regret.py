@@ -28,9 +28,7 @@ Randomness comes from one Mersenne Twister of its own, which is part of the save
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -228,41 +226,49 @@ class PairRegret:
         else:
             self.commit(self.prepare(x, y, score, scorer), y)
 
-    def hits(self, labels: Sequence[bool]) -> Iterator[int]:
-        """Indices of the events that may enter the sample, then the number of labels.
+    def hits(self, labels: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
+        """Where the events are that may enter the sample, and how many of each label are to be skipped.
 
-        The caller has skipped, prepared and committed everything up to an index before it asks for the next.
+        Yields (index, number of False, number of True since the last one), at the end with the number of
+        labels as the index. The caller has skipped, prepared and committed everything up to an index before it
+        asks for the next.
         """
         n = len(labels)
-        if min(self.left) >= n:
-            yield n
-            return
         ones = labels.count(True)
         count = (n - ones, ones)
-        places: list[list[int]] = [[], []]
         order = list(self.left)  # of the next event of interest among those of its label
         at = [n, n]
-        for label in (0, 1):
-            if order[label] < count[label]:
-                places[label] = list(
-                    itertools.compress(range(n), labels if label else map(operator.not_, labels))
-                )
-                at[label] = places[label][order[label]]
+        places: list[Any] = [(), ()]
+        if order[0] < count[0] or order[1] < count[1]:
+            flags = np.frombuffer(bytes(labels), np.bool_)
+            for label in (0, 1):
+                if order[label] < count[label]:
+                    places[label] = np.flatnonzero(flags if label else ~flags)
+                    at[label] = int(places[label][order[label]])
+        done = [0, 0]
         while True:
             stop = min(at)
-            yield stop
             if stop == n:
+                yield n, count[0] - done[0], count[1] - done[1]
                 return
-            label = int(labels[stop])
+            label = int(at[1] == stop)
+            before = [0, 0]
+            before[label] = order[label]
+            before[1 - label] = stop - order[label]
+            yield stop, before[0] - done[0], before[1] - done[1]
+            before[label] += 1
+            done = before
             order[label] += 1 + self.left[label]
-            at[label] = places[label][order[label]] if order[label] < count[label] else n
+            at[label] = int(places[label][order[label]]) if order[label] < count[label] else n
 
     def skip(self, labels: Sequence[bool]) -> None:
         """Count events that do not enter the sample: of each label at most `left`."""
-        if not labels:
-            return
         ones = labels.count(True)
-        for label, number in ((0, len(labels) - ones), (1, ones)):
+        self.pass_over(len(labels) - ones, ones)
+
+    def pass_over(self, zeros: int, ones: int) -> None:
+        """Count so many events of label False and of label True that do not enter the sample."""
+        for label, number in ((0, zeros), (1, ones)):
             if number:
                 self._counts[label] += number
                 self._steps[label].count += number

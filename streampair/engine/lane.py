@@ -297,6 +297,8 @@ class Lane:
                 return 0, saved
             positive = self.positive
             truth = [y == positive for y in ys]
+            if regret is not None and set(map(type, truth)) != {bool}:
+                truth = list(map(bool, truth))
             xs = raw if stack.transform is None else list(map(stack.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
@@ -307,15 +309,17 @@ class Lane:
         failed = False
         try:
             while True:
-                stop = n if hits is None else next(hits)
+                stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
                 for x, y in itertools.islice(pairs, stop - counted):
                     score = score_one(x)
                     learn_one(x, y)
                     emit(score)
-                if regret is None or stop == n:
+                if regret is None:
                     break
-                regret.skip(truth[counted:stop])
+                regret.pass_over(zeros, ones)
                 counted = stop
+                if stop == n:
+                    break
                 x, y = next(pairs)
                 score = score_one(x)
                 sample = regret.prepare(x, truth[stop], score, score_one)

@@ -420,8 +420,10 @@ def test_in_bulk_as_one_by_one() -> None:
     for start in range(0, 500, 37):
         batch = labels[start : start + 37]
         counted = 0
-        for stop in bulk.hits(batch):
-            bulk.skip(batch[counted:stop])
+        for stop, zeros, ones in bulk.hits(batch):
+            part = batch[counted:stop]
+            assert (zeros, ones) == (part.count(False), part.count(True))
+            bulk.pass_over(zeros, ones)
             if stop == len(batch):
                 break
             t = start + stop
