@@ -178,10 +178,10 @@ class Replay:
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
             self.events += len(batch)
-            self.telemetry.publish(labels, lane.gauges(), None)
+            self.telemetry.publish(labels, timer.gauges(), None)
             if progress is not None:
                 progress(len(batch))
-        gauges = lane.gauges(solve=True)
+        gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None)
         return gauges
 

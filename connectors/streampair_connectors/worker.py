@@ -285,7 +285,7 @@ class Worker:
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
             # The last estimate of a run covers all of its events.
-            self.telemetry.publish(held.labels, held.lane.gauges(solve=clean or None), self._lag(held))
+            self.telemetry.publish(held.labels, held.timer.gauges(final=clean), self._lag(held))
             self._report_bad(held)
         self._uncommitted = 0
         self._last_commit = time.monotonic()

@@ -18,27 +18,31 @@ import pickle  # only ever loads what a signature vouches for, see Stack.load
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final
 
-from river import base, compose, feature_extraction, preprocessing
+from river import base, compose
 
 from streampair.errors import ConfigError, PrivacyError, RecordError, SnapshotError
 
 __all__ = ["Stack"]
 
-#: River's steps whose output is a function of the one record they are given.
-_STATELESS: Final[tuple[type, ...]] = (
-    compose.FuncTransformer,
-    compose.Select,
-    compose.SelectType,
-    compose.Discard,
-    compose.Renamer,
-    compose.Prefixer,
-    compose.Suffixer,
-    preprocessing.Binarizer,
-    preprocessing.Normalizer,
-    preprocessing.FeatureHasher,
-    feature_extraction.PolynomialExtender,
+#: Steps whose output is a function of the one record they are given. By name: to import all of River's
+#: preprocessing costs every start a second.
+_STATELESS: Final = frozenset(
+    {
+        "river.compose.func.FuncTransformer",
+        "river.compose.select.Select",
+        "river.compose.select.SelectType",
+        "river.compose.select.Discard",
+        "river.compose.renamer.Renamer",
+        "river.compose.renamer.Prefixer",
+        "river.compose.renamer.Suffixer",
+        "river.preprocessing.scale.Binarizer",
+        "river.preprocessing.scale.Normalizer",
+        "river.preprocessing.feature_hasher.FeatureHasher",
+        "river.feature_extraction.poly.PolynomialExtender",
+        "streampair.preprocessing.Bounds",
+        "streampair.preprocessing.UnitBall",
+    }
 )
-_OWN_STATELESS: Final = frozenset({"Bounds", "UnitBall"})
 
 
 def is_private(step: object) -> bool:
@@ -54,9 +58,7 @@ def is_own(step: object) -> bool:
 def is_stateless(step: object) -> bool:
     """Whether the step's output depends on one record alone."""
     kind = type(step)
-    if kind in _STATELESS:
-        return True
-    return kind.__module__ == "streampair.preprocessing" and kind.__name__ in _OWN_STATELESS
+    return f"{kind.__module__}.{kind.__qualname__}" in _STATELESS
 
 
 class Stack:

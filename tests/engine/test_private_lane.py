@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
 
 from streampair import auc
+from streampair.engine import _stack
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
@@ -233,3 +235,9 @@ def test_a_nan_from_the_decoder_takes_a_slot_and_leaves_a_dead_letter() -> None:
 
 def test_a_foreign_lane_has_no_privacy_report() -> None:
     assert Driver(linear_model.LogisticRegression, snapshots=False).lane.privacy is None
+
+
+@pytest.mark.parametrize("name", sorted(_stack._STATELESS))
+def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name
