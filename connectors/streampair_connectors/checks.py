@@ -84,7 +84,9 @@ def _check_learner(config: Config, report: Report) -> None:
     except StreampairError as error:
         report.bad("learner", error)
         return
-    text = f"{config.learner.label()} ({type(lane.model).__module__}.{type(lane.model).__name__})"
+    learner = config.learner
+    paths = [learner.class_] if learner.class_ is not None else [step.class_ for step in learner.steps]
+    text = f"{learner.label()} ({' | '.join(map(str, paths))})"
     privacy = lane.privacy
     report.good("learner", text if privacy is not None else f"{text}, not private")
     if privacy is not None:
