@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test bench utility lint format clean
+.PHONY: help env demo test bench utility readme lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -44,7 +44,13 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/worker.py
 
 utility: $(STAMP)
-	$(BIN)/python benchmarks/utility.py $(ARGS)
+	$(BIN)/python benchmarks/utility.py
+	@echo
+	$(BIN)/python benchmarks/demo.py
+
+# Writes what demo, bench, utility and a run on Apache Kafka print into the README, between its markers.
+readme: $(STAMP)
+	$(BIN)/python benchmarks/readme.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
