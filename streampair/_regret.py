@@ -230,8 +230,8 @@ class PairRegret:
         """Where the events are that may enter the sample, and how many of each label are to be skipped.
 
         Yields (index, number of False, of True since the last one), at the end with the number of
-        labels as the index. The caller has skipped, prepared and committed everything up to an index
-        before it asks for the next.
+        labels as the index. The caller has skipped, prepared and committed everything up to an index before
+        it asks for the next.
         """
         n = len(labels)
         ones = labels.count(True)
