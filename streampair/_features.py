@@ -23,6 +23,7 @@ __all__ = [
     "getter",
     "in_order",
     "open_frame",
+    "packed",
     "read_record",
     "unusable_value",
 ]
@@ -117,6 +118,23 @@ def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
         only = names[0]
         return lambda x: (x[only],)
     return lambda x: ()
+
+
+def packed(names: Sequence[Hashable], xs: Sequence[Any]) -> Array | None:
+    """Rows (n, d) of records that have exactly these features, all usable; None if one of them has not."""
+    d = len(names)
+    rows = np.empty((len(xs), d))
+    if not rows.size:
+        return None
+    take, row, place = getter(names), struct.Struct(f"{d}d"), memoryview(rows.reshape(-1))  # type: ignore[arg-type]
+    try:
+        for i, x in enumerate(xs):
+            if type(x) is not dict or len(x) != d:
+                return None
+            row.pack_into(place, i * row.size, *take(x))
+    except Exception:  # a name that is missing, or a value that struct refuses
+        return None
+    return rows if (np.abs(rows) <= MAX_ABS).all() else None
 
 
 def open_frame(frame: Any) -> nw.DataFrame[Any]:

@@ -328,6 +328,11 @@ class PairFTRL(LinearPairLearner):
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
+        rows = None if self._design is None else _features.packed(self.feature_names, xs)
+        if rows is not None:
+            out = np.empty(rows.shape)
+            self._design.prepare(rows, out, np.empty(len(rows)))  # type: ignore[union-attr]
+            return out
         out = np.empty((len(xs), len(self.feature_names)))
         for i, x in enumerate(xs):
             out[i] = self.design(x)

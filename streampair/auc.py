@@ -363,6 +363,9 @@ class PairOGD(LinearPairLearner):
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
+        rows = _features.packed(self._names, xs)
+        if rows is not None:
+            return rows
         out = np.empty((len(xs), self._d))
         for i, x in enumerate(xs):
             out[i] = self.design(x)

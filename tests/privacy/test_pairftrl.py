@@ -232,6 +232,8 @@ def test_missing_features_are_neutral_in_a_score() -> None:
     x = {"a": 3.0, "b": 0.2}
     assert model.score_one(x) == pytest.approx(float(model.design(x) @ model.weights_vector), rel=1e-12)
     assert np.array_equal(model.design_many([x, {"b": 0.2}])[0], whole)
+    together = model.design_many([x, {"a": 9.0, "b": -0.7}])  # all whole: packed at once
+    assert np.array_equal(together, [whole, model.design({"a": 9.0, "b": -0.7})])
     with pytest.raises(RecordError, match="row 1"):
         model.score_many(pd.DataFrame({"a": [1.0, np.nan], "b": [0.0, 0.0]}))
     assert model.score_many(pd.DataFrame({"b": [0.2]}))[0] == model.score_one({"b": 0.2})

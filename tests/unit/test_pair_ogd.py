@@ -170,6 +170,9 @@ def test_what_others_look_at() -> None:
     xs = [x for x, _ in stream(5, seed=3)] + [{"f2": 1.0}, {"f0": 2, "new": 5.0}]
     design = model.design_many(xs)
     assert design.shape == (7, 4)
+    assert model.design_many(xs[:5]).tolist() == design[:5].tolist()  # all whole: packed at once
+    with pytest.raises(RecordError, match="'f1' is text"):
+        model.design_many([xs[0], {**xs[1], "f1": "1.0"}])
     for x, row in zip(xs, design, strict=True):
         assert model.design(x).tolist() == row.tolist()
         assert model.score_one(x) == pytest.approx(row @ model.weights_vector, rel=1e-12, abs=1e-15)
