@@ -316,8 +316,8 @@ class _Demo:
     def _print(self, result: dict[str, Any]) -> None:
         table = Table(
             title="From the scores read back from the output topics",
-            caption=f"epsilon at delta {DELTA:g}; none: no privacy. Regret against the best fixed "
-            "linear scorer, with its standard error.",
+            caption=f"epsilon at delta {DELTA:g}; none: no privacy. Regret: against the best fixed weights, "
+            "of norm 1 at most (PairFTRL: 3).",
         )
         table.add_column("learner", no_wrap=True)
         for name in ("AUC", "last fifth", "events/s", "epsilon", "regret"):
