@@ -1,0 +1,25 @@
+"""Apache Kafka: the only package that knows the client library, aiokafka.
+
+What it hides: sends in whole batches (one `send` per event costs ten times as much), rebuilds
+a producer that has failed and sends again what was not acknowledged, and turns the client's
+errors into ours.
+"""
+
+from streampair_connectors.kafka._client import Message, Partition, RecordLike
+from streampair_connectors.kafka.admin import create_by_asking, creates_topics, describe_topics
+from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
+from streampair_connectors.kafka.producer import Kept, Producer
+
+__all__ = [
+    "Consumer",
+    "Kept",
+    "Message",
+    "Partition",
+    "Producer",
+    "Reader",
+    "RecordLike",
+    "create_by_asking",
+    "creates_topics",
+    "describe_topics",
+    "read_all",
+]

@@ -1,0 +1,159 @@
+"""What all clients share: their options, their errors in our words, and the shape of a record."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from aiokafka import errors as kafka_errors
+
+from streampair.errors import ConfigError, SourceError
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.logs import get_logger
+
+__all__ = [
+    "FATAL",
+    "Message",
+    "Partition",
+    "RecordLike",
+    "client_options",
+    "log",
+    "reach_error",
+    "say",
+    "stop_quietly",
+    "within",
+]
+
+# One logger for the whole package: which of its modules speaks is nothing to a reader of the log.
+log = get_logger("streampair_connectors.kafka")
+
+# Trying again cannot help here: something must be changed first.
+FATAL: dict[type[BaseException], str] = {
+    kafka_errors.TopicAuthorizationFailedError: "allow this user to use the topic",
+    kafka_errors.GroupAuthorizationFailedError: "allow this user to use the consumer group",
+    kafka_errors.ClusterAuthorizationFailedError: "allow this user idempotent writes on the cluster",
+    kafka_errors.AuthenticationFailedError: "check kafka.username and its password",
+    kafka_errors.MessageSizeTooLargeError: "raise max.message.bytes of the topic, "
+    "or lower output.max_message_bytes",
+    kafka_errors.InvalidTopicError: "use a valid topic name",
+    kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
+    kafka_errors.InconsistentGroupProtocolError: "use another app name: "
+    "this consumer group belongs to another kind of client",
+}
+# What the client raises when nobody is there.
+_NOBODY = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.NoBrokersAvailable,
+)
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class RecordLike(Protocol):
+    """One record as the client gives it; it also serves a lane as its raw record."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class Message(NamedTuple):
+    """One record to send."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]] = []  # noqa: RUF012  # never changed; the client wants a list
+
+
+def client_options(config: KafkaConfig) -> dict[str, Any]:
+    """What every client is given: where the brokers are, and how to prove who we are."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": config.bootstrap_servers,
+        "security_protocol": config.security_protocol,
+        "request_timeout_ms": 10_000,
+    }
+    if "SSL" in config.security_protocol:
+        try:
+            context = ssl.create_default_context(
+                cafile=None if config.ssl_cafile is None else str(config.ssl_cafile)
+            )
+            if config.ssl_certfile is not None:
+                context.load_cert_chain(
+                    str(config.ssl_certfile),
+                    None if config.ssl_keyfile is None else str(config.ssl_keyfile),
+                )
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"the certificates of [kafka] cannot be loaded: {error}",
+                fix="check ssl_cafile, ssl_certfile and ssl_keyfile",
+            ) from None
+        options["ssl_context"] = context
+    if config.security_protocol.startswith("SASL"):
+        password = config.password()
+        options["sasl_mechanism"] = config.sasl_mechanism
+        options["sasl_plain_username"] = config.username
+        options["sasl_plain_password"] = None if password is None else password.get_secret_value()
+    return options
+
+
+def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
+    """Our error for one of the client's; it says what to do, and whether to try again."""
+    for kind, fix in FATAL.items():
+        if isinstance(error, kind):
+            return SourceError(f"Kafka refuses: {say(error)}", fix=fix, retriable=False)
+    if isinstance(error, kafka_errors.KafkaError) and not isinstance(error, _NOBODY):
+        return SourceError(
+            f"Kafka at {config.bootstrap_servers} fails: {say(error)}",
+            fix="look into the broker's log; the worker can be started again at any time",
+        )
+    return SourceError(
+        f"no Kafka broker answers at {config.bootstrap_servers}",
+        fix="start the broker, or correct kafka.bootstrap_servers "
+        "(and security_protocol: a TLS port does not answer PLAINTEXT)",
+    )
+
+
+def say(error: BaseException) -> str:
+    """An error on one line, of a length that a log can take."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) < 300 else text[:300] + "..."
+
+
+async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
+    """Await `work` for at most the configured time; every failure becomes a SourceError."""
+    try:
+        return await asyncio.wait_for(work, config.connect_timeout_seconds)
+    except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+        raise reach_error(config, error) from None
+
+
+async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:
+    """Stop a client, for at most `seconds`.
+
+    aiokafka's `stop` waits for ever for a broker that is away, and lets the cancellation of its
+    own tasks escape; so it runs in a task of its own, which is given up after a while.
+    """
+    task = asyncio.ensure_future(stop)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+    if task.done() and not task.cancelled() and task.exception() is not None:
+        log.debug("client_stop_failed", error=repr(task.exception()))

@@ -1,0 +1,275 @@
+"""Reading: as a member of the application's group, or a partition from its start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from streampair.errors import SourceError
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka._client import (
+    FATAL,
+    Partition,
+    RecordLike,
+    client_options,
+    log,
+    say,
+    stop_quietly,
+    within,
+)
+
+__all__ = ["Consumer", "Reader", "read_all"]
+
+
+class Consumer:
+    """A member of the application's group that always reads from where it is told.
+
+    Parameters
+    ----------
+    config, topic, group
+        What to read, and as which group.
+    on_revoked, on_assigned
+        Called during a rebalance. aiokafka swallows what they raise, so it is kept and raised
+        by the next `poll`.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        topic: str,
+        group: str,
+        *,
+        on_revoked: Callable[[list[Partition]], Awaitable[None]],
+        on_assigned: Callable[[list[Partition]], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self.error: BaseException | None = None
+        self._stopped = False
+        session = int(config.session_timeout_seconds * 1000)
+        self._consumer = AIOKafkaConsumer(
+            **client_options(config),
+            group_id=group,
+            enable_auto_commit=False,
+            # Positions come from snapshots. One that Kafka no longer has must not be moved silently.
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            # Co-partitioned topics need the range assignor.
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=session,
+            heartbeat_interval_ms=max(session // 4, 250),
+            rebalance_timeout_ms=60_000,
+            max_partition_fetch_bytes=4 * 1024 * 1024,
+            max_poll_interval_ms=600_000,
+            fetch_max_wait_ms=250,
+        )
+        outer = self
+
+        class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
+            async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+                await outer._guard(on_revoked, revoked)
+
+            async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+                await outer._guard(on_assigned, assigned)
+
+        self._consumer.subscribe([topic], listener=_Listener())
+
+    async def _guard(
+        self,
+        callback: Callable[[list[Partition]], Awaitable[None]],
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        if self._stopped:
+            return
+        try:
+            await callback(sorted(Partition(p.topic, p.partition) for p in partitions))
+        except Exception as error:
+            self.error = self.error or error
+
+    async def start(self) -> None:
+        """Connect and join the group."""
+        await within(self._config, self._consumer.start())
+
+    async def poll(
+        self, max_records: int, timeout_seconds: float
+    ) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Return the next records by partition; empty when there are none in time.
+
+        Raises
+        ------
+        SourceError
+            The broker refuses, for good (`retriable` is False), or the client has failed.
+        Exception
+            What a rebalance callback has raised.
+        """
+        if self.error is not None:
+            raise self.error
+        try:
+            found = await self._consumer.getmany(
+                timeout_ms=int(timeout_seconds * 1000), max_records=max_records
+            )
+        except kafka_errors.NoOffsetForPartitionError:
+            # The group has no offset of its own, and the rebalance callback, which seeks, still runs.
+            await asyncio.sleep(0.02)
+            return {}
+        except kafka_errors.OffsetOutOfRangeError as error:
+            await self._skip_lost(error.args[0])
+            return {}
+        except kafka_errors.KafkaError as error:
+            raise self._translate(error) from None
+        return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+
+    async def _skip_lost(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on at the first record that is left, and say how many are gone."""
+        first = await self._consumer.beginning_offsets(list(positions))
+        for partition, offset in positions.items():
+            log.warning(
+                "events_lost",
+                topic=partition.topic,
+                partition=partition.partition,
+                wanted_offset=offset,
+                first_offset=first[partition],
+                next_step="the topic's retention removed events before they were read: "
+                "raise retention.ms, or add partitions and workers",
+            )
+            self._consumer.seek(partition, first[partition])
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Read `partition` from `offset` on."""
+        self._consumer.seek(TopicPartition(*partition), offset)
+
+    async def range(self, partition: Partition) -> tuple[int, int]:
+        """Return the first and the next offset of a partition."""
+        tp = TopicPartition(*partition)
+        try:
+            first = await self._consumer.beginning_offsets([tp])
+            last = await self._consumer.end_offsets([tp])
+        except kafka_errors.KafkaError as error:
+            raise self._translate(error) from None
+        return first[tp], last[tp]
+
+    async def ends(self, partitions: Sequence[Partition], seconds: float) -> dict[Partition, int] | None:
+        """Return the next offset of each partition; None when the broker does not answer in time."""
+        try:
+            found = await asyncio.wait_for(
+                self._consumer.end_offsets([TopicPartition(*p) for p in partitions]), seconds
+            )
+        except (kafka_errors.KafkaError, TimeoutError, OSError):
+            return None
+        return {Partition(tp.topic, tp.partition): end for tp, end in found.items()}
+
+    async def position(self, partition: Partition) -> int | None:
+        """Return the next offset to read, which lies behind the markers that end transactions."""
+        try:
+            at: int = await asyncio.wait_for(self._consumer.position(TopicPartition(*partition)), 1.0)
+        except (kafka_errors.KafkaError, TimeoutError):
+            return None
+        return at
+
+    def end(self, partition: Partition) -> int | None:
+        """Return the next offset of a partition, as far as the last fetch knows."""
+        try:
+            end: int | None = self._consumer.highwater(TopicPartition(*partition))
+        except (kafka_errors.KafkaError, AssertionError):
+            return None
+        return end
+
+    async def committed(self, partition: Partition) -> int | None:
+        """Return the group's own offset, which is for tools only; None when there is none."""
+        try:
+            offset: int | None = await asyncio.wait_for(
+                self._consumer.committed(TopicPartition(*partition)), 5.0
+            )
+        except (kafka_errors.KafkaError, TimeoutError):
+            return None
+        return offset
+
+    async def commit(self, offsets: Mapping[Partition, int], seconds: float = 5.0) -> bool:
+        """Commit the group's offsets, for tools that show lag. False when it did not work.
+
+        The snapshot says where to go on, so a failure here loses nothing.
+        """
+        try:
+            await asyncio.wait_for(
+                self._consumer.commit({TopicPartition(*p): o for p, o in offsets.items()}), seconds
+            )
+        except (kafka_errors.KafkaError, TimeoutError) as error:
+            log.warning(
+                "group_commit_failed",
+                error=say(error),
+                next_step="none: the snapshot holds the offset, only tools show an old lag",
+            )
+            return False
+        return True
+
+    def _translate(self, error: BaseException) -> SourceError:
+        for kind, fix in FATAL.items():
+            if isinstance(error, kind):
+                return SourceError(f"Kafka refuses: {say(error)}", fix=fix, retriable=False)
+        return SourceError(f"the Kafka consumer failed: {say(error)}", fix="wait, it is tried again")
+
+    async def stop(self, seconds: float = 5.0) -> None:
+        """Leave the group and disconnect. No callback runs from here on."""
+        self._stopped = True
+        await stop_quietly(self._consumer.stop(), seconds)
+
+
+class Reader:
+    """Reads a partition from its start, outside any group."""
+
+    def __init__(self, config: KafkaConfig, partitions: Sequence[Partition]) -> None:
+        self._config = config
+        self._partitions = [TopicPartition(*p) for p in partitions]
+        self._consumer = AIOKafkaConsumer(
+            **client_options(config),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            fetch_max_wait_ms=100,
+        )
+
+    async def start(self) -> None:
+        """Connect and go to the start."""
+        await within(self._config, self._consumer.start())
+        self._consumer.assign(self._partitions)
+        await self._consumer.seek_to_beginning(*self._partitions)
+
+    async def poll(self, timeout_seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Return what has come."""
+        found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
+        return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await stop_quietly(self._consumer.stop(), 2.0)
+
+
+async def read_all(
+    config: KafkaConfig, partition: Partition, count: int, *, seconds: float = 30.0
+) -> list[RecordLike]:
+    """Return the first `count` records of a partition.
+
+    Raises
+    ------
+    SourceError
+        They have not come within `seconds`.
+    """
+    reader = Reader(config, [partition])
+    found: list[RecordLike] = []
+    try:
+        await reader.start()
+        async with asyncio.timeout(seconds):
+            while len(found) < count:
+                found.extend((await reader.poll(0.2)).get(partition, ()))
+    except TimeoutError:
+        raise SourceError(
+            f"{partition.topic} has {len(found)} records, {count} were expected",
+            fix="check that all of them were written",
+        ) from None
+    finally:
+        await reader.stop()
+    return found
