@@ -1,14 +1,14 @@
-"""The lane without Kafka against the bare learner: events per second, as ratios in one run.
+"""The lane without Kafka against the bare learner, as ratios in one run.
 
     python benchmarks/lane.py            # a table
     python benchmarks/lane.py --json     # for machines
 
-Each round times every variant once, one after another, on the same events (River's Phishing, repeated),
-with a new learner each time; reported are medians over the rounds, of processor time. Bare means `score_one`
-and `learn_one` on dicts in a loop. `regret` is the share of the lane's time (with JSON and commits) that the
-regret estimate costs: its sample, a solution whenever `gauges()` finds one due, its part of the snapshots.
-The sample fills in the beginning, so the share falls as the stream grows; `2nd half` is that of the second
-half of the run.
+All variants take the same events (River's Phishing, repeated) side by side, batch by batch, so that a machine
+whose speed drifts slows them alike; what is compared is the processor time of each. Bare means `score_one`
+and `learn_one` on dicts in a loop; with JSON, both decode the events first. `commits` is the share of the
+lane's time that snapshots and gauges take, `regret` the share of the estimate of the regret: its sample, a
+solution whenever `gauges()` finds one due, its part of the snapshots. The sample fills in the beginning, so
+the share falls as the stream grows; `2nd half` is that of the second half of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +28,12 @@ from streampair import auc
 from streampair.engine import Event, Lane, Record, RegretConfig
 
 BATCH = 500
-#: Batches between two snapshots and gauges: about one second, as in a worker.
+#: Batches between two snapshots and gauges: about one second of a busy worker.
 COMMIT = 500
+#: Batches that are not counted: kernels compile, caches fill.
+WARM = 40
+
+Step = Callable[[list[Event], list[Record]], None]
 
 
 class Wire(msgspec.Struct):
@@ -39,139 +43,127 @@ class Wire(msgspec.Struct):
     y: bool
 
 
-def learners(names: list[str]) -> dict[str, Callable[[], Any]]:
-    """Constructors of the learners to be timed."""
-    every: dict[str, Callable[[], Any]] = {
-        "PairOGD": lambda: auc.PairOGD(seed=1),
-        "PairFTRL": lambda: auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=10_000_000, seed=1),
-        "LogisticRegression": linear_model.LogisticRegression,
-    }
-    return {name: every[name] for name in names}
+LEARNERS: dict[str, Callable[[], Any]] = {
+    "PairOGD": lambda: auc.PairOGD(seed=1),
+    "PairFTRL": lambda: auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=10_000_000, seed=1),
+    "LogisticRegression": linear_model.LogisticRegression,
+}
 
 
-def bare(model: Any, events: list[Event], score: Callable[[dict[str, float]], Any]) -> None:
+def bare(model: Any, *, decoding: bool) -> Step:
     """What a user's own loop does."""
-    learn = model.learn_one
-    for event in events:
-        score(event.x)
-        learn(event.x, event.y)
-
-
-def bare_json(model: Any, records: list[Record], score: Callable[[dict[str, float]], Any]) -> None:
-    """The same from bytes."""
+    score = getattr(model, "score_one", None) or model.predict_proba_one
     learn, decode = model.learn_one, msgspec.json.Decoder(Wire).decode
-    for record in records:
-        event = decode(record.value or b"")
-        score(event.x)
-        learn(event.x, event.y)
+
+    def plain(events: list[Event], records: list[Record]) -> None:
+        for event in events:
+            score(event.x)
+            learn(event.x, event.y)
+
+    def from_json(events: list[Event], records: list[Record]) -> None:
+        for record in records:
+            event = decode(record.value or b"")
+            score(event.x)
+            learn(event.x, event.y)
+
+    return from_json if decoding else plain
 
 
-def through_lane(lane: Lane, records: list[Record], *, commits: bool) -> None:
-    """Batches, with a snapshot and gauges now and then as a worker does."""
-    for number, start in enumerate(range(0, len(records), BATCH)):
-        lane.process(records[start : start + BATCH])
-        if commits and number % COMMIT == COMMIT - 1:
-            lane.snapshot()
-            lane.gauges()
-
-
-def measure(make: Callable[[], Any], events: list[Event], rounds: int) -> dict[str, float]:
-    """Medians of seconds for each variant, and the ratios."""
-    encode = msgspec.json.encode
-    lines = [Record(i, encode(Wire(event.x, bool(event.y)))) for i, event in enumerate(events)]
-    bare_records = [Record(i, None) for i in range(len(events))]
+def through_lane(model: Any, *, decoding: bool, commits: bool = False, regret: bool = False) -> Step:
+    """The lane, with a snapshot and gauges now and then as in a worker."""
     wire = msgspec.json.Decoder(Wire).decode
-
-    def lookup(record: Record) -> Event:
-        return events[record.offset]
+    upcoming: dict[int, Event] = {}
 
     def decode(record: Record) -> Event:
         parsed = wire(record.value or b"")
         return Event(parsed.x, parsed.y)
 
-    def lane(how: Callable[[Record], Event], *, regret: bool = False) -> Lane:
-        return Lane(
-            make(),
-            how,
-            app="bench",
-            topic="events",
-            partition=0,
-            regret=RegretConfig() if regret else None,
-            allow_pickle=True,
-            signing_key=b"benchmark only 16",
-        )
+    def look_up(record: Record) -> Event:
+        return upcoming[record.offset]
 
-    def scorer(model: Any) -> Callable[[dict[str, float]], Any]:
-        score: Callable[[dict[str, float]], Any] = getattr(model, "score_one", model.predict_proba_one)
-        return score
+    lane = Lane(
+        model,
+        decode if decoding else look_up,
+        app="bench",
+        topic="events",
+        partition=0,
+        regret=RegretConfig() if regret else None,
+        allow_pickle=True,
+        signing_key=b"benchmark only 16",
+    )
+    batches = 0
 
-    def run_bare() -> None:
-        model = make()
-        bare(model, events, scorer(model))
+    def step(events: list[Event], records: list[Record]) -> None:
+        nonlocal batches
+        if not decoding:
+            upcoming.clear()
+            upcoming.update(zip((record.offset for record in records), events, strict=True))
+        lane.process(records)
+        batches += 1
+        if commits and batches % COMMIT == 0:
+            lane.snapshot()
+            lane.gauges()
 
-    def run_bare_json() -> None:
-        model = make()
-        bare_json(model, lines, scorer(model))
+    return step
 
-    def commits(*, regret: bool) -> float:
-        """A run with commits; the seconds of its second half."""
-        ready = lane(decode, regret=regret)
-        half = len(lines) // 2
-        through_lane(ready, lines[:half], commits=True)
-        start = time.process_time()
-        through_lane(ready, lines[half:], commits=True)
-        return time.process_time() - start
 
-    variants: dict[str, Callable[[], float | None]] = {
-        "bare": run_bare,
-        "lane": lambda: through_lane(lane(lookup), bare_records, commits=False),
-        "bare_json": run_bare_json,
-        "lane_json": lambda: through_lane(lane(decode), lines, commits=False),
-        "lane_commits": lambda: commits(regret=False),
-        "lane_commits_regret": lambda: commits(regret=True),
+def measure(make: Callable[[], Any], batches: int) -> dict[str, float]:
+    """Seconds of each variant, side by side, and their ratios."""
+    steps: dict[str, Step] = {
+        "bare": bare(make(), decoding=False),
+        "lane": through_lane(make(), decoding=False),
+        "bare_json": bare(make(), decoding=True),
+        "lane_json": through_lane(make(), decoding=True),
+        "commits": through_lane(make(), decoding=True, commits=True),
+        "regret": through_lane(make(), decoding=True, commits=True, regret=True),
     }
-    seconds: dict[str, list[float]] = {}
-    for number in range(rounds + 1):
-        for name, run in variants.items():
+    phishing = [Event(x, y) for x, y in datasets.Phishing()]
+    encoded = [msgspec.json.encode(Wire(event.x, bool(event.y))) for event in phishing]
+    names = list(steps)
+    first, second = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    offset = 0
+    order = random.Random(1)
+    gc.collect()
+    gc.disable()  # a collection would be charged to whoever comes next
+    for number in range(-WARM, batches):
+        at = [i % len(phishing) for i in range(offset, offset + BATCH)]
+        events = [phishing[i] for i in at]
+        records = [Record(offset + j, encoded[i]) for j, i in enumerate(at)]
+        offset += BATCH
+        half = second if 2 * number >= batches else first
+        order.shuffle(names)
+        for name in names:
+            start = time.process_time_ns()
+            steps[name](events, records)
+            if number >= 0:
+                half[name] += (time.process_time_ns() - start) / 1e9
+        if number % 100 == 0:
             gc.collect()
-            start = time.process_time()
-            later = run()
-            if number:  # the first round compiles and warms up
-                seconds.setdefault(name, []).append(time.process_time() - start)
-                if later is not None:
-                    seconds.setdefault(f"{name}_later", []).append(later)
-    n = len(events)
-    out = {f"{name}_events_per_second": n / statistics.median(s) for name, s in seconds.items()}
-
-    def ratio(a: str, b: str) -> float:
-        """Of rates, paired within a round."""
-        return statistics.median(y / x for x, y in zip(seconds[a], seconds[b], strict=True))
-
-    out["lane_over_bare"] = ratio("lane", "bare")
-    out["lane_over_bare_with_json"] = ratio("lane_json", "bare_json")
-    out["commits_share"] = 1.0 - ratio("lane_commits", "lane_json")
-    out["regret_share"] = 1.0 - ratio("lane_commits_regret", "lane_commits")
-    out["regret_share_second_half"] = 1.0 - ratio("lane_commits_regret_later", "lane_commits_later")
-    return out
+    gc.enable()
+    both = {name: first[name] + second[name] for name in names}
+    return {
+        "bare_events_per_second": batches * BATCH / both["bare"],
+        "lane_over_bare": both["bare"] / both["lane"],
+        "lane_over_bare_with_json": both["bare_json"] / both["lane_json"],
+        "commits_share": 1.0 - both["lane_json"] / both["commits"],
+        "regret_share": 1.0 - both["commits"] / both["regret"],
+        "regret_share_second_half": 1.0 - second["commits"] / second["regret"],
+    }
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--events", type=int, default=1_000_000, help="events a run (default 1000000)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--learners", nargs="+", default=["PairOGD", "PairFTRL", "LogisticRegression"])
+    parser.add_argument("--events", type=int, default=1_000_000, help="events (default 1000000)")
+    parser.add_argument("--learners", nargs="+", default=list(LEARNERS), choices=list(LEARNERS))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    phishing = [Event(x, y) for x, y in datasets.Phishing()]
-    events = (phishing * (arguments.events // len(phishing) + 1))[: arguments.events]
-    results = {
-        name: measure(make, events, arguments.rounds) for name, make in learners(arguments.learners).items()
-    }
+    batches = max(arguments.events // BATCH, 2)
+    results = {name: measure(LEARNERS[name], batches) for name in arguments.learners}
     if arguments.json:
-        print(json.dumps({"events": len(events), "rounds": arguments.rounds, "results": results}))
+        print(json.dumps({"events": batches * BATCH, "results": results}))
         return
-    print(f"{len(events)} events of Phishing (9 features), medians of {arguments.rounds} rounds")
+    print(f"{batches * BATCH} events of Phishing (9 features); goal: regret below 5 % of the lane's time")
     columns = {
         "lane/bare": "lane_over_bare",
         "with JSON": "lane_over_bare_with_json",
