@@ -45,6 +45,19 @@ def payments() -> Iterator[str]:
         yield "this is not an event" if number == EVENTS // 2 else json.dumps(event)
 
 
+def settled(metrics: str) -> str | None:
+    """The metrics once they cover the whole topic, the estimate of the regret too; else None."""
+    values = {
+        name: float(value)
+        for name, value in re.findall(r"^streampair_(\w+)\{[^}]*\} (\S+)$", metrics, re.M)
+        if name in ("lag", "regret_total", "regret_average")
+    }
+    if values.get("lag") != 0 or not values.get("regret_average"):
+        return None
+    steps = values["regret_total"] / values["regret_average"]  # of the events but one, which is no event
+    return metrics if steps > EVENTS - 3 else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kafka", default="4.x", help="3.9 or 4.x")
@@ -78,9 +91,7 @@ def main() -> None:
             show("streampair check fraud.toml", told.stdout.replace(f"{directory}/", ""))
             with WorkerProcess(directory / "fraud.toml") as worker:
                 url = worker.metrics_url()
-                lag = r"^streampair_lag\{[^}]*\} 0\.0$"
-                wait_for("no lag", lambda: re.search(lag, fetch(url), re.M), explain=worker.log)
-                metrics = fetch(url)
+                metrics = wait_for("the last event", lambda: settled(fetch(url)), explain=worker.log)
                 scores = broker.console_consumer("scores", EVENTS)
                 worker.interrupt()
             show("streampair run fraud.toml 2> worker.log &")

@@ -45,10 +45,13 @@ class LaneTimer:
         self._opened = time.perf_counter()
         self._estimating = 0.0
         self._last_estimate = 0.0
+        self.estimated = True
+        """Whether the last estimate of the regret covers all events."""
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
         """Let the lane process a batch; Kafka's own records serve as the lane's."""
         start = time.perf_counter()
+        self.estimated = False
         output = self._lane.process(cast("Sequence[Record]", records))
         self.seconds_by_event = (time.perf_counter() - start) / len(records)
         self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
@@ -68,6 +71,7 @@ class LaneTimer:
         self._estimating += took
         if fresh:
             self._last_estimate = took
+            self.estimated = True
         return gauges
 
     def _time_score(self, record: RawRecord) -> float | None:

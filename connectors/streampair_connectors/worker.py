@@ -431,6 +431,11 @@ class Worker:
             held = list(self._held.values())
             if not held:
                 continue
+            if not self._lock.locked():  # nothing is processed or committed meanwhile: no await in here
+                for lane in held:
+                    if not (lane.dirty or lane.timer.estimated):
+                        # The stream pauses: time for the estimate that its last commit had no time for.
+                        self.telemetry.publish(lane.labels, lane.timer.gauges(), self._lag(lane))
             ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
             if ends is None:
                 self._trouble(f"no broker answers at {self._kafka.bootstrap_servers}")

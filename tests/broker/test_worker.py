@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,13 @@ def app(kafka: Cluster, unique: Unique, tmp_path: Path) -> App:
     return App(kafka, tmp_path, unique("app")).create_topics()
 
 
+def steps_of_regret(metrics: str) -> int:
+    """How many steps the estimate on the page covers."""
+    found = dict(re.findall(r"^streampair_regret_(total|average)\{[^}]*\} (\S+)$", metrics, re.M))
+    average = float(found.get("average", 0.0))
+    return round(float(found["total"]) / average) if average else 0
+
+
 def test_every_event_is_scored_then_learned_and_a_stop_is_clean(app: App) -> None:
     values = events(400)
     app.produce(values[:300])
@@ -34,6 +42,8 @@ def test_every_event_is_scored_then_learned_and_a_stop_is_clean(app: App) -> Non
             explain=worker.log,
         )
         health = json.loads(fetch(url.replace("/metrics", "/healthz")))
+        # When the stream pauses, the estimate of the regret catches up with it.
+        wait_for("the regret of all events", lambda: steps_of_regret(fetch(url)) == 299, explain=worker.log)
         assert worker.stop(signal.SIGTERM) == 0, worker.log()
     assert [row["offset"] for row in rows] == list(range(300))
     assert {row["outcome"] for row in rows} == {"learned"}
