@@ -122,6 +122,14 @@ class LinearPairLearner(base.MiniBatchClassifier):
         """Design vectors of several records, shape (n, d)."""
 
     @abc.abstractmethod
+    def _export(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave; ValueError and the like if it cannot be that."""
+
+    @abc.abstractmethod
     def _learn_rows(self, columns: list[Hashable], rows: Array, signs: Array) -> None:
         """Learn (n, columns) raw rows in order, with one kernel call; nothing changes if it raises."""
 
@@ -216,6 +224,31 @@ class LinearPairLearner(base.MiniBatchClassifier):
         """Class and constructor parameters as text: what a saved state must agree with."""
         params = {name: repr(getattr(self, name)) for name in self._get_params()}
         return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **params}
+
+    def _checked_export(self) -> dict[str, object]:
+        """What `to_state` returns, if a snapshot can hold the feature names."""
+        for name in self.feature_names:
+            if not isinstance(name, str | int | float):
+                raise SnapshotError(
+                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
+                    fix="use text as feature names",
+                )
+        return {"version": 1, "params": self._fingerprint(), **self._export()}
+
+    def _checked_import(self, state: Mapping[str, object]) -> None:
+        """Take a state of this version and of a learner with these parameters."""
+        if state.get("version") != 1:
+            raise SnapshotError(
+                f"the saved state has version {state.get('version')!r}, this release reads version 1",
+                fix="use the release that saved it",
+            )
+        self._check_fingerprint(state)
+        try:
+            self._import(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
+            raise SnapshotError(
+                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
+            ) from None
 
     def _check_fingerprint(self, state: Mapping[str, object]) -> None:
         saved = state.get("params")

@@ -120,6 +120,8 @@ class PairFTRL(LinearPairLearner):
     ('holds', 1250, 1.0, 0)
     """
 
+    # Its public home, which pickles and snapshots name.
+    __module__ = "streampair.auc"
     # A cell that is no number makes a null slot, not an error.
     _strict_frames = False
 
@@ -486,13 +488,7 @@ class PairFTRL(LinearPairLearner):
         SnapshotError
             If a feature name is neither text nor a number.
         """
-        for name in self.feature_names:
-            if not isinstance(name, str | int | float):
-                raise SnapshotError(
-                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
-                    fix="use text as feature names",
-                )
-        return {"version": 1, "params": self._fingerprint(), **self._export()}
+        return self._checked_export()
 
     def load_state(self, state: Mapping[str, object]) -> None:
         """Continue from what `to_state` of a learner with the same parameters returned, with fresh noise.
@@ -502,21 +498,19 @@ class PairFTRL(LinearPairLearner):
         Raises
         ------
         SnapshotError
-            If the state is of another learner or version, or damaged; the learner is then as new.
+            If the state is of another learner or version, or damaged, or if this learner is not new; its
+            account is as before.
         """
-        if state.get("version") != 1:
+        if self.slots:
+            # Its spend would be forgotten.
             raise SnapshotError(
-                f"the saved state has version {state.get('version')!r}, this release reads version 1",
-                fix="use the release that saved it",
+                "the learner has taken records already", fix="load the state into a newly made learner"
             )
-        self._check_fingerprint(state)
         try:
-            self._import(state)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
+            self._checked_import(state)
+        except SnapshotError:
             self.__init__(**{name: getattr(self, name) for name in self._params_names()})  # type: ignore[misc]
-            raise SnapshotError(
-                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
-            ) from None
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in self._params_names()}

@@ -17,7 +17,7 @@ from streampair import _kernels as k
 from streampair._kernels import ogd_learn, ogd_learn_many, ogd_proba, ogd_score, score_many
 from streampair._linear import LinearPairLearner
 from streampair._pairftrl import PairFTRL
-from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.errors import ConfigError, RecordError
 
 __all__ = ["PairFTRL", "PairOGD"]
 
@@ -421,13 +421,7 @@ class PairOGD(LinearPairLearner):
         SnapshotError
             If a feature name is neither text nor a number.
         """
-        for name in self._names:
-            if not isinstance(name, str | int | float):
-                raise SnapshotError(
-                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
-                    fix="use text as feature names",
-                )
-        out: dict[str, object] = {"version": 1, "params": self._fingerprint(), **self._export()}
+        out = self._checked_export()
         if not isinstance(self._y_name, str):
             out["y_name"] = None
         return out
@@ -440,18 +434,7 @@ class PairOGD(LinearPairLearner):
         SnapshotError
             If the state is of another learner or another version, or damaged; then nothing has changed.
         """
-        if state.get("version") != 1:
-            raise SnapshotError(
-                f"the saved state has version {state.get('version')!r}, this release reads version 1",
-                fix="use the release that saved it",
-            )
-        self._check_fingerprint(state)
-        try:
-            self._import(state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SnapshotError(
-                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
-            ) from None
+        self._checked_import(state)
 
     def __getstate__(self) -> dict[str, Any]:
         # Without scratch, spare capacity and the compiled accessors; with what others may have set.

@@ -582,3 +582,13 @@ def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
     assert report.epsilon_spent == epsilon_from(1.1 * settings.mu, 1e-5) > 1.0
     rounded = build_report(settings, mu_learning=settings.mu * (1 + 1e-15), **spend, **rest)
     assert rounded.epsilon_spent <= rounded.epsilon_budget
+
+
+def test_a_used_learner_takes_no_state_and_forgets_no_spend() -> None:
+    used, other = learned(30), learned(10)
+    before = used.privacy
+    for state in (other.to_state(), {}, {**other.to_state(), "total": None}):
+        with pytest.raises(SnapshotError):
+            used.load_state(state)
+    assert used.privacy == before
+    assert before.epsilon_spent > 0
