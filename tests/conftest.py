@@ -8,9 +8,13 @@ import hypothesis
 import pytest
 import support
 
-# No wall-clock limits: the first call of a kernel compiles it, and machines are shared.
+# No wall-clock limits: the first call of a kernel compiles it, and machines are shared. Where a change is
+# judged, it is by the same examples every time; everywhere else new ones are tried.
 hypothesis.settings.register_profile(
-    "streampair", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "streampair",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=support.require_all(),
 )
 hypothesis.settings.load_profile("streampair")
 
