@@ -8,11 +8,10 @@ errors into ours.
 from streampair_connectors.kafka._client import Message, Partition, RecordLike
 from streampair_connectors.kafka.admin import create_by_asking, creates_topics, describe_topics
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
-from streampair_connectors.kafka.producer import Kept, Producer
+from streampair_connectors.kafka.producer import Producer
 
 __all__ = [
     "Consumer",
-    "Kept",
     "Message",
     "Partition",
     "Producer",

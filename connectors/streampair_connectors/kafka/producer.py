@@ -24,7 +24,7 @@ from streampair_connectors.kafka._client import (
     within,
 )
 
-__all__ = ["Kept", "Producer"]
+__all__ = ["Producer"]
 
 Headers = Sequence[tuple[str, bytes]]
 
