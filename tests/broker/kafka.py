@@ -318,6 +318,14 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
+class _Life:
+    """What is known of one process of a broker."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.decided = threading.Event()  # it is up, or it has ended
+
+
 class KafkaBroker(Cluster):
     """One Apache Kafka broker and controller in one process (KRaft), on loopback.
 
@@ -343,7 +351,7 @@ class KafkaBroker(Cluster):
         self._process: subprocess.Popen[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._log: collections.deque[str] = collections.deque(maxlen=2000)
-        self._decided = threading.Event()  # it is up, or it has ended
+        self._reader: threading.Thread | None = None
         port, controller = _free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         text = _SETTINGS.format(port=port, controller=controller, data=self._work / "data")
@@ -394,8 +402,6 @@ class KafkaBroker(Cluster):
     def start(self) -> None:
         if self._process is not None:
             return
-        self._decided.clear()
-        self._started = False
         self._process = process = subprocess.Popen(
             self._command("kafka.Kafka", [str(self._settings)], heap=self._heap, logging="server"),
             stdin=subprocess.DEVNULL,
@@ -414,23 +420,30 @@ class KafkaBroker(Cluster):
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
-        self._decided.wait(START_SECONDS)
-        if not self._started:
+        life = _Life()  # one for each process: what the one before says at its end is not said of this one
+        self._reader = threading.Thread(target=self._read_log, args=(process, life), daemon=True)
+        self._reader.start()
+        life.decided.wait(START_SECONDS)
+        if not life.started:
             tail = self.log_tail()
             self.kill()
             raise RuntimeError(f"Apache Kafka {self.version} did not start:\n{tail}")
         _complete(_answers(self.bootstrap))
 
-    def _read_log(self, process: subprocess.Popen[str]) -> None:
+    def _read_log(self, process: subprocess.Popen[str], life: _Life) -> None:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
                 self._log.append(line.rstrip("\n"))
                 if "Kafka Server started" in line:
-                    self._started = True
-                    self._decided.set()
-        self._decided.set()
+                    life.started = True
+                    life.decided.set()
+        life.decided.set()
+
+    def _finish_log(self) -> None:
+        if self._reader is not None:
+            self._reader.join()
+            self._reader = None
 
     def _dismiss_guard(self) -> None:
         # before the broker's process id is free for another process
@@ -448,6 +461,7 @@ class KafkaBroker(Cluster):
             except subprocess.TimeoutExpired:
                 self.kill()
             self._process = None
+            self._finish_log()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -455,6 +469,7 @@ class KafkaBroker(Cluster):
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._finish_log()
 
     def restart(self) -> None:
         self.stop()
