@@ -6,12 +6,13 @@ Both are functions of raw data: for the operator's eyes, not for publication (PR
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from river import base, metrics
 
+from streampair import _kernels as k
 from streampair._regret import PairRegret, RegretEstimate
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
@@ -26,23 +27,26 @@ class RollingAUC(metrics.base.BinaryMetric):
     and raw scores give the same value. Undefined (NaN) until the window holds both classes: 0.5 would read as
     a useless model.
 
-    `update` costs O(1); `get` sorts what is in the window, once after a change.
+    `update` costs O(log window), expected, whatever the order of the scores; `get` costs nothing. Memory is
+    O(window).
 
     Parameters
     ----------
     window
-        Number of latest events.
+        Number of latest events, at most 1e7.
     pos_val
         The label that should rank high.
 
     Raises
     ------
     ConfigError
-        If `window` is not a positive integer.
+        If `window` is not an integer in that range.
 
     References
     ----------
     Hanley and McNeil 1982, The meaning and use of the area under a ROC curve.
+
+    Seidel and Aragon 1996, Randomized search trees. (The tree that keeps the order of the scores.)
 
     Examples
     --------
@@ -55,14 +59,16 @@ class RollingAUC(metrics.base.BinaryMetric):
     """
 
     def __init__(self, window: int = 1000, pos_val: Any = True) -> None:
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ConfigError(f"window={window!r} holds no event", fix="give a positive integer")
+        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= 10_000_000:
+            raise ConfigError(f"window={window!r}", fix="give an integer from 1 to 10000000")
         self.window = window
         self.pos_val = pos_val
-        # Rings would save memory and cost time: lists that are cut back when twice too long are faster.
-        self._scores: list[float] = []
-        self._labels: list[bool] = []
-        self._value: float | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        window = self.window
+        self._state = np.zeros(k.AUC_HEADER + 2 * window + k.AUC_NODE * (window + 1))
+        self._state[k.AUC_WINDOW] = window
 
     def works_with(self, model: base.Estimator) -> bool:
         """Classifiers, and anomaly detectors, whose scores rank."""
@@ -98,15 +104,11 @@ class RollingAUC(metrics.base.BinaryMetric):
         if w != 1.0:
             raise RecordError("RollingAUC takes no weights", fix="leave w out", stage="learn")
         score = self._score(y_pred)
-        self._labels.append(bool(y_true == self.pos_val))
-        self._scores.append(score)
-        self._trim()
+        k.auc_add(self._state, score, 1 if y_true == self.pos_val else 0)
 
-    def extend(self, labels: Iterable[bool], scores: Iterable[float]) -> None:
-        """Add many events whose labels are already True or False and whose scores are known to be finite."""
-        self._labels.extend(labels)
-        self._scores.extend(scores)
-        self._trim()
+    def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
+        """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
+        k.auc_add_many(self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_))
 
     def revert(self, y_true: Any, y_pred: Any, w: float = 1.0) -> None:
         """Take the latest event with this label and score back out.
@@ -116,34 +118,30 @@ class RollingAUC(metrics.base.BinaryMetric):
         RecordError
             If the window holds no such event.
         """
-        score, label = self._score(y_pred), bool(y_true == self.pos_val)
-        first = max(0, len(self._scores) - self.window)
-        for i in range(len(self._scores) - 1, first - 1, -1):
-            if self._scores[i] == score and self._labels[i] == label:
-                # What has left the window must not come back into it.
-                self._scores, self._labels = self._scores[first:], self._labels[first:]
-                del self._scores[i - first], self._labels[i - first]
-                self._value = None
-                return
-        raise RecordError("the window holds no such event", fix="revert only what was added", stage="learn")
+        if not k.auc_revert(self._state, self._score(y_pred), 1 if y_true == self.pos_val else 0):
+            raise RecordError(
+                "the window holds no such event", fix="revert only what was added", stage="learn"
+            )
 
     def get(self) -> float:
         """The AUC of the window; NaN if it lacks one of the classes."""
-        if self._value is None:
-            self._value = _auc(self._labels[-self.window :], self._scores[-self.window :])
-        return self._value
+        pairs = 2.0 * self._state[k.AUC_POSITIVE] * self._state[k.AUC_NEGATIVE]
+        # Wins and half the ties, counted in whole numbers: exact, whatever the window.
+        return float(self._state[k.AUC_WINS] / pairs) if pairs else math.nan
 
     @property
     def n(self) -> int:
         """Number of events in the window."""
-        return min(len(self._scores), self.window)
+        return int(self._state[k.AUC_COUNT])
 
     def to_state(self) -> dict[str, object]:
         """The window as plain values, for a snapshot."""
+        oldest = int(self._state[k.AUC_NEXT]) - self.n
+        order = (oldest + np.arange(self.n)) % self.window
         return {
             "window": self.window,
-            "scores": np.array(self._scores[-self.window :], dtype=np.float64),
-            "labels": np.array(self._labels[-self.window :], dtype=np.bool_),
+            "scores": self._state[k.AUC_HEADER + order],
+            "labels": self._state[k.AUC_HEADER + self.window + order] == 1.0,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -155,11 +153,20 @@ class RollingAUC(metrics.base.BinaryMetric):
             If the state is not one of this metric.
         """
         scores, labels = np.asarray(state["scores"]), np.asarray(state["labels"])
-        if scores.dtype != np.float64 or labels.dtype != np.bool_ or scores.shape != labels.shape:
+        wrong = scores.dtype != np.float64 or labels.dtype != np.bool_ or scores.shape != labels.shape
+        if wrong or scores.ndim != 1 or np.isnan(scores).any():
             raise SnapshotError("the window of the AUC cannot be read", fix="restore an undamaged snapshot")
-        self._scores, self._labels = scores.tolist(), labels.tolist()
-        self._value = None
-        self._trim()
+        self._clear()
+        k.auc_add_many(self._state, scores[-self.window :].copy(), labels[-self.window :].copy())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The window alone: the tree is several times its size, and most of it may be unused.
+        own = {name: value for name, value in self.__dict__.items() if name != "_state"}
+        return {"own": own, "saved": self.to_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self.load_state(state["saved"])
 
     def _score(self, y_pred: Any) -> float:
         value = y_pred.get(self.pos_val, 0.0) if isinstance(y_pred, dict) else y_pred
@@ -172,20 +179,3 @@ class RollingAUC(metrics.base.BinaryMetric):
                 f"the score {value!r} has no rank", fix="give a number that is not NaN", stage="learn"
             )
         return score
-
-    def _trim(self) -> None:
-        self._value = None
-        if len(self._scores) > 2 * self.window + 64:
-            del self._scores[: -self.window], self._labels[: -self.window]
-
-
-def _auc(labels: list[bool], scores: list[float]) -> float:
-    truth = np.array(labels, dtype=np.bool_)
-    value = np.array(scores, dtype=np.float64)
-    positive, negative = value[truth], np.sort(value[~truth])
-    if not positive.size or not negative.size:
-        return math.nan
-    # Wins and half the ties, counted in integers: exact, whatever the window.
-    below = np.searchsorted(negative, positive, side="left").sum()
-    not_above = np.searchsorted(negative, positive, side="right").sum()
-    return float(int(below) + int(not_above)) / float(2 * positive.size * negative.size)

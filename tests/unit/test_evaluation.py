@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from river import datasets, evaluate, linear_model, metrics
 from scipy.optimize import minimize as scipy_minimize
 from sklearn.metrics import roc_auc_score
 
+from streampair import _kernels as k
 from streampair import auc, losses
 from streampair._comparator import minimise
 from streampair._sampling import Reservoir, Thinning
@@ -83,6 +86,51 @@ def auc_of(rows: list[tuple[bool, float]], window: int) -> float:
     return metric.get()
 
 
+def depth(metric: RollingAUC) -> int:
+    """How many nodes the longest way down the tree passes, and a check that its counts add up."""
+    state, window = metric._state, metric.window
+    nodes = state[k.AUC_HEADER + 2 * window :].reshape(window + 1, k.AUC_NODE)
+    level, deepest = [int(state[k.AUC_ROOT])], 0
+    while level := [node for node in level if node]:
+        deepest += 1
+        for node in level:
+            children = nodes[nodes[node, 1:3].astype(int)]
+            assert (nodes[node, 7:9] == nodes[node, 5:7] + children[:, 7:9].sum(axis=0)).all()
+        level = [int(child) for node in level for child in nodes[node, 1:3]]
+    return deepest
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "zigzag", "constant", "random"])
+def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
+    """The way down is short for every order of the scores, also those that a plain tree is bad at."""
+    window, n = 4096, 10_000
+    i = np.arange(n)
+    scores = {
+        "rising": i,
+        "falling": -i,
+        "zigzag": i * (-1.0) ** i,
+        "constant": 0 * i,
+        "random": np.random.default_rng(0).normal(size=n),
+    }[order].astype(float)
+    metric = RollingAUC(window)
+    metric.extend((i % 3 == 0).tolist(), scores.tolist())
+    assert depth(metric) <= 40  # 2.9 log2 of the window is what to expect
+    assert metric._state[k.AUC_USED] <= window + 1
+    expected = roc_auc_score(i[-window:] % 3 == 0, scores[-window:])
+    assert metric.get() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_copy_of_the_auc_goes_on_the_same() -> None:
+    metric = RollingAUC(7)
+    scores = np.random.default_rng(1).integers(0, 5, 60) / 5
+    for i, score in enumerate(scores.tolist()):
+        copies = [metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))]
+        for each in copies:
+            each.update(i % 2 == 0, score)
+        assert len({each.get() for each in copies if each.n > 1}) <= 1
+    assert len(pickle.dumps(RollingAUC(100_000))) < 2000
+
+
 def test_the_auc_is_undefined_with_one_class() -> None:
     metric = RollingAUC()
     assert math.isnan(metric.get())
@@ -144,6 +192,8 @@ def test_a_damaged_auc_is_refused() -> None:
     state = RollingAUC().to_state()
     with pytest.raises(SnapshotError):
         RollingAUC().load_state(state | {"labels": np.zeros(3)})
+    with pytest.raises(SnapshotError):
+        RollingAUC().load_state(state | {"labels": np.zeros(1, bool), "scores": np.array([math.nan])})
 
 
 # ---- samples -------------------------------------------------------------------------------------------
