@@ -30,6 +30,7 @@ MAX_ABS = 1e50
 _LOG2E = 1.4426950408889634
 _LN2_HI = 6.93147180369123816490e-01
 _LN2_LO = 1.90821492927058770002e-10
+_QUARTER_PI = 7.85398163397448279e-01
 
 
 @njit(cache=True, nogil=True)
@@ -332,12 +333,75 @@ def sigmoid_many(scores: Array, out: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
+def log_one_plus(f: float) -> float:
+    """log(1 + f) for f in [sqrt(1/2) - 1, sqrt(2) - 1], within 1 ulp, from + - * / only (as in fdlibm)."""
+    s = f / (2.0 + f)
+    z = s * s
+    w = z * z
+    odd = z * (
+        6.666666666666735130e-01
+        + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01))
+    )
+    even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01))
+    half = 0.5 * f * f
+    return f - (half - s * (half + (odd + even)))
+
+
+@njit(cache=True, nogil=True)
+def log_positive(x: float) -> float:
+    """log(x) of a normal number above 0, within 2 ulp: the same bits on every processor."""
+    m, k = math.frexp(x)
+    if m < 0.7071067811865476:
+        m *= 2.0
+        k -= 1
+    return k * _LN2_HI + (log_one_plus(m - 1.0) + k * _LN2_LO)
+
+
+@njit(cache=True, nogil=True)
+def sin_octant(a: float) -> float:
+    """sin(a) for a in [0, pi/4], within 1 ulp, from + - * only (as in fdlibm)."""
+    z = a * a
+    r = 8.33333333332248946124e-03 + z * (
+        -1.98412698298579493134e-04
+        + z
+        * (2.75573137070700676789e-06 + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10))
+    )
+    return a + z * a * (-1.66666666666666324348e-01 + z * r)
+
+
+@njit(cache=True, nogil=True)
+def cos_octant(a: float) -> float:
+    """cos(a) for a in [0, pi/4], within 1 ulp, from + - * only (as in fdlibm)."""
+    z = a * a
+    r = z * (
+        4.16666666666666019037e-02
+        + z
+        * (
+            -1.38888888888741095749e-03
+            + z
+            * (
+                2.48015872894767294178e-05
+                + z
+                * (
+                    -2.75573143513906633035e-07
+                    + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)
+                )
+            )
+        )
+    )
+    half = 0.5 * z
+    w = 1.0 - half
+    return w + (((1.0 - w) - half) + z * r)
+
+
+@njit(cache=True, nogil=True)
 def normals_from_bits(words: NDArray[np.uint64], out: Array) -> None:
     """Independent standard normals from uniform bits: three 64-bit words give two (Box & Muller 1958).
 
     96 bits each for radius and angle. The radius is exact in relative terms at both ends (the complement
     of a uniform near 1 is taken in integers), the angle in every octant, so the tails reach 11.5 and the
-    centre has no gap that a double could show.
+    centre has no gap that a double could show. Logarithm, sine and cosine are spelled out: a replay on
+    another processor must draw the same noise to the last bit (PRIVACY.md 8).
     """
     two32 = 4294967296.0
     low = np.uint64(0xFFFFFFFF)
@@ -346,16 +410,17 @@ def normals_from_bits(words: NDArray[np.uint64], out: Array) -> None:
         b = words[3 * k + 1]
         c = words[3 * k + 2]
         tail = b >> np.uint64(32)
-        if a >> np.uint64(63) == np.uint64(0):
-            radius = math.sqrt(-2.0 * math.log((np.float64(a) * two32 + np.float64(tail) + 0.5) * 2.0**-96))
+        rest = np.float64(~a) * two32 + np.float64(low - tail) + 0.5
+        if a >> np.uint64(62) == np.uint64(3):
+            radius = math.sqrt(-2.0 * log_one_plus(-rest * 2.0**-96))
         else:
-            rest = np.float64(~a) * two32 + np.float64(low - tail) + 0.5
-            radius = math.sqrt(-2.0 * math.log1p(-rest * 2.0**-96))
+            uniform = (np.float64(a) * two32 + np.float64(tail) + 0.5) * 2.0**-96
+            radius = math.sqrt(-2.0 * log_positive(uniform))
         octant = c >> np.uint64(61)
         part = np.float64(c & np.uint64(0x1FFFFFFFFFFFFFFF)) * two32 + np.float64(b & low) + 0.5
-        angle = part * 2.0**-93 * (0.25 * math.pi)
-        first = radius * math.cos(angle)
-        second = radius * math.sin(angle)
+        angle = part * 2.0**-93 * _QUARTER_PI
+        first = radius * cos_octant(angle)
+        second = radius * sin_octant(angle)
         if octant & np.uint64(4):
             first, second = second, first
         out[2 * k] = -first if octant & np.uint64(2) else first

@@ -6,12 +6,13 @@ import copy
 import math
 import multiprocessing
 import pickle
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_ftrl import normals
+from naive_ftrl import normals, normals_in_order
 from scipy import stats
 
 from streampair import _kernels
@@ -136,3 +137,68 @@ def test_memory_of_another_shape_is_refused() -> None:
     for bad in (np.zeros((5, 3)), np.zeros((2, 2))):
         with pytest.raises(SnapshotError):
             noise.load_state(bad)
+
+
+# ---- the same bits everywhere (PRIVACY.md 8) -------------------------------------------------------------
+
+
+PINNED = [
+    "-0x1.319c9bb3b9b83p-1",
+    "0x1.8e9dcd1bfd5dfp-1",
+    "0x1.3931e8925fda7p-1",
+    "-0x1.0fbeaaaa71f12p+0",
+    "0x1.246670d1eb08bp-1",
+    "0x1.622de8b00f464p+0",
+    "-0x1.c9e224a6cdd17p+0",
+    "-0x1.e7913580e65b0p-2",
+]
+
+
+def ulps(got: float, exact: Decimal) -> float:
+    return float(abs(Decimal(got) - exact) / Decimal(math.ulp(got)))
+
+
+@given(x=st.floats(2.0**-97, 1.0, allow_subnormal=False))
+def test_the_logarithm_is_right_to_the_last_bits(x: float) -> None:
+    with localcontext() as context:
+        context.prec = 60
+        assert ulps(_kernels.log_positive(x), Decimal(x).ln()) <= 2.0
+        if 0.72 <= x < 1.0:
+            assert ulps(_kernels.log_one_plus(x - 1.0), Decimal(x).ln()) <= 1.0
+
+
+def series(a: float, first: int) -> Decimal:
+    """Sine (first = 1) or cosine (first = 0) by their series, to 50 digits."""
+    x, term, total = Decimal(a), Decimal(1), Decimal(0)
+    for n in range(1, 60):
+        if n - 1 >= first and (n - 1 - first) % 2 == 0:
+            total += term
+            term = -term
+        term *= x / n
+    return total
+
+
+@given(a=st.floats(0.0, math.pi / 4, allow_subnormal=False))
+def test_sine_and_cosine_are_right_to_the_last_bits(a: float) -> None:
+    with localcontext() as context:
+        context.prec = 60
+        if a > 0.0:
+            assert ulps(_kernels.sin_octant(a), series(a, 1)) <= 1.0
+        assert ulps(_kernels.cos_octant(a), series(a, 0)) <= 1.0
+
+
+@given(words=st.lists(st.tuples(word, word, word), min_size=1, max_size=4))
+def test_the_compiled_noise_has_the_bits_of_plain_arithmetic(words: list[tuple[int, int, int]]) -> None:
+    """No fused multiply-add, no reordering: Python's own floats, one operation at a time, agree exactly."""
+    flat = [w for triple in words for w in triple]
+    out = np.empty(2 * len(words))
+    _kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    assert out.tolist() == normals_in_order(flat)
+
+
+def test_the_bits_are_those_of_other_machines() -> None:
+    """Written down once; a processor, compiler or library that gives others would break every replay."""
+    words = np.arange(1, 13, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    out = np.empty(8)
+    _kernels.normals_from_bits(words, out)
+    assert [value.hex() for value in out.tolist()] == PINNED
