@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampair import _features, _kernels, buffers, losses
 from streampair._design import Design, check_scored
-from streampair._linear import LinearPairLearner
+from streampair._families import AUCLearner
 from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
 from streampair._updates import FTRL, Moments, strategy_from_state
 from streampair.errors import ConfigError, SnapshotError
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 _CHUNK = 1024
 
 
-class PairFTRL(LinearPairLearner):
+class PairFTRL(AUCLearner):
     """Private online ranking: follow the regularised leader on pairs, with correlated noise.
 
     Each record is paired with the last records in a FIFO buffer. The clipped gradients, averaged over the
@@ -211,13 +211,13 @@ class PairFTRL(LinearPairLearner):
         if y is self._low:
             return -1.0
         try:
-            return self._sign(y)
+            return self._label(y)
         except Exception:
             return 0.0
 
-    def _signs(self, y: nw.Series[Any]) -> Array:
+    def _labels(self, y: nw.Series[Any]) -> Array:
         if y.dtype == nw.Boolean and not y.null_count():
-            return super()._signs(y)
+            return super()._labels(y)
         return np.array([self._sign_or_null(label) for label in y.to_list()], dtype=np.float64)
 
     # ---- learning --------------------------------------------------------------------------------------
@@ -264,11 +264,11 @@ class PairFTRL(LinearPairLearner):
             self._run(np.full((count, len(names)), math.nan), np.zeros(count))
         return design
 
-    def _learn_rows(self, columns: list[Hashable], rows: Array, signs: Array) -> None:
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         design = self._start(columns) if self._design is None else self._design
         known = sum(name in design.index for name in columns)
         self.ignored_features += (len(columns) - known) * len(rows)
-        self._run(design.arranged(columns, rows), signs)
+        self._run(design.arranged(columns, rows), labels)
 
     def _run(self, raw: Array, signs: Array) -> None:
         """Take a slot for each row, up to the horizon: the prefix first, then learning (PRIVACY.md 4.4)."""

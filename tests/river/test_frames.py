@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river import datasets
 
-from streampair import _kernels, auc, buffers, losses, preprocessing
+from streampair import _kernels, _ogd, auc, buffers, losses, preprocessing
 from streampair.errors import RecordError
 
 PHISHING = list(datasets.Phishing().take(120))
@@ -106,7 +106,7 @@ def test_one_kernel_call_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(len(args[1]))
         return real(*args)
 
-    monkeypatch.setattr(auc, "ogd_learn_many", counting)
+    monkeypatch.setattr(_ogd, "ogd_learn_many", counting)
     model = auc.PairOGD()
     model.learn_many(pd.DataFrame([x for x, _ in PHISHING]), pd.Series([y for _, y in PHISHING]))
     assert calls == [120]

@@ -1,0 +1,153 @@
+"""The families of pair learners: what a label is, and which of River's interfaces a learner has.
+
+AUCLearner   one label ranks high, every other low: a classifier
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+from river import base, utils
+
+from streampair import _features, _kernels
+from streampair._learner import LinearPairLearner, Nothing
+from streampair.errors import ConfigError, RecordError
+
+__all__ = ["AUCLearner", "RankingLearner"]
+
+Array = NDArray[np.float64]
+
+
+class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
+    """Ranks the records of one label above all others; River's classifier.
+
+    A subclass calls `_init_labels(positive)` in its constructor.
+    """
+
+    positive: Any
+
+    # ---- labels ----------------------------------------------------------------------------------------
+
+    def _init_labels(self, positive: Any) -> None:
+        if positive is None or (isinstance(positive, float) and math.isnan(positive)):
+            raise ConfigError(
+                f"positive is {positive!r}, which marks an unknown label",
+                fix="name the label that ranks high, for example True, 1 or 'fraud'",
+            )
+        # Identity with these two settles nearly every label without a comparison.
+        self._high = positive
+        self._low = (not positive) if isinstance(positive, bool) else Nothing()
+        # With a label that equals False as the positive one, the key False gets the high probability:
+        # the keys are the labels themselves wherever labels are booleans.
+        self._flipped = isinstance(positive, bool | int | np.bool_ | np.integer) and not positive
+
+    def _label(self, y: Any) -> float:
+        """+1 for the positive label, -1 for any other.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown (None or NaN) or cannot be compared.
+        """
+        try:
+            unknown = y is None or bool(y != y)
+            same = bool(y == self.positive)
+        except (TypeError, ValueError):  # an array, or pandas.NA
+            raise RecordError(
+                f"the label is not a single known value: {_features._short(y)}",
+                fix="give one label, for example True or False",
+                stage="label",
+            ) from None
+        if unknown:
+            raise RecordError(
+                f"the label is {y!r}, so it is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        return 1.0 if same else -1.0
+
+    def _labels(self, y: nw.Series[Any]) -> Array:
+        if y.dtype == nw.Boolean and self.positive in (True, False) and not y.null_count():
+            return np.where(np.asarray(y.to_numpy(), dtype=bool) == bool(self.positive), 1.0, -1.0)
+        return super()._labels(y)
+
+    # ---- River -----------------------------------------------------------------------------------------
+
+    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """``{False: 1 - p, True: p}`` with p the sigmoid of the score.
+
+        A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
+        that equals False the two keys change places, so that they stay the labels themselves.
+        """
+        p = _kernels.sigmoid(self.score_one(x))
+        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
+        """Whether the score is above 0 (for a `positive` label that equals False: whether it is not)."""
+        return (self.score_one(x) > 0.0) is not self._flipped
+
+    def predict_proba_many(self, X: Any) -> Any:
+        """Probabilities of the rows of a data frame; columns False and True (as text outside pandas)."""
+        frame, scores = self._frame_scores(X)
+        p = np.empty_like(scores)
+        _kernels.sigmoid_many(scores, p)
+        columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+        return utils.dataframe.to_native_frame(columns, like=frame)
+
+    def predict_many(self, X: Any) -> Any:
+        """Predicted labels of the rows of a data frame, as a boolean series with the frame's index."""
+        frame, scores = self._frame_scores(X)
+        return utils.dataframe.to_native_series(
+            (scores > 0.0) != self._flipped, name=self._y_name, like=frame
+        )
+
+
+class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
+    """Ranks records by a real-valued relevance in [-1, 1]; River's regressor."""
+
+    # ---- labels ----------------------------------------------------------------------------------------
+
+    def _label(self, y: Any) -> float:
+        """The relevance as a float.
+
+        Raises
+        ------
+        RecordError
+            If it is unknown (None or NaN), no number, or outside [-1, 1].
+        """
+        try:
+            relevance = y if type(y) is float else _features.as_number(y)
+        except (TypeError, ValueError, OverflowError):
+            relevance = math.nan
+        if -1.0 <= relevance <= 1.0:
+            return relevance
+        shown = _features._short(y)
+        if y is None or (isinstance(y, float | np.floating) and y != y):
+            raise RecordError(
+                f"the relevance is {shown}, so it is unknown",
+                fix="learn the record when its relevance is there, or leave it out",
+                stage="label",
+            )
+        raise RecordError(
+            f"the relevance is {shown}, not a number from -1 to 1",
+            fix="scale it by its known range, for example grades from 0 to 4 as (grade - 2) / 2",
+            stage="label",
+        )
+
+    # ---- River -----------------------------------------------------------------------------------------
+
+    def predict_one(self, x: Mapping[Any, Any]) -> float:
+        """The score: higher ranks higher. Only differences are learned, so its zero means nothing."""
+        return self.score_one(x)
+
+    def predict_many(self, X: Any) -> Any:
+        """Scores of the rows of a data frame, as a series of the same kind with the frame's index."""
+        frame, scores = self._frame_scores(X)
+        return utils.dataframe.to_native_series(scores, name=self._y_name, like=frame)
