@@ -53,6 +53,25 @@ def uniform(seed: int, counter: int, lane: int) -> float:
     return (z >> 11) / 2**53
 
 
+def history_gradient(
+    w: list[float], x: list[float], y: float, records: list[Any], loss: str, clip: float = math.inf
+) -> list[float]:
+    """Sum of the pair gradients of (x, y) with all records, each scaled down to the norm `clip`.
+
+    Records may be shorter than x: features that came later are 0. A label NaN is a null record.
+    """
+    terms: list[list[float]] = []
+    for x2, y2 in records:
+        if y == y2 or math.isnan(y2):
+            continue
+        u = [a - b for a, b in zip(x, [*x2, *[0.0] * (len(x) - len(x2))], strict=True)]
+        slope = (y - y2) * loss_slope(loss, (y - y2) * dot(w, u))
+        g = [slope * v for v in u]
+        norm = math.hypot(*g)
+        terms.append([v * clip / norm for v in g] if norm > clip else g)
+    return [math.fsum(g[i] for g in terms) for i in range(len(x))]
+
+
 class Buffer:
     """The three policies on a plain list of records."""
 
