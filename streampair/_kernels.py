@@ -976,3 +976,97 @@ def auc_revert(s: Array, score: float, label: int) -> bool:
             _auc_change(s, nodes, score, label, -1.0)
             return True
     return False
+
+
+# ---- random features -----------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def sin_cos(a: float) -> tuple[float, float]:
+    """Sine and cosine within about 1 ulp for |a| up to 1e6, from + - * / only: the same bits everywhere.
+
+    Reduction by Cody and Waite, polynomials as in fdlibm. A larger argument loses its phase, as it does in
+    its own last bit; the squares still add up to 1. NaN for what is not finite.
+    """
+    if not abs(a) <= 1e6:
+        a = np.fmod(a, 6.283185307179586)  # exact, and NaN for an infinite a
+        if a != a:
+            return math.nan, math.nan
+    k = math.floor(a * 0.63661977236758134308 + 0.5)
+    r = (a - k * 1.57079632673412561417) - k * 6.07710050650619224932e-11
+    z = r * r
+    s = r + r * z * (
+        -1.66666666666666324348e-01
+        + z
+        * (
+            8.33333333332248946124e-03
+            + z
+            * (
+                -1.98412698298579493134e-04
+                + z
+                * (
+                    2.75573137070700676789e-06
+                    + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)
+                )
+            )
+        )
+    )
+    c = 1.0 - (
+        0.5 * z
+        - z
+        * z
+        * (
+            4.16666666666666019037e-02
+            + z
+            * (
+                -1.38888888888741095749e-03
+                + z
+                * (
+                    2.48015872894767294178e-05
+                    + z
+                    * (
+                        -2.75573143513906633035e-07
+                        + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)
+                    )
+                )
+            )
+        )
+    )
+    quadrant = int(k) & 3
+    if quadrant == 0:
+        return s, c
+    if quadrant == 1:
+        return c, -s
+    if quadrant == 2:
+        return -s, -c
+    return -c, s
+
+
+@njit(cache=True, nogil=True)
+def normals_from_seed(seed: int, out: Array) -> None:
+    """Standard normals that depend on a seed only, for public coins: not for noise.
+
+    Ratio of uniforms (Kinderman & Monahan 1977), which needs no logarithm, so that the bits are the same on
+    every processor.
+    """
+    for i in range(out.shape[0]):
+        attempt = 0
+        while True:
+            u = 1.0 - uniform(seed, i, attempt)
+            x = (2.0 * uniform(seed, i, attempt + 1) - 1.0) * 0.8577638849607068 / u
+            attempt += 2
+            if u <= exp_negative(0.25 * x * x):
+                out[i] = x
+                break
+
+
+@njit(cache=True, nogil=True)
+def fourier_rows(rows: Array, frequencies: Array, out: Array) -> None:
+    """Sines and cosines of the projections of (n, d) rows on (m, d) frequencies, (n, 2 m), norm 1."""
+    m = frequencies.shape[0]
+    scale = 1.0 / math.sqrt(m)
+    for r in range(rows.shape[0]):
+        for j in range(m):
+            s, c = sin_cos(dot(rows[r], frequencies[j]))
+            out[r, 2 * j] = scale * s
+            out[r, 2 * j + 1] = scale * c

@@ -1,18 +1,24 @@
-"""Scaling that depends on one record only, and so is safe in front of a private learner."""
+"""Transformers that depend on one record only, and so are safe in front of a private learner."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+import struct
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from river import base, utils
 
-from streampair import _features
+from streampair import _features, _kernels
 from streampair.errors import ConfigError
 
-__all__ = ["Bounds", "UnitBall"]
+__all__ = ["Bounds", "Hashing", "RandomFourier", "UnitBall"]
+
+Array = NDArray[np.float64]
 
 
 def _real(value: object) -> float | None:
@@ -152,3 +158,231 @@ class UnitBall(base.MiniBatchTransformer):
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
         return utils.dataframe.to_native_frame(out, like=frame, columns=columns)
+
+
+def _digest(seed: int, token: str, bits: int) -> int:
+    """A whole number below 2**bits that depends on the seed and the token."""
+    salt = seed.to_bytes(16, "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8, salt=salt).digest(), "little") >> (
+        64 - bits
+    )
+
+
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**127) <= seed < 2**127:
+        raise ConfigError(
+            f"seed is {seed!r}",
+            fix="give an integer: the coins are public, and must be the same after every start",
+        )
+    return seed
+
+
+def _checked_components(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ConfigError(f"{name} is {value!r}", fix="give an integer from 1 to 1000000")
+    return value
+
+
+@functools.lru_cache(maxsize=16)
+def _frequencies(
+    seed: int, pairs: int, gamma: float, columns: tuple[Hashable, ...]
+) -> tuple[tuple[Hashable, ...], Array]:
+    """Columns in their order, and the frequency vectors (pairs, columns) for the features of that name."""
+    names = tuple(_features.in_order(columns))
+    out = np.empty((pairs, len(names)))
+    column = np.empty(pairs)
+    for j, name in enumerate(names):
+        _kernels.normals_from_seed(_digest(seed, f"{type(name).__name__}:{name}", 62), column)
+        out[:, j] = math.sqrt(2.0 * gamma) * column
+    return names, out
+
+
+class RandomFourier(base.MiniBatchTransformer):
+    """Random Fourier features: a linear learner behind it learns a radial basis function of the record.
+
+    The joint map of all features, ``z(x) = (sin u_1.x, cos u_1.x, ..., sin u_m.x, cos u_m.x) / sqrt(m)`` with
+    ``u_j ~ N(0, 2 gamma I)`` and m = components / 2, so that ``z(x).z(x')`` is close to
+    ``exp(-gamma |x - x'|^2)`` (Rahimi and Recht 2007). Every record is mapped to length 1, the ball that a
+    private learner wants, whatever its features. (River's `RBFSampler` maps each feature by itself, which
+    is another and much weaker thing.)
+
+    Parameters
+    ----------
+    components
+        Number of features that come out, even, at least 2. More of them approximate the kernel better; a
+        private learner pays for each with noise.
+    gamma
+        Inverse squared width of the kernel, from 1e-12 to 1e12: with features of order 1, about 1 / d.
+    seed
+        Integer that decides the frequencies. They are public and cost no privacy.
+    features
+        Names of the features to use; all others are ignored. None: all that a record has.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    A function of one record, nothing is fitted: in front of a private learner it changes no guarantee
+    (PRIVACY.md 7). The frequencies of a feature depend on its name and the seed alone, so neither the order
+    of the features nor what came before matters, and the bits are the same on every processor.
+
+    Scale the features first, for example with `Bounds`. A feature that is missing counts as 0. A record
+    that has none of the features, or one that is not a finite number, comes out as NaN everywhere: a learner
+    refuses it, a private one takes its null slot.
+
+    References
+    ----------
+    Rahimi, A. and Recht, B. (2007). Random features for large-scale kernel machines. NeurIPS.
+
+    Sutherland, D. and Schneider, J. (2015). On the error of random Fourier features. UAI. (Why pairs of sine
+    and cosine rather than random phases.)
+
+    Examples
+    --------
+    >>> from streampair import preprocessing
+    >>> z = preprocessing.RandomFourier(components=4, seed=1).transform_one({"a": 0.3, "b": -1.0})
+    >>> list(z)
+    ['fourier0', 'fourier1', 'fourier2', 'fourier3']
+    >>> round(sum(value**2 for value in z.values()), 12)
+    1.0
+    """
+
+    def __init__(
+        self,
+        components: int = 100,
+        gamma: float = 1.0,
+        seed: int = 0,
+        features: Sequence[Any] | None = None,
+    ) -> None:
+        self.components = components
+        self.gamma = gamma
+        self.seed = seed
+        self.features = features
+        if _checked_components("components", components) % 2:
+            raise ConfigError(
+                f"components is {components}, which is odd",
+                fix="give an even number: every frequency has a sine and a cosine",
+            )
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 1e-12 <= gamma <= 1e12:
+            raise ConfigError(f"gamma is {gamma!r}", fix="give a number from 1e-12 to 1e12")
+        _checked_seed(seed)
+        self._names: tuple[Hashable, ...] | None = None
+        if features is not None:
+            ok = isinstance(features, Sequence) and not isinstance(features, str | bytes)
+            if not ok or not features or len(set(features)) != len(features):
+                raise ConfigError(f"features is {features!r}", fix="give a list of different feature names")
+            self._names = tuple(features)
+        self._out = [f"fourier{i}" for i in range(components)]
+
+    def _of(self, columns: tuple[Hashable, ...]) -> tuple[tuple[Hashable, ...], Array]:
+        return _frequencies(self.seed, self.components // 2, float(self.gamma), columns)
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The features of one record, in [-1, 1] and of norm 1; x itself is not changed."""
+        names, frequencies = self._of(self._names or tuple(x))
+        row = np.empty((1, len(names)))
+        try:
+            if self._names is None:
+                values = [x[name] for name in names]
+            else:
+                values = [x.get(name, 0.0) for name in names]
+            struct.pack_into(f"{len(names)}d", memoryview(row.reshape(-1)), 0, *values)  # type: ignore[arg-type]
+            known = any(name in x for name in names)
+        except Exception:  # a value that struct refuses
+            known = False
+        out = np.full((1, self.components), math.nan)
+        if known:
+            _kernels.fourier_rows(row, frequencies, out)
+        return dict(zip(self._out, out[0].tolist(), strict=True))
+
+    def transform_many(self, X: Any) -> Any:
+        """The same for the rows of a data frame; a frame of the same kind."""
+        frame = _features.open_frame(X)
+        columns, rows = _features.frame_rows(frame, strict=False)
+        names, frequencies = self._of(self._names or tuple(columns))
+        index = {name: j for j, name in enumerate(names)}
+        out = np.full((len(rows), self.components), math.nan)
+        if any(name in index for name in columns):
+            _kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
+        return utils.dataframe.to_native_frame(out, like=frame, columns=self._out)
+
+
+class Hashing(base.MiniBatchTransformer):
+    """The hashing trick: any features, categories among them, to a fixed number of columns.
+
+    A number is added to the column that its name hashes to, or subtracted from it, as another bit of the
+    hash says; text counts as the feature ``name=text`` with the value 1. All columns come out for every
+    record, also those that stay 0: the schema never depends on the records, as a private learner needs.
+    (River's `FeatureHasher` leaves out zeros, which a private learner must read as a record that is not
+    whole; and without a seed it hashes differently after each start.)
+
+    Parameters
+    ----------
+    size
+        Number of columns.
+    seed
+        Integer that decides the hash. It is public.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    A function of one record, without state: in front of a private learner it changes no guarantee
+    (PRIVACY.md 7). Scale numbers first, for example with `Bounds`. A record without features, or with a value
+    that is neither text nor a finite number, comes out as NaN everywhere: a learner refuses it, a private one
+    takes its null slot.
+
+    References
+    ----------
+    Weinberger, K. et al. (2009). Feature hashing for large scale multitask learning. ICML.
+
+    Examples
+    --------
+    >>> from streampair import preprocessing
+    >>> preprocessing.Hashing(size=4).transform_one({"amount": 0.5, "country": "NL"})
+    {'hash0': -1.0, 'hash1': 0.0, 'hash2': 0.0, 'hash3': 0.5}
+    """
+
+    def __init__(self, size: int = 256, seed: int = 0) -> None:
+        self.size = size
+        self.seed = seed
+        _checked_components("size", size)
+        _checked_seed(seed)
+        self._out = [f"hash{i}" for i in range(size)]
+
+    def _row(self, items: Iterable[tuple[Any, Any]]) -> list[float]:
+        out = [0.0] * self.size
+        found = False
+        for name, value in items:
+            token = f"{type(name).__name__}:{name}"
+            if isinstance(value, str):
+                number: float | None = 1.0
+                # The length keeps a name with "=" in it from looking like another name and its text.
+                token = f"{len(token)}:{token}={value}"
+            else:
+                number = _real(value)
+            if number is None:
+                return [math.nan] * self.size
+            place = _digest(self.seed, token, 62)
+            out[(place >> 1) % self.size] += number if place & 1 else -number
+            found = True
+        return out if found else [math.nan] * self.size
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The columns of one record; x itself is not changed."""
+        return dict(zip(self._out, self._row((name, x[name]) for name in _features.in_order(x)), strict=True))
+
+    def transform_many(self, X: Any) -> Any:
+        """The same for the rows of a data frame; a frame of the same kind."""
+        frame = _features.open_frame(X)
+        names = _features.in_order(frame.columns)
+        order = [frame.columns.index(name) for name in names]  # type: ignore[arg-type]
+        rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]
+        out = np.array(rows, dtype=np.float64).reshape(len(frame), self.size)
+        return utils.dataframe.to_native_frame(out, like=frame, columns=self._out)

@@ -40,6 +40,8 @@ _STATELESS: Final = frozenset(
         "river.preprocessing.feature_hasher.FeatureHasher",
         "river.feature_extraction.poly.PolynomialExtender",
         "streampair.preprocessing.Bounds",
+        "streampair.preprocessing.Hashing",
+        "streampair.preprocessing.RandomFourier",
         "streampair.preprocessing.UnitBall",
     }
 )

@@ -17,6 +17,8 @@ ESTIMATORS: list[base.Estimator] = [
     auc.PairOGD(loss=losses.Square(), buffer=buffers.FIFO(16), learning_rate=0.1, radius=5.0),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
+    preprocessing.RandomFourier(6),
+    preprocessing.Hashing(8),
     preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
     preprocessing.UnitBall(),
 ]
