@@ -1,6 +1,15 @@
 """Sensitivities, noise and accounting of the private learners (PRIVACY.md)."""
 
-from streampair.privacy.accounting import PrivacyReport, compose, delta_from, epsilon_from, mu_from
+from streampair.privacy.accounting import (
+    PrivacyReport,
+    Spend,
+    compose,
+    delta_from,
+    epsilon_from,
+    epsilon_from_rho,
+    mu_from,
+    rho_from,
+)
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
 from streampair.privacy.plan import FTRLPlan, MomentsPlan, plan_ftrl, plan_moments
@@ -18,11 +27,13 @@ __all__ = [
     "MomentsPlan",
     "NormalStream",
     "PrivacyReport",
+    "Spend",
     "Toeplitz",
     "ToeplitzNoise",
     "compose",
     "delta_from",
     "epsilon_from",
+    "epsilon_from_rho",
     "fifo_pattern",
     "fit_blt",
     "grid_step",
@@ -31,5 +42,6 @@ __all__ = [
     "pattern_sensitivity",
     "plan_ftrl",
     "plan_moments",
+    "rho_from",
     "square_root_coefficients",
 ]

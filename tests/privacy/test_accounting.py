@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from streampair.errors import ConfigError
-from streampair.privacy import PrivacyReport, compose, delta_from, epsilon_from, mu_from
+from streampair.privacy import (
+    PrivacyReport,
+    Spend,
+    compose,
+    delta_from,
+    epsilon_from,
+    epsilon_from_rho,
+    mu_from,
+    rho_from,
+)
 
 EPSILONS = [0.01, 0.1, 0.5, 1.0, 2.0, 8.0, 30.0]
 DELTAS = [1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 0.3]
@@ -97,6 +106,52 @@ def test_the_classical_calibration_is_a_twin_that_the_check_rejects() -> None:
     delta = 1e-3
     mu = 8.0 / math.sqrt(2 * math.log(1.25 / delta))
     assert epsilon_from(mu, delta) > 8.0 * 1.01
+
+
+@given(epsilon=st.floats(1e-6, 50.0), log_delta=st.floats(-40, -0.3))
+def test_zcdp_inverts_and_never_beats_the_exact_conversion(epsilon: float, log_delta: float) -> None:
+    delta = math.exp(log_delta)
+    rho = rho_from(epsilon, delta)
+    assert epsilon_from_rho(rho, delta) == pytest.approx(epsilon, rel=1e-9)
+    assert epsilon_from(math.sqrt(2 * rho), delta) <= epsilon * (1 + 1e-9)
+
+
+def test_zcdp_loses_what_the_docstring_says() -> None:
+    # The noise for the same budget, through zCDP against exactly.
+    more = [mu_from(e, d) / math.sqrt(2 * rho_from(e, d)) - 1 for e in (0.5, 1.0, 8.0) for d in (1e-4, 1e-6)]
+    assert (round(min(more), 2), round(max(more), 2)) == (0.14, 0.48)
+
+
+spends = st.builds(Spend, mu=st.floats(0, 5), rho=st.floats(0, 2), pure=st.floats(0, 3))
+
+
+@given(one=spends, two=spends, three=spends)
+def test_spends_compose_in_any_order(one: Spend, two: Spend, three: Spend) -> None:
+    together = one.then(two, three)
+    for other in (three.then(one).then(two), one.then(two.then(three))):
+        assert (other.mu, other.rho, other.pure) == pytest.approx((together.mu, together.rho, together.pure))
+    assert together.mu**2 == pytest.approx(one.mu**2 + two.mu**2 + three.mu**2, abs=1e-12)
+    side = one.beside(two)
+    for delta in (1e-9, 1e-3):
+        assert max(one.epsilon(delta), two.epsilon(delta)) <= side.epsilon(delta) * (1 + 1e-9)
+        assert side.epsilon(delta) <= one.then(two).epsilon(delta) * (1 + 1e-9)
+        assert Spend(mu=one.mu).epsilon(delta) <= epsilon_from(one.mu, delta)
+        assert Spend(pure=one.pure).epsilon(delta) <= one.pure
+
+
+def test_the_spend_of_an_application() -> None:
+    # Two learners on a topic of three lanes: they compose in each lane, and the lanes are parallel.
+    lanes = {0: [Spend(0.3), Spend(0.4)], 1: [Spend(0.45)], 2: []}
+    assert Spend.of_application(lanes).mu == pytest.approx(0.5)
+    assert Spend.of_application({}) == Spend()
+    for wrong in (Spend.then, Spend.beside):
+        # Neither alone is right: all in sequence charges lanes for each other, all beside forgets a learner.
+        assert wrong(Spend(0.3), Spend(0.4), Spend(0.45)).mu != pytest.approx(0.5)
+    for bad in ({"mu": -1.0}, {"rho": math.nan}, {"pure": -0.1}):
+        with pytest.raises(ConfigError):
+            Spend(**bad)
+    with pytest.raises(ConfigError):
+        epsilon_from_rho(-1.0, 1e-6)
 
 
 def report(**changes: object) -> PrivacyReport:
