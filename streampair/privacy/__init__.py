@@ -12,8 +12,16 @@ from streampair.privacy.accounting import (
 )
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
+from streampair.privacy.output import (
+    giga_steps,
+    output_sensitivities,
+    output_spend,
+    paper_steps,
+    paper_warmup,
+)
 from streampair.privacy.plan import FTRLPlan, MomentsPlan, plan_ftrl, plan_moments
 from streampair.privacy.sensitivity import (
+    Influence,
     fifo_pattern,
     grid_step,
     moment_sensitivities,
@@ -24,6 +32,7 @@ __all__ = [
     "BLT",
     "BLTNoise",
     "FTRLPlan",
+    "Influence",
     "MomentsPlan",
     "NormalStream",
     "PrivacyReport",
@@ -36,9 +45,14 @@ __all__ = [
     "epsilon_from_rho",
     "fifo_pattern",
     "fit_blt",
+    "giga_steps",
     "grid_step",
     "moment_sensitivities",
     "mu_from",
+    "output_sensitivities",
+    "output_spend",
+    "paper_steps",
+    "paper_warmup",
     "pattern_sensitivity",
     "plan_ftrl",
     "plan_moments",

@@ -11,6 +11,7 @@ replace one record's content, label included; everything else equal.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,93 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["fifo_pattern", "grid_step", "moment_sensitivities", "pattern_sensitivity"]
+__all__ = ["Influence", "fifo_pattern", "grid_step", "moment_sensitivities", "pattern_sensitivity"]
+
+
+@dataclass(frozen=True)
+class Influence:
+    """With which weight, and for how many steps, a buffer uses a record after the record's own step.
+
+    It is a function of slots and coins only, never of content (PRIVACY.md 3): labels, null records and
+    refused ones included.
+
+    Parameters
+    ----------
+    size
+        Places of the buffer and constant denominator s of the averaged gradient; 0 is the full history, whose
+        step t divides by t - 1.
+    uses
+        Steps in which a record is used after its own, at most; None: no bound.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence
+    >>> Influence.fifo(2).pattern(None), Influence.history().pattern(4)
+    (array([1. , 0.5, 0.5]), array([1.        , 0.5       , 0.33333333]))
+    """
+
+    size: int
+    uses: int | None
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or (self.uses is not None and self.uses < 1) or (self.size == 0 and self.uses):
+            raise ConfigError(
+                f"a buffer of {self.size} records, used {self.uses} times", fix="give numbers of at least 1"
+            )
+
+    @classmethod
+    def fifo(cls, size: int) -> Influence:
+        """The last `size` records: each is used in `size` steps."""
+        if size < 1:
+            raise ConfigError(f"a buffer of {size} records", fix="give a size of at least 1")
+        return cls(size, size)
+
+    @classmethod
+    def reservoir(cls, size: int, uses: int | None) -> Influence:
+        """A reservoir without replacement, in which a record is blanked after `uses` steps."""
+        if size < 1:
+            raise ConfigError(f"a buffer of {size} records", fix="give a size of at least 1")
+        return cls(size, uses)
+
+    @classmethod
+    def history(cls) -> Influence:
+        """All records, for ever."""
+        return cls(0, None)
+
+    def shares(self, start: int, count: int) -> Floats:
+        """Weight of one buffered record in the gradients of slots `start + 1, ..., start + count`."""
+        if self.size:
+            return np.full(count, 1.0 / self.size)
+        shares: Floats = 1.0 / np.maximum(np.arange(start, start + count, dtype=np.float64), 1.0)
+        return shares
+
+    def pattern(self, length: int | None) -> Floats:
+        """The pattern v that dominates every record's, from the record's own step on (PRIVACY.md 3).
+
+        Entrywise an upper bound for each position of the record in a run of `length` steps (None: without
+        end); reached by FIFO, and for the full history by the record of slot 2.
+
+        Raises
+        ------
+        ConfigError
+            If no bound exists: a record that is used without limit, on a stream without end or in a sample.
+        """
+        if self.size == 0:
+            if length is None:
+                raise ConfigError(
+                    "a full history on a stream without end moves every later gradient by each record",
+                    fix="give horizon=, or use buffers.FIFO(32)",
+                )
+            return 1.0 / np.arange(1.0, max(length, 2))
+        if self.uses is None:
+            raise ConfigError(
+                "how long a reservoir keeps a record has no public bound",
+                fix="give max_uses=, the number of steps that a record is used in, or use buffers.FIFO(32)",
+            )
+        steps = self.uses + 1 if length is None else min(self.uses + 1, length)
+        pattern = np.full(steps, 1.0 / self.size)
+        pattern[:1] = 1.0
+        return pattern
 
 
 def fifo_pattern(size: int, length: int | None = None) -> Floats:
@@ -43,12 +130,7 @@ def fifo_pattern(size: int, length: int | None = None) -> Floats:
     >>> fifo_pattern(2)
     array([1. , 0.5, 0.5])
     """
-    if size < 1:
-        raise ConfigError(f"a buffer of {size} records", fix="give a size of at least 1")
-    steps = size + 1 if length is None else min(size + 1, length)
-    pattern = np.full(steps, 1.0 / size)
-    pattern[:1] = 1.0
-    return pattern
+    return Influence.fifo(size).pattern(length)
 
 
 def pattern_sensitivity(

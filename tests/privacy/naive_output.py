@@ -1,0 +1,46 @@
+"""Slow, obvious twins of output perturbation (PRIVACY.md 4.1): every record by itself, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def moves(
+    position: int,
+    etas: Sequence[float],
+    factors: Sequence[float],
+    *,
+    size: int,
+    uses: int | None,
+    diameter: float,
+    radius: float = float("inf"),
+) -> np.ndarray:
+    """How far the record of a slot (from 0) can move each iterate; size 0 is the full history."""
+    v, out = 0.0, np.zeros(len(etas))
+    for t in range(position, len(etas)):
+        age = t - position
+        if age == 0:
+            push = 1.0
+        elif uses is not None and age > uses:
+            push = 0.0
+        else:
+            push = 1.0 / size if size else 1.0 / t  # slot t + 1 has t partners
+        v = min(2 * radius, factors[t] * v + etas[t] * diameter * push)
+        out[t] = v
+    return out
+
+
+def worst(
+    etas: Sequence[float],
+    factors: Sequence[float],
+    grids: np.ndarray,
+    precisions: np.ndarray,
+    **buffer: float,
+) -> tuple[np.ndarray, float]:
+    """Largest move at each step, and largest cost of one record."""
+    every = np.array([moves(i, etas, factors, **buffer) for i in range(len(etas))])  # type: ignore[arg-type]
+    shown = np.triu(np.ones_like(every))  # a record moves nothing before its slot
+    costs = ((every + grids * shown) ** 2 * precisions).sum(axis=1)
+    return every.max(axis=0), float(costs.max())
