@@ -112,6 +112,8 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
 class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance in [-1, 1]; River's regressor."""
 
+    _has_errors = True
+
     # ---- labels ----------------------------------------------------------------------------------------
 
     def _label(self, y: Any) -> float:

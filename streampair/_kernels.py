@@ -24,6 +24,7 @@ LOGISTIC = 0
 HINGE = 1
 SQUARED_HINGE = 2
 SQUARE = 3
+ENTROPY = 4  # of the difference of two errors: see pair_slope
 
 # A feature beyond this size is refused like infinity: below it no product in any kernel can overflow.
 MAX_ABS = 1e50
@@ -82,6 +83,19 @@ def loss_slope(code: int, m: float) -> float:
     if code == SQUARED_HINGE:
         return -2.0 * (1.0 - m) if m < 1.0 else 0.0
     return -2.0 * (1.0 - m)
+
+
+@njit(cache=True, nogil=True)
+def pair_slope(code: int, c: float, s: float, width: float) -> float:
+    """Derivative of the loss of a pair in ``s = w.(x - x')``, for ``c = y - y'``.
+
+    All losses but one are functions of the margin c s. The minimum error entropy of the given width is one
+    of the difference of the errors, c - s.
+    """
+    if code == ENTROPY:
+        e = c - s
+        return -e * exp_negative(e * e / (2.0 * width * width))
+    return c * loss_slope(code, c * s)
 
 
 @njit(cache=True, nogil=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from river import base, utils
 
 from streampair import _features, losses
-from streampair.errors import RecordError, SnapshotError
+from streampair.errors import ConfigError, RecordError, SnapshotError
 
 if TYPE_CHECKING:
     from streampair.privacy import PrivacyReport
@@ -42,6 +42,28 @@ class PairLearner(base.Estimator):
     # Labels that are recognised by identity, as +1 and -1; none are, unless a family sets them.
     _high: Any = Nothing()
     _low: Any = Nothing()
+    # How two labels and the weights make the margin of a pair.
+    _form: losses.Form = "raw"
+    # Whether losses of the difference of two errors make sense.
+    _has_errors: bool = False
+
+    def _checked_loss(self, loss: Any) -> losses.PairLoss:
+        """The loss, if the family can use it; None is the hinge.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if loss is None:
+            return losses.Hinge()
+        if not isinstance(loss, losses.PairLoss):
+            raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
+        if loss.of_errors and not self._has_errors:
+            raise ConfigError(
+                f"{loss!r} compares errors of a real-valued relevance, which labels are not",
+                fix="use losses.Logistic() or another loss of the margin, or a learner of ranking",
+            )
+        return loss
 
     # ---- what a family provides ------------------------------------------------------------------------
 

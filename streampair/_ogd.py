@@ -59,7 +59,6 @@ class OGD(PairLearner):
     seed: int | None
     max_features: int
 
-    _default_loss: type[losses.PairLoss]
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
@@ -76,9 +75,7 @@ class OGD(PairLearner):
         """Shape of the weights for d features."""
 
     def _init_ogd(self) -> None:
-        self._loss = self._default_loss() if self.loss is None else self.loss
-        if not isinstance(self._loss, losses.PairLoss):
-            raise ConfigError(f"loss is {self.loss!r}", fix="give a pair loss such as losses.Logistic()")
+        self._loss = self._checked_loss(self.loss)
         policy = buffers.FIFO(1) if self.buffer is None else self.buffer
         if not isinstance(policy, buffers.Buffer):
             raise ConfigError(f"buffer is {self.buffer!r}", fix="give a buffer such as buffers.FIFO(1)")
@@ -365,8 +362,6 @@ class OGD(PairLearner):
 
 class LinearOGD(OGD, LinearPairLearner):
     """OGD on the weights of a linear score."""
-
-    _default_loss = losses.Hinge
 
     def _bind(self) -> None:
         self._memory = Rows(self._policy)

@@ -135,9 +135,7 @@ class Settings:
         mu = mu_from(model.epsilon, model.delta)
         horizon = None if model.horizon is None else _whole("horizon", model.horizon, 1)
         warmup = _warmup(model.warmup, horizon)
-        loss = losses.Hinge() if model.loss is None else model.loss
-        if not isinstance(loss, losses.PairLoss):
-            raise ConfigError(f"loss is {model.loss!r}", fix="give a pair loss such as losses.Hinge()")
+        loss = model._checked_loss(model.loss)
         size = _buffer_size(model.buffer)
         clip = 1.0 if model.clip is None else _scale("clip", model.clip)
         radius = (30.0 if warmup else 3.0) if model.radius is None else _scale("radius", model.radius)

