@@ -11,7 +11,7 @@ from streampair.privacy.accounting import (
     rho_from,
 )
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
-from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
+from streampair.privacy.noise import BLTNoise, ChainedNoise, NoiseKey, NormalStream, ToeplitzNoise
 from streampair.privacy.output import (
     giga_steps,
     output_sensitivities,
@@ -31,9 +31,11 @@ from streampair.privacy.sensitivity import (
 __all__ = [
     "BLT",
     "BLTNoise",
+    "ChainedNoise",
     "FTRLPlan",
     "Influence",
     "MomentsPlan",
+    "NoiseKey",
     "NormalStream",
     "PrivacyReport",
     "Spend",
