@@ -765,6 +765,24 @@ def pair_gradient(
 
 
 @njit(cache=True, nogil=True)
+def gradient_cells(
+    x: Array,
+    y: float,
+    scalars: Array,
+    vectors: Array,
+    buffer: Array,
+    signs: Array,
+    cells: NDArray[np.int64],
+) -> None:
+    """What the next step of `ftrl_steps` will add noise to: the gradient in whole steps of the grid."""
+    g = vectors[2]
+    pair_gradient(vectors[0], x, y, buffer, signs, int(scalars[0]), scalars[1], scalars[4] != 0.0, g)
+    gamma = scalars[3]
+    for i in range(x.shape[0]):
+        cells[i] = np.int64(math.floor(g[i] / gamma + 0.5))
+
+
+@njit(cache=True, nogil=True)
 def ftrl_steps(
     rows: Array,
     labels: Array,

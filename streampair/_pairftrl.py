@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
+import struct
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -15,15 +17,16 @@ from streampair import _features, _kernels, buffers, losses
 from streampair._design import Design, check_scored
 from streampair._families import AUCLearner
 from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
-from streampair._updates import FTRL, Moments, strategy_from_state
+from streampair._updates import FTRL, Moments, strategy_from_state, strategy_numbers
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import NormalStream, PrivacyReport, plan_ftrl, plan_moments
+from streampair.privacy import ChainedNoise, NoiseKey, NormalStream, PrivacyReport, plan_ftrl, plan_moments
 
 __all__ = ["PairFTRL"]
 
 Array = NDArray[np.float64]
 
 _CHUNK = 1024
+_SIGN = struct.Struct("d").pack
 
 
 class PairFTRL(AUCLearner):
@@ -63,7 +66,10 @@ class PairFTRL(AUCLearner):
     positive
         The label that ranks high; any other ranks low.
     noise_key
-        Not available yet; must be None.
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes. The noise is then a function of the key and
+        of all records so far: a replay of the same records after a crash repeats the same releases to the
+        byte, and discloses nothing new; any other record gives fresh noise. None: noise from the operating
+        system, fresh after every start.
     seed
         None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
         then says that nothing is guaranteed.
@@ -153,13 +159,19 @@ class PairFTRL(AUCLearner):
         self.bounds = bounds
         self.warmup = warmup
         self.positive = positive
-        self.noise_key = noise_key
+        # The one parameter that is not stored as it came: bytes would show in a repr.
+        self.noise_key = NoiseKey.of(noise_key)
         self.seed = seed
         self.strategy = strategy
 
         self._init_labels(positive)
         self._settings = Settings.of(self)
-        self._stream: NormalStream | None = None
+        self._stream: NormalStream | ChainedNoise | None = None
+        self._noise_name = ""
+        self._context: bytes | None = None  # of the next record
+        self._folded = b""  # of the null slots before the feature set was known
+        self._chained: Mapping[str, Any] | None = None  # a chain to continue
+        self._digests: list[bytes] | None = None
         self._design: Design | None = None
         self._rule: FTRL | None = None
         self._moments: Moments | None = None
@@ -250,6 +262,8 @@ class PairFTRL(AUCLearner):
         if self._design is None:
             if self._settings.horizon is None or self._pending < self._settings.horizon:
                 self._pending += 1
+                self._folded = hashlib.blake2b(self._folded + (self._context or b"")).digest()
+            self._context = None
             return
         self._design.raw.fill(math.nan)
         self._design.label[0] = 0.0
@@ -258,10 +272,12 @@ class PairFTRL(AUCLearner):
     def _start(self, names: Sequence[Hashable]) -> Design:
         """Fix an undeclared feature set, then take the null slots that came before it was known."""
         design, _ = self._set_names(names)
+        context, self._context = self._context, self._folded if self._pending else self._context
         while self._pending:
             count = min(self._pending, _CHUNK)
             self._pending -= count
             self._run(np.full((count, len(names)), math.nan), np.zeros(count))
+        self._context = context
         return design
 
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
@@ -275,14 +291,19 @@ class PairFTRL(AUCLearner):
         design, rule, moments = self._design, self._rule, self._moments
         assert design is not None
         assert rule is not None
-        if self._stream is None:
-            self._stream = NormalStream(self.seed)
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = self._open_stream(design, rule)
+        chain = stream if isinstance(stream, ChainedNoise) else None
         horizon, warmup = self._settings.horizon, self._settings.warmup
         n = len(raw) if horizon is None else min(len(raw), horizon - self._slots)
         at = 0
         while at < n:
             prefix = moments if self._slots < warmup else None
             count = min(n - at, _CHUNK if prefix is None else warmup - self._slots)
+            if chain is not None:
+                count = 1
+                self._tell(chain, raw[at], signs[at])
             part, labels = raw[at : at + count], signs[at : at + count]
             if count == 1:
                 ready, good = design.ready, design.good
@@ -290,15 +311,69 @@ class PairFTRL(AUCLearner):
                 ready, good = np.empty(part.shape), np.empty(count)
             if prefix is None:
                 design.prepare(part, ready, good)
-                rule.learn(ready, labels * good, self._stream)
+                if chain is None:
+                    rule.learn(ready, labels * good, stream)
+                else:
+                    rule.learn_chained(ready, labels * good, chain)
             else:
                 design.clip(part, ready, good)
                 prefix.add(ready, good)
+                if chain is not None:
+                    chain.advance(prefix.cells() if self._slots + 1 == warmup else b"")
             self.null_slots += count - int(np.count_nonzero(labels * good))
             self._slots += count
             at += count
             if prefix is not None and self._slots == warmup:
-                design.standardise(*prefix.release(self._stream))
+                design.standardise(*prefix.release(stream))
+        self._context = None
+
+    # ---- noise -----------------------------------------------------------------------------------------
+
+    def _open_stream(self, design: Design, rule: FTRL) -> NormalStream | ChainedNoise:
+        if self.noise_key is None:
+            return NormalStream(self.seed)
+        # Everything that scales the noise is in it: two learners with the same noise under different scales
+        # could be subtracted. Twelve digits: the last ones differ between processors.
+        plan = rule.plan
+        numbers = [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
+        if self._moments is not None:
+            numbers += [self._moments.plan.sigma_sum, self._moments.plan.sigma_squares]
+        told = [self._noise_name, sorted(self._fingerprint().items()), [repr(name) for name in design.names]]
+        told.append([f"{number:.12e}" for number in numbers])
+        chain = ChainedNoise(self.noise_key, repr(told).encode())
+        if self._chained is not None:
+            chain.load_state(self._chained)
+            self._chained = None
+        chain.digests = self._digests
+        return chain
+
+    def _tell(self, chain: ChainedNoise, row: Array, sign: float) -> None:
+        """Tell the chain what identifies the record: what the caller said, or else its own bytes."""
+        if self._context is None:
+            chain.record(b"own" + row.tobytes() + _SIGN(sign))
+        else:
+            chain.record(b"told" + self._context)
+            self._context = None
+
+    def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
+        """Say which learner this is, before it takes a record or once its state is loaded.
+
+        Parameters
+        ----------
+        name
+            Goes into the chain of `noise_key`: learners of different lanes never share noise.
+        digests
+            A list that gets the digest of every slot; see `streampair.privacy.ChainedNoise`.
+        """
+        self._noise_name = name
+        self._digests = digests
+
+    def next_record(self, context: bytes) -> None:
+        """Say what identifies the record of the next slot, such as its place and a digest of its bytes.
+
+        Without it the record's own values do.
+        """
+        self._context = context
 
     @property
     def _moments_released(self) -> bool:
@@ -448,6 +523,8 @@ class PairFTRL(AUCLearner):
             "factor": None if design is None else design.factor.copy(),
             "rule": None if rule is None else rule.to_state(),
             "y_name": self._y_name if isinstance(self._y_name, str) else None,
+            "folded": self._folded,
+            "chain": self._stream.to_state() if isinstance(self._stream, ChainedNoise) else self._chained,
         }
 
     def _import(self, saved: Mapping[str, Any]) -> None:
@@ -476,7 +553,10 @@ class PairFTRL(AUCLearner):
         # Nothing was released by a learner without slots, so its copy is simply another new one.
         used = self.slots > 0
         self._continued = bool(saved["continued"]) or used
-        self._stream = NormalStream() if used else None
+        self._folded = bytes(saved["folded"])
+        self._chained = saved["chain"]
+        # Fresh also where the original's came from a fixed seed.
+        self._stream = NormalStream() if used and self.noise_key is None else None
 
     def to_state(self) -> dict[str, object]:
         """Everything but the noise to come, as plain values and arrays.

@@ -139,11 +139,10 @@ class Settings:
         size = _buffer_size(model.buffer)
         clip = 1.0 if model.clip is None else _scale("clip", model.clip)
         radius = (30.0 if warmup else 3.0) if model.radius is None else _scale("radius", model.radius)
-        if model.noise_key is not None:
+        if model.noise_key is not None and model.seed is not None:
             raise ConfigError(
-                "noise_key: replay-safe noise from a key is not available in this release",
-                fix="leave noise_key=None: the noise is then fresh from the operating system after every "
-                "start, and the report says what a restarted learner can vouch for",
+                "noise_key and seed are both set",
+                fix="keep the key; a seed is for tests, and protects nobody",
             )
         if model.seed is not None and (
             isinstance(model.seed, bool) or not isinstance(model.seed, int | np.integer)

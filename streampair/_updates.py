@@ -15,14 +15,22 @@ from streampair import _kernels
 from streampair.privacy import (
     BLT,
     BLTNoise,
+    ChainedNoise,
     FTRLPlan,
     MomentsPlan,
-    NormalStream,
     Toeplitz,
     ToeplitzNoise,
 )
+from streampair.privacy.noise import Stream
 
-__all__ = ["FTRL", "Moments", "shrunk_variances", "strategy_from_state", "strategy_to_state"]
+__all__ = [
+    "FTRL",
+    "Moments",
+    "shrunk_variances",
+    "strategy_from_state",
+    "strategy_numbers",
+    "strategy_to_state",
+]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +42,13 @@ def strategy_to_state(strategy: Toeplitz | BLT) -> dict[str, Any]:
     if isinstance(strategy, BLT):
         return {"kind": "blt", "omega": strategy.omega.copy(), "decay": strategy.decay.copy()}
     return {"kind": "square_root"}
+
+
+def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
+    """What a strategy is given by."""
+    if isinstance(strategy, BLT):
+        return [*strategy.omega.tolist(), *strategy.decay.tolist()]
+    return [float(len(strategy.column))]
 
 
 def strategy_from_state(state: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
@@ -90,7 +105,11 @@ class Moments:
         """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0."""
         _kernels.moment_sums(rows, usable, float(MomentsPlan.PER_UNIT), self.sums)
 
-    def release(self, stream: NormalStream) -> tuple[Floats, Floats]:
+    def cells(self) -> bytes:
+        """What noise will be added to, as bytes."""
+        return self.sums.tobytes()
+
+    def release(self, stream: Stream) -> tuple[Floats, Floats]:
         """Means (d,) and what centred values are multiplied with (d,), for `E |x|^2 = 1`."""
         d = self.sums.shape[1]
         unit, slots = MomentsPlan.PER_UNIT, self.plan.slots
@@ -124,6 +143,7 @@ class FTRL:
         self._total = np.zeros(plan.dim, dtype=np.int64)
         self._buffer = np.zeros((plan.size, plan.dim))
         self._signs = np.zeros(plan.size)
+        self._cells = np.zeros(plan.dim, dtype=np.int64)
         strategy = plan.strategy
         self._noise: BLTNoise | ToeplitzNoise
         if isinstance(strategy, BLT):
@@ -139,7 +159,15 @@ class FTRL:
         view: Floats = self._vectors[1]
         return view
 
-    def learn(self, rows: Floats, labels: Floats, stream: NormalStream) -> None:
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        _kernels.gradient_cells(
+            row[0], label[0], self._scalars, self._vectors, self._buffer, self._signs, self._cells
+        )
+        chain.advance(self._cells.tobytes())
+        self.learn(row, label, chain)
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label 0 makes it a null slot: noise, no gradient, a null record."""
         for at in range(0, len(rows), _CHUNK):
             part = rows[at : at + _CHUNK]

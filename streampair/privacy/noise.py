@@ -152,8 +152,7 @@ class NoiseKey:
         if not isinstance(secret, bytes) or len(secret) < 32:
             raise ConfigError(
                 "the noise key must be at least 32 bytes",
-                fix='make one with python -c "import secrets; print(secrets.token_hex(32))", keep it in a '
-                "file of mode 0600 and give its bytes",
+                fix="make one with: openssl rand -hex 32; keep it in a file of mode 0600, and give its bytes",
             )
         self._secret = secret
 
@@ -165,6 +164,17 @@ class NoiseKey:
 
     def __hash__(self) -> int:
         return hash(NoiseKey)
+
+    @classmethod
+    def of(cls, key: object) -> NoiseKey | None:
+        """The key as one that does not show: from a key, from bytes, or None for none.
+
+        Raises
+        ------
+        ConfigError
+            If it is anything else, or too short.
+        """
+        return key if key is None or isinstance(key, NoiseKey) else cls(key)  # type: ignore[arg-type]
 
     def mac(self) -> MAC:
         """A function to authenticate with."""
@@ -196,9 +206,9 @@ class ChainedNoise:
         h_t = H(h_{t-1} | learner and plan | t | record | rounded values before noise),
 
     and the noise of step t is drawn from a cipher at a place that ``HMAC(key, "noise" | h_t)`` names. If a
-    replayed record, its order or a rounded gradient differs in one bit, the noise of that step and of all later
-    ones is fresh: the two releases never share noise, so their difference shows nothing. (Keyed by t alone
-    they would, and the difference would be the raw gradient's.)
+    replayed record, its order or a rounded gradient differs in one bit, the noise of that step and of all
+    later ones is fresh: the two releases never share noise, so their difference shows nothing. (Keyed by t
+    alone they would, and the difference would be the raw gradient's.)
 
     Parameters
     ----------
@@ -212,6 +222,8 @@ class ChainedNoise:
     ----------
     steps
         Steps so far.
+    digests
+        Of the steps since the list was emptied, if it is one; None keeps none.
 
     Notes
     -----
@@ -233,7 +245,7 @@ class ChainedNoise:
     False
     """
 
-    __slots__ = ("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "steps")
+    __slots__ = ("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "digests", "steps")
 
     # A key from a file is not that of an experiment, where the noise is known.
     seeded = False
@@ -247,11 +259,7 @@ class ChainedNoise:
         # None: no step is open, nothing may be drawn; False: the cipher is not at the step's place yet.
         self._open: bool | None = None
         self.steps = 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether nobody has said yet what identifies the next record."""
-        return self._record is None
+        self.digests: list[bytes] | None = None
 
     def record(self, context: bytes) -> None:
         """Say what identifies the next record: where it came from, and a digest of its bytes."""
@@ -273,6 +281,8 @@ class ChainedNoise:
             digest_size=32,
         ).digest()
         self._open = False
+        if self.digests is not None:
+            self.digests.append(self.digest)
 
     def take(self, count: int) -> Floats:
         """The next `count` normals of this step, shape (count,)."""
@@ -315,6 +325,7 @@ class ChainedNoise:
     def __deepcopy__(self, memo: object) -> ChainedNoise:
         other = ChainedNoise.__new__(ChainedNoise)
         other._mac, other._identity = self._mac, self._identity
+        other.digests = None
         other._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
         other.load_state(self.to_state())
         return other

@@ -409,15 +409,19 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
         else:
             yield value
 
-    for options in ({}, {"warmup": 40}, {"strategy": "blt"}):
+    secret = bytes(range(100, 132))
+    for options in ({}, {"warmup": 40}, {"strategy": "blt"}, {"noise_key": secret}):
         model = learned(30, **options)
         for leaf in leaves(model.to_state()):
-            assert leaf is None or isinstance(leaf, bool | int | float | str | np.ndarray)
+            assert leaf is None or isinstance(leaf, bool | int | float | str | bytes | np.ndarray)
+            assert not isinstance(leaf, bytes) or len(leaf) in (0, 32)
             if isinstance(leaf, np.ndarray):
                 assert leaf.dtype in (np.float64, np.int64)
         # Nothing random is in it: two snapshots of one learner are the same bytes.
         assert pickle.dumps(model.to_state()) == pickle.dumps(model.to_state())
         assert "NormalStream" not in repr(model)
+        for hidden in (secret.decode("latin-1"), repr(secret)[2:-1], secret.hex()):
+            assert hidden not in f"{model!r} {model} {model.to_state()!r} {model.privacy} {model.privacy!r}"
     # The spend of a restored learner does not hang on how the fit comes out on its machine.
     state = learned(30, strategy="blt").to_state()
     state["rule"]["strategy"]["omega"] *= 1.001  # type: ignore[index]
@@ -542,7 +546,9 @@ def test_nothing_public_depends_on_content(position: int, other: tuple[Any, Any]
         ({"bounds": {"a": (0, math.inf)}}, "bounds of 'a'"),
         ({"bounds": {"a": 3}}, "bounds of 'a'"),
         ({"bounds": {"z": (0, 1)}, "features": ["a"]}, "'z'"),
-        ({"noise_key": b"secret"}, "noise_key"),
+        ({"noise_key": b"secret"}, "noise key"),
+        ({"noise_key": "text" * 16}, "noise key"),
+        ({"noise_key": bytes(32), "seed": 1}, "noise_key and seed"),
         ({"seed": 1.5}, "seed"),
         ({"seed": True}, "seed"),
         ({"strategy": "toeplitz"}, "horizon"),
