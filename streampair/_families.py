@@ -112,7 +112,7 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
 class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance in [-1, 1]; River's regressor."""
 
-    _has_errors = True
+    _real_labels = True
 
     # ---- labels ----------------------------------------------------------------------------------------
 

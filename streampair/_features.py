@@ -37,7 +37,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def unusable_value(name: Hashable, value: object, *, row: int | None = None) -> RecordError:
+def unusable_value(
+    name: Hashable, value: object, *, row: int | None = None, limit: float = MAX_ABS
+) -> RecordError:
     """The error for one value that cannot be learned from; names the feature and the way out."""
     where = f"feature {name!r}" if row is None else f"feature {name!r} in row {row}"
     if value is None:
@@ -57,7 +59,7 @@ def unusable_value(name: Hashable, value: object, *, row: int | None = None) -> 
             elif abs(number) == float("inf"):
                 problem, fix = f"{where} is infinite", "clip it to a finite range first"
             else:
-                problem = f"{where} is {number:g}, beyond the limit of {MAX_ABS:g}"
+                problem = f"{where} is {number:g}, beyond the limit of {limit:g}"
                 fix = "scale it first, for example with streampair.preprocessing.Bounds"
     return RecordError(problem, fix=fix, stage="features")
 
@@ -77,8 +79,8 @@ def as_number(value: object) -> float:
     return number
 
 
-def read_record(x: object) -> dict[Hashable, float]:
-    """All features of one record as floats, each checked.
+def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:
+    """All features of one record as floats, each checked to be at most `limit` in size.
 
     Raises
     ------
@@ -99,8 +101,8 @@ def read_record(x: object) -> dict[Hashable, float]:
             number = as_number(value)
         except (TypeError, ValueError, OverflowError):
             raise unusable_value(name, value) from None
-        if not abs(number) <= MAX_ABS:
-            raise unusable_value(name, value)
+        if not abs(number) <= limit:
+            raise unusable_value(name, value, limit=limit)
         out[name] = number
     return out
 
@@ -120,7 +122,7 @@ def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda x: ()
 
 
-def packed(names: Sequence[Hashable], xs: Sequence[Any]) -> Array | None:
+def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS) -> Array | None:
     """Rows (n, d) of records that have exactly these features, all usable; None if one of them has not."""
     d = len(names)
     rows = np.empty((len(xs), d))
@@ -134,7 +136,7 @@ def packed(names: Sequence[Hashable], xs: Sequence[Any]) -> Array | None:
             row.pack_into(place, i * row.size, *take(x))
     except Exception:  # a name that is missing, or a value that struct refuses
         return None
-    return rows if (np.abs(rows) <= MAX_ABS).all() else None
+    return rows if (np.abs(rows) <= limit).all() else None
 
 
 def open_frame(frame: Any) -> nw.DataFrame[Any]:

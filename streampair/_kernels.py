@@ -28,6 +28,7 @@ ENTROPY = 4  # of the difference of two errors: see pair_slope
 
 # A feature beyond this size is refused like infinity: below it no product in any kernel can overflow.
 MAX_ABS = 1e50
+MAX_ABS_METRIC = 1e30  # the gradient of a metric is quadratic in the features
 
 _LOG2E = 1.4426950408889634
 _LN2_HI = 6.93147180369123816490e-01
@@ -128,12 +129,18 @@ def project_ball(w: Array, radius: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def first_unusable(x: Array) -> int:
-    """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
+def first_beyond(x: Array, limit: float) -> int:
+    """Index of the first value that is NaN, infinite or larger than the limit; -1 if there is none."""
     for i in range(x.shape[0]):
-        if not abs(x[i]) <= MAX_ABS:  # also catches NaN
+        if not abs(x[i]) <= limit:  # also catches NaN
             return i
     return -1
+
+
+@njit(cache=True, nogil=True)
+def first_unusable(x: Array) -> int:
+    """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
+    return first_beyond(x, MAX_ABS)
 
 
 @njit(cache=True, nogil=True)
@@ -180,29 +187,33 @@ AVERAGE = 11
 GRADIENTS = 12  # running sum of squared gradient norms
 ETAS = 13  # running sum of step sizes
 SEED = 14
-HEADER = 16
+WIDTH = 18  # parameter of the loss
+PSD = 19  # metrics: whether W is kept positive semi-definite
+HEADER = 24
 
 FIFO = 0
 RESERVOIR = 1
 RESERVOIR_REPLACE = 2
+MOMENTS = 5  # the full history under least squares, labels +1 and -1
+MOMENTS_REAL = 6  # the same for real-valued labels
 
 
 @njit(cache=True, nogil=True)
-def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int) -> None:
-    at = HEADER + 5 * cap + row * (1 + cap)
+def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int, rows: int) -> None:
+    at = rows + row * (1 + cap)
     s[at] = y
     for i in range(x.shape[0]):
         s[at + 1 + i] = x[i]
 
 
 @njit(cache=True, nogil=True)
-def _ogd_buffer(s: Array, x: Array, y: float, cap: int) -> None:
-    """Let record t = s[RECORDS] (counted from 1) into the buffer as its policy says."""
+def _ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
+    """Let record t = s[RECORDS] (counted from 1) into the buffer at `rows`, as its policy says."""
     size = int(s[SIZE])
     policy = int(s[POLICY])
     if policy == FIFO:
         row = int(s[NEXT])
-        _ogd_store(s, x, y, row, cap)
+        _ogd_store(s, x, y, row, cap, rows)
         s[NEXT] = 0.0 if row + 1 == size else row + 1.0
         if s[FILLED] < size:
             s[FILLED] += 1.0
@@ -211,17 +222,36 @@ def _ogd_buffer(s: Array, x: Array, y: float, cap: int) -> None:
     seed = int(s[SEED])
     if policy == RESERVOIR:
         if t <= size:
-            _ogd_store(s, x, y, t - 1, cap)
+            _ogd_store(s, x, y, t - 1, cap, rows)
             s[FILLED] = float(t)
         else:
             row = int(uniform(seed, t, 0) * t)
             if row < size:
-                _ogd_store(s, x, y, row, cap)
+                _ogd_store(s, x, y, row, cap, rows)
         return
     for row in range(size):
         if uniform(seed, t, row) * t < 1.0:
-            _ogd_store(s, x, y, row, cap)
+            _ogd_store(s, x, y, row, cap, rows)
     s[FILLED] = float(size)
+
+
+@njit(cache=True, nogil=True)
+def _ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
+    """Average the iterates, then step w against the gradient g. The caller projects w."""
+    rate = s[RATE]
+    if rate > 0.0:
+        eta = rate / math.sqrt(s[RECORDS] - 1.0)
+    else:
+        s[GRADIENTS] += dot(g, g)
+        eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
+    s[ETAS] += eta
+    if s[ETAS] > 0.0:
+        share = eta / s[ETAS]
+        for i in range(w.shape[0]):
+            averaged[i] += share * (previous[i] - averaged[i])
+    for i in range(w.shape[0]):
+        previous[i] = w[i]
+        w[i] -= eta * g[i]
 
 
 @njit(cache=True, nogil=True)
@@ -233,6 +263,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
     s[RECORDS] += 1.0
     if filled > 0:
         code = int(s[LOSS])
+        width = s[WIDTH]
         l2 = s[L2]
         at = HEADER + cap
         g = s[at : at + d]
@@ -248,32 +279,18 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         score = dot(w, x)
         for _r in range(filled):
             label = s[at]
-            if label != y:
+            if label != y or code == ENTROPY:
                 row = s[at + 1 : at + 1 + d]
-                c = y - label
-                k = c * loss_slope(code, c * (score - dot(w, row))) / filled
+                k = pair_slope(code, y - label, score - dot(w, row), width) / filled
                 if k != 0.0:
                     # By differences, so that equal records cancel exactly: the self-tuned step would
                     # take what rounding leaves of them for a gradient, and leap.
                     for i in range(d):
                         g[i] += k * (x[i] - row[i])
             at += 1 + cap
-        rate = s[RATE]
-        if rate > 0.0:
-            eta = rate / math.sqrt(s[RECORDS] - 1.0)
-        else:
-            s[GRADIENTS] += dot(g, g)
-            eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
-        s[ETAS] += eta
-        if s[ETAS] > 0.0:
-            share = eta / s[ETAS]
-            for i in range(d):
-                averaged[i] += share * (previous[i] - averaged[i])
-        for i in range(d):
-            previous[i] = w[i]
-            w[i] -= eta * g[i]
+        _ogd_move(s, g, w, previous, averaged)
         project_ball(w, s[RADIUS])
-    _ogd_buffer(s, x, y, cap)
+    _ogd_buffer(s, x, y, cap, HEADER + 5 * cap)
 
 
 @njit(cache=True, nogil=True)
@@ -338,6 +355,424 @@ def sigmoid_many(scores: Array, out: Array) -> None:
     """Element-wise sigmoid: the same bits as one at a time."""
     for r in range(scores.shape[0]):
         out[r] = sigmoid(scores[r])
+
+
+# ---- MOMENTS -------------------------------------------------------------------------------------------
+#
+# Least squares with the full history in time independent of its length. For ``a = x - mean`` the sum over
+# all records of a class of (x - x_j)(x - x_j)' is n a a' + C, with C the sum of (x_j - mean)(x_j - mean)':
+# counts, means and centred second moments give the gradient exactly. Centred, so that large means cost no
+# digits.
+#
+# Region of the state for two classes, negative first:  n[2], mean[2][cap], C[2][cap * cap].
+# For real labels, with e and v the deviations of label and record from their means over all records:
+#     n, mean label, sum e^2 | mean[cap], sum e v, sum e^2 v | sum v v' [cap * cap], sum e v v', sum e^2 v v'.
+
+
+@njit(cache=True, nogil=True)
+def _moments_class(s: Array, at: int, x: Array, y: float, w: Array, g: Array) -> None:
+    """Add the summed least-squares gradients of (x, y) with all records of the other class to g."""
+    d = x.shape[0]
+    cap = int(s[CAP])
+    other = 0 if y > 0.0 else 1
+    n = s[at + other]
+    if n == 0.0:
+        return
+    mean = s[at + 2 + other * cap : at + 2 + other * cap + d]
+    matrix = at + 2 + 2 * cap + other * cap * cap
+    along = 0.0
+    for i in range(d):
+        along += w[i] * (x[i] - mean[i])
+    # With c = y - y' = 2 y the slope of a pair is -2 c + 2 c^2 w.(x - x').
+    k = n * (-4.0 * y + 8.0 * along)
+    for i in range(d):
+        row = s[matrix + i * cap : matrix + i * cap + d]
+        g[i] += k * (x[i] - mean[i]) + 8.0 * dot(row, w)
+
+
+@njit(cache=True, nogil=True)
+def _moments_class_add(s: Array, at: int, x: Array, y: float) -> None:
+    """Let (x, y) into the moments of its class."""
+    d = x.shape[0]
+    cap = int(s[CAP])
+    own = 1 if y > 0.0 else 0
+    before = s[at + own]
+    s[at + own] = before + 1.0
+    share = 1.0 / (before + 1.0)
+    mean = s[at + 2 + own * cap : at + 2 + own * cap + d]
+    matrix = at + 2 + 2 * cap + own * cap * cap
+    for i in range(d):
+        off = (x[i] - mean[i]) * (before * share)
+        for j in range(d):
+            s[matrix + i * cap + j] += off * (x[j] - mean[j])
+    for i in range(d):
+        mean[i] += (x[i] - mean[i]) * share
+
+
+@njit(cache=True, nogil=True)
+def _moments_real(s: Array, at: int, x: Array, y: float, w: Array, g: Array) -> None:
+    """Add the summed least-squares gradients of (x, y) with all records to g.
+
+    With b and a the deviations of (y, x) from the means: the sum over the records (e, v) of
+    ``(-2 (b - e) + 2 (b - e)^2 w.(a - v)) (a - v)``, multiplied out.
+    """
+    d = x.shape[0]
+    cap = int(s[CAP])
+    n = s[at]
+    b = y - s[at + 1]
+    e2 = s[at + 2]
+    at += 3
+    mean = s[at : at + d]
+    ev = s[at + cap : at + cap + d]
+    e2v = s[at + 2 * cap : at + 2 * cap + d]
+    vv = at + 3 * cap
+    along = 0.0
+    for i in range(d):
+        along += w[i] * (x[i] - mean[i])
+    ev_along = dot(ev, w)
+    e2v_along = dot(e2v, w)
+    a_part = 2.0 * (b * b * n * along + 2.0 * b * ev_along + e2 * along - e2v_along) - 2.0 * n * b
+    ev_part = 4.0 * b * along - 2.0
+    for i in range(d):
+        first = vv + i * cap
+        second = first + cap * cap
+        third = second + cap * cap
+        spread = (
+            b * b * dot(s[first : first + d], w)
+            - 2.0 * b * dot(s[second : second + d], w)
+            + dot(s[third : third + d], w)
+        )
+        g[i] += a_part * (x[i] - mean[i]) + ev_part * ev[i] - 2.0 * along * e2v[i] + 2.0 * spread
+
+
+@njit(cache=True, nogil=True)
+def _moments_real_add(s: Array, at: int, x: Array, y: float) -> None:
+    """Let (x, y) into the moments: move them to the new means, then add the record."""
+    d = x.shape[0]
+    cap = int(s[CAP])
+    n = s[at]
+    share = 1.0 / (n + 1.0)
+    e = y - s[at + 1]
+    h = e * share  # how far the mean of the labels moves
+    rest = e - h
+    e2 = s[at + 2]
+    vectors = at + 3
+    mean = s[vectors : vectors + d]
+    ev = s[vectors + cap : vectors + cap + d]
+    e2v = s[vectors + 2 * cap : vectors + 2 * cap + d]
+    vv = vectors + 3 * cap
+    ev2 = vv + cap * cap
+    e2v2 = ev2 + cap * cap
+    for i in range(d):
+        off = x[i] - mean[i]
+        p = off * share
+        own = off - p
+        for j in range(d):
+            off_j = x[j] - mean[j]
+            q = off_j * share
+            cell = i * cap + j
+            both = p * q
+            mine = own * (off_j - q)
+            cross = ev[i] * q + p * ev[j]
+            vv_old = s[vv + cell]
+            ev_old = s[ev2 + cell]
+            s[vv + cell] = vv_old + n * both + mine
+            s[ev2 + cell] = ev_old - cross - h * (vv_old + n * both) + rest * mine
+            s[e2v2 + cell] += (
+                e2 * both
+                - (e2v[i] * q + p * e2v[j])
+                - 2.0 * h * (ev_old - cross)
+                + h * h * (vv_old + n * both)
+                + rest * rest * mine
+            )
+    for i in range(d):
+        off = x[i] - mean[i]
+        p = off * share
+        own = off - p
+        e2v[i] += rest * rest * own - 2.0 * h * ev[i] - p * (e2 + n * h * h)
+        ev[i] += n * h * p + rest * own
+        mean[i] += p
+    s[at] = n + 1.0
+    s[at + 1] += h
+    s[at + 2] = e2 + n * h * h + rest * rest
+
+
+@njit(cache=True, nogil=True)
+def _moments_step(s: Array, x: Array, y: float) -> None:
+    """One record: step on the pairs with all records of the past, then into their moments."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    before = s[RECORDS]
+    s[RECORDS] = s[FILLED] = before + 1.0
+    real = int(s[POLICY]) == MOMENTS_REAL
+    region = HEADER + 5 * cap
+    if before > 0.0:
+        at = HEADER + cap
+        g = s[at : at + d]
+        w = s[at + cap : at + cap + d]
+        for i in range(d):
+            g[i] = 0.0
+        if real:
+            _moments_real(s, region, x, y, w, g)
+        else:
+            _moments_class(s, region, x, y, w, g)
+        for i in range(d):
+            g[i] = g[i] / before + s[L2] * w[i]
+        previous = s[at + 2 * cap : at + 2 * cap + d]
+        averaged = s[at + 3 * cap : at + 3 * cap + d]
+        _ogd_move(s, g, w, previous, averaged)
+        project_ball(w, s[RADIUS])
+    if real:
+        _moments_real_add(s, region, x, y)
+    else:
+        _moments_class_add(s, region, x, y)
+
+
+@njit(cache=True, nogil=True)
+def moments_learn(s: Array, y: float) -> int:
+    """Learn the packed record with label y. Returns 0; or 1 + the unusable column, with nothing changed."""
+    d = int(s[D])
+    x = s[HEADER : HEADER + d]
+    bad = first_unusable(x)
+    if bad >= 0:
+        return bad + 1
+    _moments_step(s, x, y)
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def moments_learn_many(s: Array, rows: Array, labels: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
+    d = int(s[D])
+    for r in range(rows.shape[0]):
+        bad = first_unusable(rows[r])
+        if bad >= 0:
+            return r * d + bad + 1
+    for r in range(rows.shape[0]):
+        _moments_step(s, rows[r], labels[r])
+    return 0
+
+
+# ---- METRIC --------------------------------------------------------------------------------------------
+#
+# OGD on a symmetric matrix W (PRIVACY.md 2; H20, Example 1). The state is that of OGD, with matrices
+# [cap][cap] in place of the vectors of weights:
+#     [0, HEADER)  x[cap]  gradient  W  previous  averaged  rows[size][1 + cap]
+# The label of a row is a number that stands for its class.
+
+
+@njit(cache=True, nogil=True)
+def jacobi(a: Array, vectors: Array) -> None:
+    """Eigenvalues of the symmetric matrix `a` (d, d) onto its diagonal, eigenvectors into the columns.
+
+    Cyclic Jacobi rotations (Golub and Van Loan, Matrix Computations, 8.5) until what is off the diagonal
+    vanishes beside it. Only + - * / and square roots in one fixed order: the same bits on every processor,
+    which a library of linear algebra does not promise.
+    """
+    d = a.shape[0]
+    for i in range(d):
+        for j in range(d):
+            vectors[i, j] = 1.0 if i == j else 0.0
+    for _sweep in range(60):
+        off = 0.0
+        on = 0.0
+        for i in range(d):
+            on += a[i, i] * a[i, i]
+            for j in range(i):
+                off += a[i, j] * a[i, j]
+        if off <= 1e-34 * on or off == 0.0:
+            return
+        for p in range(d - 1):
+            for q in range(p + 1, d):
+                if a[p, q] == 0.0:
+                    continue
+                tau = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
+                if abs(tau) > 1e150:
+                    t = 0.5 / tau
+                else:
+                    t = 1.0 / (abs(tau) + math.sqrt(1.0 + tau * tau))
+                    if tau < 0.0:
+                        t = -t
+                c = 1.0 / math.sqrt(1.0 + t * t)
+                sine = t * c
+                for k in range(d):
+                    kp = a[k, p]
+                    kq = a[k, q]
+                    a[k, p] = c * kp - sine * kq
+                    a[k, q] = sine * kp + c * kq
+                for k in range(d):
+                    pk = a[p, k]
+                    qk = a[q, k]
+                    a[p, k] = c * pk - sine * qk
+                    a[q, k] = sine * pk + c * qk
+                a[p, q] = 0.0
+                a[q, p] = 0.0
+                for k in range(d):
+                    kp = vectors[k, p]
+                    kq = vectors[k, q]
+                    vectors[k, p] = c * kp - sine * kq
+                    vectors[k, q] = sine * kp + c * kq
+
+
+@njit(cache=True, nogil=True)
+def positive_definite(w: Array) -> bool:
+    """Whether the symmetric matrix (d, d) is certainly positive definite: its Cholesky factor exists."""
+    d = w.shape[0]
+    factor = np.empty((d, d))
+    for i in range(d):
+        for j in range(i + 1):
+            left = w[i, j] - dot(factor[i, :j], factor[j, :j])
+            if i == j:
+                if not left > 1e-12 * w[i, i]:
+                    return False
+                factor[i, i] = math.sqrt(left)
+            else:
+                factor[i, j] = left / factor[j, j]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def project_psd(w: Array) -> None:
+    """Project the symmetric matrix (d, d) in place onto the cone of positive semi-definite ones.
+
+    Takes the negative part away, so that a matrix without one keeps its bits.
+    """
+    d = w.shape[0]
+    if positive_definite(w):
+        return
+    a = w.copy()
+    vectors = np.empty((d, d))
+    jacobi(a, vectors)
+    for k in range(d):
+        if a[k, k] < 0.0:
+            for i in range(d):
+                scaled = a[k, k] * vectors[i, k]
+                for j in range(i + 1):
+                    w[i, j] -= scaled * vectors[j, k]
+    for i in range(d):
+        for j in range(i):
+            w[j, i] = w[i, j]
+
+
+@njit(cache=True, nogil=True)
+def psd_root(w: Array, out: Array) -> bool:
+    """Symmetric square root of the positive part of a symmetric matrix (d, d); False if it has none."""
+    d = w.shape[0]
+    a = w.copy()
+    vectors = np.empty((d, d))
+    jacobi(a, vectors)
+    found = False
+    for i in range(d):
+        for j in range(d):
+            out[i, j] = 0.0
+    for k in range(d):
+        if a[k, k] > 0.0:
+            found = True
+            root = math.sqrt(a[k, k])
+            for i in range(d):
+                scaled = root * vectors[i, k]
+                for j in range(i + 1):
+                    out[i, j] += scaled * vectors[j, k]
+    for i in range(d):
+        for j in range(i):
+            out[j, i] = out[i, j]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def quadratic(w: Array, u: Array) -> float:
+    """u'Wu for a symmetric W (d, d)."""
+    total = 0.0
+    for i in range(u.shape[0]):
+        total += u[i] * dot(w[i], u)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _metric_step(s: Array, x: Array, y: float) -> None:
+    """One record: step on the pairs with the buffer, then into the buffer."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    cells = cap * cap
+    filled = int(s[FILLED])
+    rows = HEADER + cap + 4 * cells
+    s[RECORDS] += 1.0
+    if filled > 0:
+        code = int(s[LOSS])
+        at = HEADER + cap
+        g = s[at : at + cells]
+        flat = s[at + cells : at + 2 * cells]
+        previous = s[at + 2 * cells : at + 3 * cells]
+        averaged = s[at + 3 * cells : at + 4 * cells]
+        for i in range(cells):
+            g[i] = s[L2] * flat[i]
+        u = np.empty(d)
+        place = rows
+        for _r in range(filled):
+            same = 1.0 if s[place] == y else -1.0
+            distance = 0.0
+            for i in range(d):
+                u[i] = x[i] - s[place + 1 + i]
+            for i in range(d):
+                distance += u[i] * dot(flat[i * cap : i * cap + d], u)
+            k = -same * loss_slope(code, same * (1.0 - distance)) / filled
+            if k != 0.0:
+                for i in range(d):
+                    scaled = k * u[i]
+                    for j in range(i + 1):
+                        g[i * cap + j] += scaled * u[j]
+            place += 1 + cap
+        for i in range(d):
+            for j in range(i):
+                g[j * cap + i] = g[i * cap + j]
+        _ogd_move(s, g, flat, previous, averaged)
+        if s[PSD] > 0.0:
+            w = np.empty((d, d))
+            for i in range(d):
+                w[i] = flat[i * cap : i * cap + d]
+            project_psd(w)
+            for i in range(d):
+                flat[i * cap : i * cap + d] = w[i]
+        project_ball(flat, s[RADIUS])
+    _ogd_buffer(s, x, y, cap, rows)
+
+
+@njit(cache=True, nogil=True)
+def metric_learn(s: Array, y: float) -> int:
+    """Learn the packed record with class y. Returns 0; or 1 + the unusable column, with nothing changed."""
+    d = int(s[D])
+    x = s[HEADER : HEADER + d]
+    bad = first_beyond(x, MAX_ABS_METRIC)
+    if bad >= 0:
+        return bad + 1
+    _metric_step(s, x, y)
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def metric_learn_many(s: Array, rows: Array, labels: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
+    d = int(s[D])
+    for r in range(rows.shape[0]):
+        bad = first_beyond(rows[r], MAX_ABS_METRIC)
+        if bad >= 0:
+            return r * d + bad + 1
+    for r in range(rows.shape[0]):
+        _metric_step(s, rows[r], labels[r])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def map_rows(matrix: Array, rows: Array, out: Array) -> int:
+    """Rows (n, d) times a symmetric matrix. Returns 0, or 1 + the flat index of the first unusable value."""
+    for r in range(rows.shape[0]):
+        bad = first_beyond(rows[r], MAX_ABS_METRIC)
+        if bad >= 0:
+            flat: int = r * rows.shape[1] + bad + 1
+            return flat
+        for i in range(rows.shape[1]):
+            out[r, i] = dot(matrix[i], rows[r])
+    return 0
 
 
 # ---- HISTORY -------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class PairLearner(base.Estimator):
     _low: Any = Nothing()
     # How two labels and the weights make the margin of a pair.
     _form: losses.Form = "raw"
-    # Whether losses of the difference of two errors make sense.
-    _has_errors: bool = False
+    # Whether labels are relevances rather than classes.
+    _real_labels: bool = False
 
     def _checked_loss(self, loss: Any) -> losses.PairLoss:
         """The loss, if the family can use it; None is the hinge.
@@ -58,7 +58,7 @@ class PairLearner(base.Estimator):
             return losses.Hinge()
         if not isinstance(loss, losses.PairLoss):
             raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
-        if loss.of_errors and not self._has_errors:
+        if loss.of_errors and not self._real_labels:
             raise ConfigError(
                 f"{loss!r} compares errors of a real-valued relevance, which labels are not",
                 fix="use losses.Logistic() or another loss of the margin, or a learner of ranking",

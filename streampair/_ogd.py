@@ -59,6 +59,8 @@ class OGD(PairLearner):
     seed: int | None
     max_features: int
 
+    # Largest size of a feature.
+    _limit: float = k.MAX_ABS
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
@@ -93,6 +95,7 @@ class OGD(PairLearner):
         header[k.SIZE] = policy.size
         header[k.POLICY] = policy.code
         header[k.LOSS] = self._loss.code
+        header[k.WIDTH] = self._loss.width
         if learning_rate is not None:
             header[k.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
         header[k.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
@@ -172,7 +175,7 @@ class OGD(PairLearner):
             except Exception as error:
                 raise self._unusable(x) from error
             return
-        values = _features.read_record(x)
+        values = _features.read_record(x, self._limit)
         if grow:
             new = [name for name in values if name not in self._index]
             if new:
@@ -181,7 +184,7 @@ class OGD(PairLearner):
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
         try:
-            _features.read_record(x)
+            _features.read_record(x, self._limit)
         except RecordError as error:
             return error
         raise AssertionError("the kernel refused a record that the slow check accepts")
@@ -225,12 +228,11 @@ class OGD(PairLearner):
         if self._learn_many(self._state, _features.arrange(columns, rows, self._names, self._index), labels):
             self._check_rows(columns, rows)
 
-    @staticmethod
-    def _check_rows(columns: list[Hashable], rows: Array) -> None:
-        bad = np.argwhere(~(np.abs(rows) <= k.MAX_ABS))
+    def _check_rows(self, columns: list[Hashable], rows: Array) -> None:
+        bad = np.argwhere(~(np.abs(rows) <= self._limit))
         if len(bad):
             i, j = (int(v) for v in bad[0])
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=self._limit)
 
     # ---- what others look at ---------------------------------------------------------------------------
 
@@ -264,12 +266,12 @@ class OGD(PairLearner):
 
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Known features of x in the order of the columns, (d,): missing ones 0, unknown ones left out."""
-        values = _features.read_record(x)
+        values = _features.read_record(x, self._limit)
         return np.array([values.get(name, 0.0) for name in self._names], dtype=np.float64)
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
-        rows = _features.packed(self._names, xs)
+        rows = _features.packed(self._names, xs, self._limit)
         if rows is not None:
             return rows
         out = np.empty((len(xs), self._d))
