@@ -30,6 +30,7 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
     """
 
     positive: Any
+    _two_classes = True
 
     # ---- labels ----------------------------------------------------------------------------------------
 

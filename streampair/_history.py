@@ -45,6 +45,11 @@ class History:
         return self._table[: len(self._blocks)]
 
     @property
+    def address(self) -> int:
+        """Where the table is."""
+        return int(self._table.ctypes.data)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(rows.nbytes + labels.nbytes for rows, labels in self._blocks)
@@ -59,10 +64,15 @@ class History:
 
     def reserve(self, records: int, more: int, columns: int) -> None:
         """Make room for `more` records of so many columns behind the first `records`."""
-        most = max(1, _BLOCK_BYTES // (self._dtype.itemsize * columns))
         while self.room < records + more:
-            rows = min(most, max(_FIRST_ROWS, self.room, records + more - self.room))
-            self._append(np.empty((rows, columns), dtype=self._dtype), np.empty(rows))
+            self._append(*self._new_block(self.room, columns))
+
+    def _new_block(self, room: int, columns: int) -> tuple[Rows, Array]:
+        """A block as it comes after blocks with so much room: its size depends on nothing else, so that equal
+        streams give equal states.
+        """
+        rows = min(max(_FIRST_ROWS, room), max(1, _BLOCK_BYTES // (self._dtype.itemsize * columns)))
+        return np.empty((rows, columns), dtype=self._dtype), np.empty(rows)
 
     def close(self, records: int) -> None:
         """Give back all room behind the first `records`: the next block may have more columns."""
@@ -102,7 +112,7 @@ class History:
             If blocks do not fit the type, have more than `columns` columns, or have fewer than one before.
         """
         blocks: list[tuple[Rows, Array]] = []
-        least = 1
+        least, records = 1, 0
         for block in state:
             rows, labels = block["rows"], block["labels"]
             if rows.dtype != self._dtype or labels.dtype != np.float64 or rows.ndim != 2 or not len(rows):
@@ -113,8 +123,17 @@ class History:
             if not np.isfinite(rows).all():
                 raise ValueError("numbers that are not finite")
             blocks.append((np.array(rows, order="C"), np.array(labels)))
+            records += len(rows)
+        if blocks and least == columns:  # the last block is open
+            rows, labels = blocks.pop()
+            open_block = self._new_block(records - len(rows), columns)
+            if len(rows) > len(open_block[0]):
+                raise ValueError("a block that is too large")
+            open_block[0][: len(rows)] = rows
+            open_block[1][: len(rows)] = labels
+            blocks.append(open_block)
         self._blocks.clear()
         self.room = 0
         for rows, labels in blocks:
             self._append(rows, labels)
-        return self.room
+        return records

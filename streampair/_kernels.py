@@ -168,15 +168,16 @@ def uniform(seed: int, counter: int, lane: int) -> float:
 #     x[cap]       the packed record: scratch
 #     gradient[cap]: scratch
 #     w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
-#     rows[size][1 + cap]  buffer: sign, then features
+#     rows[size][1 + cap]  buffer: sign, then features; CLASSES has two such tables, that of the negatives
+#                          first; FULL has none: its rows are in the blocks of HISTORY, below
 #
-# Counters are exact up to 2**53 as floats.
+# Counters, and addresses, are exact up to 2**53 as floats.
 
 D = 0  # features in use
 CAP = 1
 RECORDS = 2  # records learned, t
-SIZE = 3  # capacity of the buffer
-POLICY = 4  # FIFO, RESERVOIR, RESERVOIR_REPLACE
+SIZE = 3  # rows that the buffer has room for (CLASSES: of each class)
+POLICY = 4  # FIFO, RESERVOIR, RESERVOIR_REPLACE, FULL, CLASSES
 FILLED = 5  # rows in use
 NEXT = 6  # FIFO: row that is overwritten next
 LOSS = 7
@@ -187,15 +188,24 @@ AVERAGE = 11
 GRADIENTS = 12  # running sum of squared gradient norms
 ETAS = 13  # running sum of step sizes
 SEED = 14
+POSITIVES = 15  # CLASSES: records of the positive class so far
+TABLE = 16  # FULL: address of the table of blocks
+BLOCKS = 17  # FULL: its length
 WIDTH = 18  # parameter of the loss
 PSD = 19  # metrics: whether W is kept positive semi-definite
+SINGLE = 20  # FULL: rows are float32
 HEADER = 24
 
 FIFO = 0
 RESERVOIR = 1
 RESERVOIR_REPLACE = 2
+FULL = 3
+CLASSES = 4
 MOMENTS = 5  # the full history under least squares, labels +1 and -1
 MOMENTS_REAL = 6  # the same for real-valued labels
+
+NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full
+MAX_SINGLE = 3.4028234663852886e38  # largest float32
 
 
 @njit(cache=True, nogil=True)
@@ -229,6 +239,25 @@ def _ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
             if row < size:
                 _ogd_store(s, x, y, row, cap, rows)
         return
+    if policy == FULL:
+        history_store(x, y, _ogd_table(s), t - 1, s[SINGLE] > 0.0)
+        s[FILLED] = float(t)
+        return
+    if policy == CLASSES:
+        first = 0
+        seen = t - int(s[POSITIVES])
+        if y > 0.0:
+            s[POSITIVES] += 1.0
+            first = size
+            seen = int(s[POSITIVES])
+        if seen <= size:
+            _ogd_store(s, x, y, first + seen - 1, cap, rows)
+            s[FILLED] += 1.0
+        else:
+            row = int(uniform(seed, seen, 1 if y > 0.0 else 0) * seen)
+            if row < size:
+                _ogd_store(s, x, y, first + row, cap, rows)
+        return
     for row in range(size):
         if uniform(seed, t, row) * t < 1.0:
             _ogd_store(s, x, y, row, cap, rows)
@@ -255,6 +284,27 @@ def _ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) ->
 
 
 @njit(cache=True, nogil=True)
+def _ogd_table(s: Array) -> NDArray[np.int64]:
+    """The table of blocks."""
+    return _integers(int(s[TABLE]), int(s[BLOCKS]), 4)
+
+
+@njit(cache=True, nogil=True)
+def _ogd_other_class(s: Array, y: float) -> tuple[float, int, int]:
+    """What a sum over the sample of the other class is divided by, its rows, and which row is its first."""
+    size = int(s[SIZE])
+    past = s[RECORDS] - 1.0
+    if y > 0.0:
+        others = past - s[POSITIVES]
+        first = 0
+    else:
+        others = s[POSITIVES]
+        first = size
+    rows = min(int(others), size)
+    return past * (rows / others) if rows > 0 else 1.0, rows, first
+
+
+@njit(cache=True, nogil=True)
 def _ogd_step(s: Array, x: Array, y: float) -> None:
     """One record: step on the pairs with the buffer, then into the buffer."""
     d = int(s[D])
@@ -274,20 +324,35 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         at += cap
         averaged = s[at : at + d]
         at += cap
-        for i in range(d):
-            g[i] = l2 * w[i]
-        score = dot(w, x)
-        for _r in range(filled):
-            label = s[at]
-            if label != y or code == ENTROPY:
-                row = s[at + 1 : at + 1 + d]
-                k = pair_slope(code, y - label, score - dot(w, row), width) / filled
-                if k != 0.0:
-                    # By differences, so that equal records cancel exactly: the self-tuned step would
-                    # take what rounding leaves of them for a gradient, and leap.
-                    for i in range(d):
-                        g[i] += k * (x[i] - row[i])
-            at += 1 + cap
+        if s[POLICY] == FULL:
+            for i in range(d):
+                g[i] = 0.0
+            table, single = _ogd_table(s), s[SINGLE] > 0.0
+            history_gradient(w, x, y, table, filled, single, code, width, math.inf, g)
+            for i in range(d):
+                g[i] = l2 * w[i] + g[i] / filled
+        else:
+            pairs = s[FILLED]
+            rows = filled
+            if s[POLICY] == CLASSES:
+                # The mean over all past records, of which only the other class counts: its sample stands
+                # for all of it.
+                pairs, rows, first = _ogd_other_class(s, y)
+                at += first * (1 + cap)
+            for i in range(d):
+                g[i] = l2 * w[i]
+            score = dot(w, x)
+            for _r in range(rows):
+                label = s[at]
+                if label != y or code == ENTROPY:
+                    row = s[at + 1 : at + 1 + d]
+                    k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
+                    if k != 0.0:
+                        # By differences, so that equal records cancel exactly: the self-tuned step would
+                        # take what rounding leaves of them for a gradient, and leap.
+                        for i in range(d):
+                            g[i] += k * (x[i] - row[i])
+                at += 1 + cap
         _ogd_move(s, g, w, previous, averaged)
         project_ball(w, s[RADIUS])
     _ogd_buffer(s, x, y, cap, HEADER + 5 * cap)
@@ -295,26 +360,46 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
 
 @njit(cache=True, nogil=True)
 def ogd_learn(s: Array, y: float) -> int:
-    """Learn the packed record with sign y. Returns 0; or 1 + the unusable column, with nothing changed."""
+    """Learn the packed record with sign y. Returns 0; or, with nothing changed, 1 + the unusable column, or
+    NO_ROOM.
+    """
     d = int(s[D])
     x = s[HEADER : HEADER + d]
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
+    if s[POLICY] == FULL:
+        if s[RECORDS] >= s[SIZE]:
+            return NO_ROOM
+        if s[SINGLE] > 0.0:
+            bad = first_beyond(x, MAX_SINGLE)
+            if bad >= 0:
+                return bad + 1
+            _to_single(x, x)
     _ogd_step(s, x, y)
     return 0
 
 
 @njit(cache=True, nogil=True)
 def ogd_learn_many(s: Array, rows: Array, signs: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
+    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value, or NO_ROOM.
+    """
     d = int(s[D])
+    single = s[POLICY] == FULL and s[SINGLE] > 0.0
+    limit = MAX_SINGLE if single else MAX_ABS
     for r in range(rows.shape[0]):
-        bad = first_unusable(rows[r])
+        bad = first_beyond(rows[r], limit)
         if bad >= 0:
             return r * d + bad + 1
+    if s[POLICY] == FULL and s[RECORDS] + rows.shape[0] > s[SIZE]:
+        return NO_ROOM
     for r in range(rows.shape[0]):
-        _ogd_step(s, rows[r], signs[r])
+        x = rows[r]
+        if single:
+            x = s[HEADER : HEADER + d]
+            _to_single(rows[r], x)
+        _ogd_step(s, x, signs[r])
     return 0
 
 
@@ -840,6 +925,7 @@ def _history_block(
     rows: NDArray[np.floating[Any]],
     labels: Array,
     code: int,
+    width: float,
     clip: float,
     out: Array,
 ) -> None:
@@ -849,10 +935,10 @@ def _history_block(
     for r in range(rows.shape[0]):
         label = labels[r, 0]
         c = y - label
-        if not (c < 0.0 or c > 0.0):  # equal labels; NaN: a null record
+        if c != c or (c == 0.0 and code != ENTROPY):  # a null record; equal labels
             continue
         row = rows[r]
-        k = c * loss_slope(code, c * (score - dot(w, row)))
+        k = pair_slope(code, c, score - dot(w, row), width)
         if k == 0.0:
             continue
         if clip < math.inf:
@@ -871,6 +957,13 @@ def _history_block(
 
 
 @njit(cache=True, nogil=True)
+def _to_single(x: Array, out: Array) -> None:
+    """Round to float32: a record is learned as it will be stored, so that equal records cancel exactly."""
+    for i in range(x.shape[0]):
+        out[i] = np.float64(np.float32(x[i]))
+
+
+@njit(cache=True, nogil=True)
 def history_gradient(
     w: Array,
     x: Array,
@@ -879,13 +972,14 @@ def history_gradient(
     records: int,
     single: bool,
     code: int,
+    width: float,
     clip: float,
     out: Array,
 ) -> None:
     """Add the gradients of the pairs of (x, y) with the first `records` stored records to `out`, a sum.
 
-    ``sum_b c_b phi'(c_b w.(x - x_b)) (x - x_b)`` with ``c_b = y - y_b``, over records with another label,
-    each scaled down to the norm `clip` (infinity: as it is). A label NaN marks a null record: it adds 0.
+    ``sum_b c_b phi'(c_b w.(x - x_b)) (x - x_b)`` with ``c_b = y - y_b`` (see `pair_slope`), each term scaled
+    down to the norm `clip` (infinity: as it is). A label NaN marks a null record: it adds 0.
     """
     score = dot(w, x)
     left = records
@@ -898,16 +992,16 @@ def history_gradient(
         part = w[:columns]
         if single:
             rows32 = _singles(table[b, 0], n, columns)
-            _history_block(part, x, y, score, rows32, labels, code, clip, out)
+            _history_block(part, x, y, score, rows32, labels, code, width, clip, out)
         else:
             rows64 = _doubles(table[b, 0], n, columns)
-            _history_block(part, x, y, score, rows64, labels, code, clip, out)
+            _history_block(part, x, y, score, rows64, labels, code, width, clip, out)
         left -= n
 
 
 @njit(cache=True, nogil=True)
-def history_store(x: Array, y: float, table: NDArray[np.int64], records: int, single: bool) -> bool:
-    """Store (x, y) behind the first `records` records; False, and nothing, if no block has room for it."""
+def history_store(x: Array, y: float, table: NDArray[np.int64], records: int, single: bool) -> None:
+    """Store (x, y) behind the first `records` records, for which a block must have room."""
     row = records
     for b in range(table.shape[0]):
         room = int(table[b, 3])
@@ -922,9 +1016,8 @@ def history_store(x: Array, y: float, table: NDArray[np.int64], records: int, si
                 rows64 = _doubles(table[b, 0], room, columns)
                 for i in range(columns):
                     rows64[row, i] = x[i]
-            return True
+            return
         row -= room
-    return False
 
 
 # ---- FTRL ----------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class PairLearner(base.Estimator):
     # Labels that are recognised by identity, as +1 and -1; none are, unless a family sets them.
     _high: Any = Nothing()
     _low: Any = Nothing()
+    # Whether labels are +1 and -1, so that records can be kept apart by them.
+    _two_classes: bool = False
     # How two labels and the weights make the margin of a pair.
     _form: losses.Form = "raw"
     # Whether labels are relevances rather than classes.

@@ -1,7 +1,7 @@
-"""Where an OGD learner keeps the records that new ones are paired with: a region of its flat state.
+"""Where an OGD learner keeps the records that new ones are paired with: in its flat state, or in blocks.
 
-The kernels read and write the region; here is how large it is, how it moves when features are added, and how
-it is saved.
+The kernels read and write the records; here is how much memory they have, how it moves when features are
+added, and how it is saved.
 """
 
 from __future__ import annotations
@@ -15,14 +15,29 @@ from numpy.typing import NDArray
 
 from streampair import _kernels as k
 from streampair import buffers
+from streampair._history import History
+from streampair._kernels import ogd_learn, ogd_learn_many
+from streampair.errors import RecordError
 
-__all__ = ["Memory", "Rows"]
+__all__ = ["Blocks", "Classes", "Memory", "Rows"]
 
 Array = NDArray[np.float64]
 
 
 class Memory(abc.ABC):
-    """Layout of the region, for `cap` features with `d` of them in use. Holds no state itself."""
+    """Layout of the region, for `cap` features with `d` of them in use.
+
+    Only `Blocks` has records of its own; the others describe the region and hold nothing.
+    """
+
+    #: A feature beyond this size is refused.
+    limit: float = k.MAX_ABS
+
+    def attach(self, state: Array) -> None:  # noqa: B027  # most have nothing to do
+        """Tell kernels, by the scalars of a new state, what they need to know beyond the parameters."""
+
+    def check_room(self, more: int) -> None:  # noqa: B027
+        """RecordError if so many records more cannot be taken."""
 
     @abc.abstractmethod
     def cells(self, cap: int) -> int:
@@ -33,16 +48,16 @@ class Memory(abc.ABC):
         """Copy what a region holds into a zeroed one with room for more features."""
 
     @abc.abstractmethod
-    def export(self, region: Array, header: Array) -> dict[str, Array]:
-        """What the region holds, as arrays of exactly the features in use."""
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        """The records, as arrays of exactly the features in use."""
 
     @abc.abstractmethod
-    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Array]:
-        """The arrays that `export` gave, if they fit the scalars; else ValueError and the like."""
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        """What `export` gave, if it fits the scalars and is finite; else ValueError and the like."""
 
     @abc.abstractmethod
-    def fill(self, region: Array, arrays: Mapping[str, Array], d: int) -> None:
-        """Put checked arrays into a zeroed region with room for d features."""
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        """Put what was checked into a zeroed region with room for d features."""
 
 
 class Rows(Memory):
@@ -61,22 +76,138 @@ class Rows(Memory):
     def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
         self._table(new, new_cap, d)[:] = self._table(old, old_cap, d)
 
-    def export(self, region: Array, header: Array) -> dict[str, Array]:
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
         table = self._table(region, int(header[k.CAP]), int(header[k.D]))
         return {"rows": table[: int(header[k.FILLED])].copy()}
 
-    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Array]:
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
         filled, records = int(header[k.FILLED]), int(header[k.RECORDS])
         expected = min(records, 1) * self.size
         if self.code != k.RESERVOIR_REPLACE:
             expected = min(records, self.size)
         if filled != expected or header[k.NEXT] not in range(self.size):
             raise ValueError("counters that do not fit each other")
-        rows = np.asarray(saved["rows"], dtype=np.float64)
-        if rows.shape != (filled, 1 + d):
-            raise ValueError("rows of another shape")
+        return {"rows": _rows(saved, (filled, 1 + d))}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        rows = kept["rows"]
+        self._table(region, d, d)[: len(rows)] = rows
+
+
+class Classes(Rows):
+    """Two such tables, that of the negatives first."""
+
+    def __init__(self, policy: buffers.Buffer) -> None:
+        super().__init__(policy)
+        self.each = policy.size
+        self.size = 2 * policy.size
+
+    def _counts(self, header: Array) -> tuple[int, int]:
+        """Rows in use of the negatives and of the positives."""
+        positives = int(header[k.POSITIVES])
+        return min(int(header[k.RECORDS]) - positives, self.each), min(positives, self.each)
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        table = self._table(region, int(header[k.CAP]), int(header[k.D]))
+        negatives, positives = self._counts(header)
+        return {"rows": np.concatenate((table[:negatives], table[self.each : self.each + positives]))}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        if header[k.POSITIVES] > header[k.RECORDS]:
+            raise ValueError("counters that do not fit each other")
+        negatives, positives = self._counts(header)
+        if int(header[k.FILLED]) != negatives + positives or header[k.NEXT] != 0.0:
+            raise ValueError("counters that do not fit each other")
+        rows = _rows(saved, (negatives + positives, 1 + d))
+        if (rows[:negatives, 0] != -1.0).any() or (rows[negatives:, 0] != 1.0).any():
+            raise ValueError("records of another class")
         return {"rows": rows}
 
-    def fill(self, region: Array, arrays: Mapping[str, Array], d: int) -> None:
-        rows = arrays["rows"]
-        self._table(region, d, d)[: len(rows)] = rows
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        rows, table = kept["rows"], self._table(region, d, d)
+        negatives = int((rows[:, 0] < 0.0).sum())
+        table[:negatives] = rows[:negatives]
+        table[self.each : self.each + len(rows) - negatives] = rows[negatives:]
+
+
+class Blocks(Memory):
+    """Every record, in blocks outside of the flat state, which only has the address of their table."""
+
+    def __init__(self, policy: buffers.FullHistory) -> None:
+        self.policy = policy
+        self.history = History(policy.single)
+        if policy.single:
+            self.limit = k.MAX_SINGLE
+        self._state = np.zeros(k.HEADER)
+
+    def attach(self, state: Array) -> None:
+        self._state = state
+        state[k.TABLE] = self.history.address
+        state[k.BLOCKS] = len(self.history.table)
+        state[k.SIZE] = min(self.history.room, self.policy.max_records)
+        state[k.SINGLE] = self.history.single
+
+    def check_room(self, more: int) -> None:
+        records = int(self._state[k.RECORDS])
+        if records + more > self.policy.max_records:
+            raise RecordError(
+                f"{records} records are stored, and with {more} more there would be more than "
+                f"max_records={self.policy.max_records}",
+                fix="use buffers.Reservoir, whose memory is bounded, or raise max_records",
+            )
+
+    def _reserve(self, more: int) -> None:
+        self.check_room(more)
+        state = self._state
+        self.history.reserve(int(state[k.RECORDS]), more, int(state[k.D]))
+        self.attach(state)
+
+    def learn(self, state: Array, label: float) -> int:
+        """`ogd_learn`, with room made where there is none."""
+        code: int = ogd_learn(state, label)
+        if code == k.NO_ROOM:
+            self._reserve(1)
+            code = ogd_learn(state, label)
+        return code
+
+    def learn_many(self, state: Array, rows: Array, labels: Array) -> int:
+        """`ogd_learn_many`, with room made where there is none."""
+        code: int = ogd_learn_many(state, rows, labels)
+        if code == k.NO_ROOM:
+            self._reserve(len(rows))
+            code = ogd_learn_many(state, rows, labels)
+        return code
+
+    def cells(self, cap: int) -> int:
+        return 0
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        self.history.close(int(self._state[k.RECORDS]))
+        self.attach(self._state)
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        return {"blocks": self.history.to_state(int(header[k.RECORDS]))}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        records = int(header[k.RECORDS])
+        if int(header[k.FILLED]) != records or header[k.NEXT] != 0.0 or records > self.policy.max_records:
+            raise ValueError("counters that do not fit each other")
+        if not all(np.isfinite(block["labels"]).all() for block in saved["blocks"]):
+            raise ValueError("numbers that are not finite")
+        history = History(self.history.single)
+        if history.load_state(saved["blocks"], d) != records:
+            raise ValueError(f"blocks that do not hold {records} records")
+        return {"history": history}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        self.history = kept["history"]
+        self.attach(self._state)
+
+
+def _rows(saved: Mapping[str, Any], shape: tuple[int, int]) -> Array:
+    rows = np.asarray(saved["rows"], dtype=np.float64)
+    if rows.shape != shape:
+        raise ValueError("rows of another shape")
+    if not np.isfinite(rows).all():
+        raise ValueError("numbers that are not finite")
+    return rows

@@ -17,7 +17,7 @@ from streampair import _features, buffers, losses
 from streampair import _kernels as k
 from streampair._kernels import ogd_learn, ogd_learn_many, ogd_score, score_many
 from streampair._learner import LinearPairLearner, PairLearner
-from streampair._memory import Memory, Rows
+from streampair._memory import Blocks, Classes, Memory, Rows
 from streampair.errors import ConfigError, RecordError
 
 __all__ = ["OGD", "LinearOGD"]
@@ -29,7 +29,7 @@ _ARRAYS = ("w", "previous", "averaged")
 _DERIVED = frozenset(
     ("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_memory", "_learn", "_learn_many")
 )
-_SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED")
+_SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
 
 
 def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = math.inf) -> float:
@@ -117,6 +117,7 @@ class OGD(PairLearner):
         state[: k.HEADER] = header
         state[k.D] = len(names)
         state[k.CAP] = capacity
+        self._memory.attach(state)
         self._state = state
         self._names = names
         self._index = {name: i for i, name in enumerate(names)}
@@ -179,15 +180,30 @@ class OGD(PairLearner):
         if grow:
             new = [name for name in values if name not in self._index]
             if new:
+                self._memory.check_room(1)
+                beyond = self._beyond_limit(values)
+                if beyond is not None:
+                    raise beyond
                 self._grow(new)
         self._pack(*[values.get(name, 0.0) for name in self._names])
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
         try:
-            _features.read_record(x, self._limit)
+            values = _features.read_record(x, self._limit)
         except RecordError as error:
             return error
-        raise AssertionError("the kernel refused a record that the slow check accepts")
+        beyond = self._beyond_limit(values)
+        if beyond is None:
+            raise AssertionError("the kernel refused a record that the slow check accepts")
+        return beyond
+
+    def _beyond_limit(self, values: Mapping[Hashable, float]) -> RecordError | None:
+        """The error for the first value that the memory cannot hold."""
+        limit = self._memory.limit
+        for name, value in values.items():
+            if abs(value) > limit:
+                return _features.unusable_value(name, value, limit=limit)
+        return None
 
     # ---- one record ------------------------------------------------------------------------------------
     #
@@ -223,16 +239,18 @@ class OGD(PairLearner):
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         new = [name for name in columns if name not in self._index]
         if new:
-            self._check_rows(columns, rows)
+            self._memory.check_room(len(rows))
+            self._check_rows(columns, rows, self._memory.limit)
             self._grow(new)
         if self._learn_many(self._state, _features.arrange(columns, rows, self._names, self._index), labels):
-            self._check_rows(columns, rows)
+            self._check_rows(columns, rows, self._memory.limit)
 
-    def _check_rows(self, columns: list[Hashable], rows: Array) -> None:
-        bad = np.argwhere(~(np.abs(rows) <= self._limit))
+    def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
+        limit = min(limit, self._limit)
+        bad = np.argwhere(~(np.abs(rows) <= limit))
         if len(bad):
             i, j = (int(v) for v in bad[0])
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=self._limit)
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
 
     # ---- what others look at ---------------------------------------------------------------------------
 
@@ -309,7 +327,7 @@ class OGD(PairLearner):
         vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
         if any(v.shape != self._weights_shape(d) for v in vectors.values()):
             raise ValueError("weights of another shape")
-        if not all(np.isfinite(a).all() for a in (*kept.values(), *vectors.values())):
+        if not all(np.isfinite(a).all() for a in vectors.values()):
             raise ValueError("numbers that are not finite")
         y_name = saved["y_name"]
         self._allocate(names, header, capacity=d)
@@ -366,8 +384,20 @@ class LinearOGD(OGD, LinearPairLearner):
     """OGD on the weights of a linear score."""
 
     def _bind(self) -> None:
-        self._memory = Rows(self._policy)
         self._learn, self._learn_many = ogd_learn, ogd_learn_many
+        policy = self._policy
+        if isinstance(policy, buffers.FullHistory):
+            blocks = Blocks(policy)
+            self._memory, self._learn, self._learn_many = blocks, blocks.learn, blocks.learn_many
+        elif isinstance(policy, buffers.ClassReservoir):
+            if not self._two_classes:
+                raise ConfigError(
+                    f"buffer is {policy!r}, which keeps the records of two classes apart",
+                    fix="use buffers.Reservoir here: relevance is a number, not a class",
+                )
+            self._memory = Classes(policy)
+        else:
+            self._memory = Rows(policy)
 
     @staticmethod
     def _weights_shape(d: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Which past records a new one is paired with.
 
 These objects say only the policy; the rows themselves live in the learner's state, so that learners never
-share them and a snapshot has them all. `FIFO` and `Reservoir` use constant memory.
+share them and a snapshot has them all. All but `FullHistory` use constant memory.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from river import base
 from streampair import _kernels
 from streampair.errors import ConfigError
 
-__all__ = ["Buffer", "FIFO", "Reservoir"]  # noqa: RUF022 (plain sorting, as everywhere)
+__all__ = ["Buffer", "ClassReservoir", "FIFO", "FullHistory", "Reservoir"]  # noqa: RUF022 (plain sorting, as everywhere)
 
 
 class Buffer(base.Base):
     """Base of the buffer policies: parameters only, no state.
 
-    `size` is the number of rows; `code` is the integer by which the compiled kernels know the policy.
+    `size` is the largest number of rows (for `ClassReservoir`: of each class); `code` is the integer by which
+    the compiled kernels know the policy.
     """
 
     size: int
@@ -38,6 +39,49 @@ def _check_size(size: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
         raise ConfigError(f"the buffer size is {size!r}", fix="give an integer from 1 to 1000000")
     return size
+
+
+class ClassReservoir(Buffer):
+    """A uniform sample of the past positives, and one of the past negatives.
+
+    Where one label is rare, a common sample holds few records of it; here each class has `size` rows of its
+    own, filled and replaced by Algorithm R of Vitter (1985) over the records of that class. A new record is
+    paired with the sample of the other class, and the sum is weighted as if it were with all of that class:
+    an estimate, without bias, of the gradient that `FullHistory` gives. For two classes only, and not for
+    private learners: which slot a record takes depends on its label (Zhao et al. 2011 keep such buffers).
+
+    Parameters
+    ----------
+    size
+        Number of rows for each class, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If the size is not a positive integer.
+
+    References
+    ----------
+    Zhao, P., Hoi, S. C. H., Jin, R. and Yang, T. (2011). Online AUC maximization. ICML.
+
+    Examples
+    --------
+    >>> from streampair import buffers
+    >>> buffers.ClassReservoir(50)
+    ClassReservoir(size=50)
+    """
+
+    def __init__(self, size: int = 100) -> None:
+        self.size = _check_size(size)
+
+    @property
+    def code(self) -> int:
+        return _kernels.CLASSES
+
+    def __repr__(self) -> str:
+        return f"ClassReservoir(size={self.size})"
+
+    __str__ = __repr__
 
 
 class FIFO(Buffer):
@@ -71,6 +115,61 @@ class FIFO(Buffer):
 
     def __repr__(self) -> str:
         return f"FIFO(size={self.size})"
+
+    __str__ = __repr__
+
+
+class FullHistory(Buffer):
+    """Every past record.
+
+    A step takes time O(d t) after t records, and memory grows by d numbers a record, in blocks: nothing is
+    copied when it grows. A lane writes the whole history with every commit. With the least-squares loss only
+    moments are kept, in O(d^2) time and memory whatever t is (not for metrics).
+
+    Parameters
+    ----------
+    dtype
+        Type of the stored features, ``"float64"`` or ``"float32"``. The latter halves the memory; records are
+        rounded to it before they are learned, and values beyond 3.4e38 are refused.
+    max_records
+        Largest number of records; one more raises RecordError.
+
+    Raises
+    ------
+    ConfigError
+        If the type is another, or the number not a positive integer.
+
+    Examples
+    --------
+    >>> from streampair import buffers
+    >>> buffers.FullHistory()
+    FullHistory(dtype='float64', max_records=10000000)
+    """
+
+    def __init__(self, dtype: str = "float64", max_records: int = 10_000_000) -> None:
+        if dtype not in ("float64", "float32"):
+            raise ConfigError(f"dtype is {dtype!r}", fix="give 'float64' or 'float32'")
+        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+            raise ConfigError(f"max_records is {max_records!r}", fix="give an integer of at least 1")
+        self.dtype = dtype
+        self.max_records = max_records
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """`max_records`."""
+        return self.max_records
+
+    @property
+    def single(self) -> bool:
+        """Whether features are stored in float32."""
+        return self.dtype == "float32"
+
+    @property
+    def code(self) -> int:
+        return _kernels.FULL
+
+    def __repr__(self) -> str:
+        return f"FullHistory(dtype={self.dtype!r}, max_records={self.max_records})"
 
     __str__ = __repr__
 

@@ -60,7 +60,7 @@ def uniform(seed: int, counter: int, lane: int) -> float:
 
 
 def history_gradient(
-    w: list[float], x: list[float], y: float, records: list[Any], loss: str, clip: float = math.inf
+    w: list[float], x: list[float], y: float, records: list[Any], loss: str, clip: float, width: float = 1.0
 ) -> list[float]:
     """Sum of the pair gradients of (x, y) with all records, each scaled down to the norm `clip`.
 
@@ -68,10 +68,14 @@ def history_gradient(
     """
     terms: list[list[float]] = []
     for x2, y2 in records:
-        if y == y2 or math.isnan(y2):
+        if math.isnan(y2):
             continue
         u = [a - b for a, b in zip(x, [*x2, *[0.0] * (len(x) - len(x2))], strict=True)]
-        slope = (y - y2) * loss_slope(loss, (y - y2) * dot(w, u))
+        if loss == "MinimumErrorEntropy":
+            error = y - y2 - dot(w, u)
+            slope = -error * math.exp(-(error**2) / (2 * width**2))
+        else:
+            slope = (y - y2) * loss_slope(loss, (y - y2) * dot(w, u))
         g = [slope * v for v in u]
         norm = math.hypot(*g)
         terms.append([v * clip / norm for v in g] if norm > clip else g)
@@ -79,17 +83,39 @@ def history_gradient(
 
 
 class Buffer:
-    """The three policies on a plain list of records."""
+    """The policies on a plain list of records."""
 
     def __init__(self, policy: str, size: int, seed: int) -> None:
         self.policy, self.size, self.seed = policy, size, seed
         self.rows: list[Any] = []
+        self.classes: dict[bool, list[Any]] = {False: [], True: []}  # all records of the class
         self.t = 0
+
+    def partners(self, y: float) -> list[tuple[Any, float]]:
+        """The records that a new one of this label is paired with, and the weight of each pair."""
+        if self.policy != "classes":
+            return [(row, 1.0 / len(self.rows)) for row in self.rows]
+        other = y < 0
+        rows = [row for row in self.rows if (row[1] > 0) == other]
+        return [(row, len(self.classes[other]) / len(rows) / self.t) for row in rows]
 
     def append(self, record: Any) -> None:
         self.t += 1
         if self.policy == "fifo":
             self.rows = [*self.rows, record][-self.size :]
+        elif self.policy == "full":
+            self.rows.append(record)
+        elif self.policy == "classes":
+            positive = record[1] > 0
+            past = self.classes[positive]
+            past.append(record)
+            own = [i for i, row in enumerate(self.rows) if (row[1] > 0) == positive]
+            if len(own) < self.size:
+                self.rows.append(record)
+            else:
+                row = int(uniform(self.seed, len(past), int(positive)) * len(past))
+                if row < self.size:
+                    self.rows[own[row]] = record
         elif self.policy == "reservoir":
             if self.t <= self.size:
                 self.rows.append(record)
@@ -125,20 +151,22 @@ class PairOGD:
         self.etas: list[float] = []
         self.squares = 0.0
         self.nearest_kink = math.inf  # how close a margin came to where the slope jumps
+        self.least_gradient = math.inf  # the smallest norm above 0
 
     def learn(self, x: list[float], y: float) -> None:
         w = self.iterates[-1]
         if self.buffer.rows:
             g = [self.l2 * v for v in w]
-            for x2, y2 in self.buffer.rows:
+            for (x2, y2), weight in self.buffer.partners(y):
                 m = (y - y2) * dot(w, [a - b for a, b in zip(x, x2, strict=True)])
                 if y != y2:
                     self.nearest_kink = min(self.nearest_kink, abs(m - 1.0))
                 for i in range(len(w)):
                     slope = loss_slope(self.loss, m) * (y - y2) * (x[i] - x2[i])
-                    g[i] += slope / len(self.buffer.rows)
+                    g[i] += slope * weight
             j = len(self.etas) + 1
             self.squares += dot(g, g)
+            self.least_gradient = min(self.least_gradient, math.sqrt(dot(g, g)) or math.inf)
             if self.learning_rate is not None:
                 eta = self.learning_rate / math.sqrt(j)
             else:

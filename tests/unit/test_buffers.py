@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,18 @@ from streampair.errors import ConfigError
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "3", 10**7])
-@pytest.mark.parametrize("kind", [buffers.FIFO, buffers.Reservoir])
+@pytest.mark.parametrize("kind", [buffers.FIFO, buffers.Reservoir, buffers.ClassReservoir])
 def test_bad_size(kind: type[buffers.Buffer], size: int) -> None:
     with pytest.raises(ConfigError, match="buffer size"):
         kind(size)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "float16"}, {"dtype": None}, {"max_records": 0}, {"max_records": 1.5}], ids=str
+)
+def test_bad_history(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"(dtype|max_records) is .*Fix: "):
+        buffers.FullHistory(**options)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +35,8 @@ def test_bad_size(kind: type[buffers.Buffer], size: int) -> None:
         (buffers.FIFO(32), "FIFO(size=32)"),
         (buffers.Reservoir(), "Reservoir(size=200, replacement=False)"),
         (buffers.Reservoir(5, replacement=True), "Reservoir(size=5, replacement=True)"),
+        (buffers.ClassReservoir(), "ClassReservoir(size=100)"),
+        (buffers.FullHistory("float32", 9), "FullHistory(dtype='float32', max_records=9)"),
     ],
 )
 def test_as_parameters(buffer: buffers.Buffer, text: str) -> None:
@@ -70,6 +81,26 @@ def test_reservoir_is_a_uniform_sample(replacement: bool) -> None:
     bent = counts.copy()
     bent[-1] *= 1.35
     assert not _is_uniform_sample(bent, runs * p, variance)
+
+
+def test_class_reservoirs_sample_each_class() -> None:
+    """Records 1..30, every fifth positive: four of 24 negatives, four of six positives."""
+    n, size, runs = 30, 4, 1500
+    counts = np.zeros(n)
+    for seed in range(runs):
+        model = auc.PairOGD(buffer=buffers.ClassReservoir(size), seed=seed)
+        for t in range(1, n + 1):
+            model.learn_one({"t": t}, t % 5 == 0)
+        rows = model.to_state()["rows"]
+        assert rows[:, 0].tolist() == [-1.0] * size + [1.0] * size
+        assert all((t % 5 == 0) == (label > 0) for label, t in rows)
+        for t in rows[:, 1].astype(int):
+            counts[t - 1] += 1
+    positive = np.arange(1, n + 1) % 5 == 0
+    for chosen, past in ((positive, 6), (~positive, 24)):
+        p = size / past
+        assert _is_uniform_sample(counts[chosen], runs * p, runs * p * (1 - p))
+    assert not _is_uniform_sample(counts[positive], runs * size / 24, runs * size / 24)
 
 
 def test_reservoir_with_replacement_starts_full_and_its_rows_are_independent() -> None:
