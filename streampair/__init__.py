@@ -1,6 +1,7 @@
 """Learn from pairs, online, from event streams, under differential privacy.
 
     auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
+    ranking         the same for real-valued relevance
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     sets            sets that weights are kept in
@@ -26,11 +27,11 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streampair import auc, buffers, evaluation, losses, preprocessing, privacy, sets
+    from streampair import auc, buffers, evaluation, losses, preprocessing, privacy, ranking, sets
 
 __version__ = _version("streampair")
 
-__all__ = ["auc", "buffers", "evaluation", "losses", "preprocessing", "privacy", "sets"]
+__all__ = ["auc", "buffers", "evaluation", "losses", "preprocessing", "privacy", "ranking", "sets"]
 
 
 def __getattr__(name: str) -> Any:

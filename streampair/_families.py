@@ -111,26 +111,44 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
 
 
 class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
-    """Ranks records by a real-valued relevance in [-1, 1]; River's regressor."""
+    """Ranks records by a real-valued relevance; River's regressor.
+
+    A subclass calls `_init_labels(relevance)` in its constructor.
+    """
 
     _real_labels = True
 
     # ---- labels ----------------------------------------------------------------------------------------
 
+    def _init_labels(self, relevance: Any) -> None:
+        try:
+            low, high = (_features.as_number(bound) for bound in relevance)
+        except (TypeError, ValueError, OverflowError):
+            low = high = math.nan
+        size = max(abs(low), abs(high))
+        if not (size <= 1e100 and high - low > max(1e-100, 1e-9 * size)):
+            raise ConfigError(
+                f"relevance is {relevance!r}",
+                fix="give the lowest and the highest relevance there can be, for example (0, 4)",
+            )
+        self._low_relevance, self._high_relevance = low, high
+        self._middle, self._half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+
     def _label(self, y: Any) -> float:
-        """The relevance as a float.
+        """The relevance, scaled to [-1, 1].
 
         Raises
         ------
         RecordError
-            If it is unknown (None or NaN), no number, or outside [-1, 1].
+            If it is unknown (None or NaN), no number, or out of the declared range.
         """
         try:
-            relevance = y if type(y) is float else _features.as_number(y)
+            value = y if type(y) is float else _features.as_number(y)
         except (TypeError, ValueError, OverflowError):
-            relevance = math.nan
-        if -1.0 <= relevance <= 1.0:
-            return relevance
+            value = math.nan
+        low, high = self._low_relevance, self._high_relevance
+        if low <= value <= high:
+            return min(max((value - self._middle) / self._half, -1.0), 1.0)
         shown = _features._short(y)
         if y is None or (isinstance(y, float | np.floating) and y != y):
             raise RecordError(
@@ -139,10 +157,18 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
                 stage="label",
             )
         raise RecordError(
-            f"the relevance is {shown}, not a number from -1 to 1",
-            fix="scale it by its known range, for example grades from 0 to 4 as (grade - 2) / 2",
+            f"the relevance is {shown}, not a number from {low:g} to {high:g}",
+            fix="declare the range that the relevance has, for example relevance=(0, 4), or scale it",
             stage="label",
         )
+
+    def _labels(self, y: nw.Series[Any]) -> Array:
+        if y.dtype.is_numeric() and not y.null_count():
+            values = np.asarray(y.to_numpy(), dtype=np.float64)
+            if bool(np.all((values >= self._low_relevance) & (values <= self._high_relevance))):
+                scaled: Array = np.clip((values - self._middle) / self._half, -1.0, 1.0)
+                return scaled
+        return super()._labels(y)
 
     # ---- River -----------------------------------------------------------------------------------------
 

@@ -144,7 +144,9 @@ class PairOGD:
         radius: float = 1.0,
         l2: float = 0.0,
         seed: int = 0,
+        width: float = 0.0,
     ) -> None:
+        self.width = width
         self.loss, self.learning_rate, self.radius, self.l2 = loss, learning_rate, radius, l2
         self.buffer = Buffer(policy, size, seed)
         self.iterates = [[0.0] * d, [0.0] * d]  # w_{-1}, w_0
@@ -161,9 +163,13 @@ class PairOGD:
                 m = (y - y2) * dot(w, [a - b for a, b in zip(x, x2, strict=True)])
                 if y != y2:
                     self.nearest_kink = min(self.nearest_kink, abs(m - 1.0))
+                if self.loss == "MinimumErrorEntropy":
+                    score = dot(w, [a - b for a, b in zip(x, x2, strict=True)])
+                    slope = -entropy((y - y2) - score, self.width)[1]
+                else:
+                    slope = loss_slope(self.loss, m) * (y - y2)
                 for i in range(len(w)):
-                    slope = loss_slope(self.loss, m) * (y - y2) * (x[i] - x2[i])
-                    g[i] += slope * weight
+                    g[i] += slope * (x[i] - x2[i]) * weight
             j = len(self.etas) + 1
             self.squares += dot(g, g)
             self.least_gradient = min(self.least_gradient, math.sqrt(dot(g, g)) or math.inf)

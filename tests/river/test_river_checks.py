@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from river import base, checks
 
-from streampair import auc, buffers, losses, preprocessing
+from streampair import auc, buffers, losses, preprocessing, ranking
 
 ESTIMATORS: list[base.Estimator] = [
     auc.PairOGD(),
@@ -19,6 +19,11 @@ ESTIMATORS: list[base.Estimator] = [
     auc.PairFTRL(),
     preprocessing.RandomFourier(6),
     preprocessing.Hashing(8),
+    # The checks' regression data is an approval in per cent.
+    ranking.PairOGD(relevance=(0, 100)),
+    ranking.PairOGD(
+        losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, relevance=(0, 100), average=False
+    ),
     preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
     preprocessing.UnitBall(),
 ]
@@ -46,5 +51,7 @@ def test_nothing_is_skipped(model: base.Estimator) -> None:
             "check_learn_many_matches_learn_one",
             "check_predict_proba_many_matches_predict_proba_one",
         } <= names
+    elif isinstance(model, base.MiniBatchRegressor):
+        assert {"check_learn_many_matches_learn_one", "check_predict_many_matches_predict_one"} <= names
     else:
         assert "check_transform_many_matches_transform_one" in names

@@ -1,0 +1,100 @@
+"""Learners that rank records by a real-valued relevance: grades, ratings, watch times."""
+
+from __future__ import annotations
+
+from streampair import buffers, losses
+from streampair._families import RankingLearner
+from streampair._ogd import LinearOGD
+
+__all__ = ["PairOGD"]
+
+
+class PairOGD(LinearOGD, RankingLearner):
+    """Online gradient descent on pairs of records with a real-valued relevance; not private.
+
+    The same algorithm as `streampair.auc.PairOGD`, for labels y in [-1, 1]: the margin of a pair is
+    ``(y - y') w.(x - x')``, so a pair counts the more, the further apart its relevances are, and pairs of
+    equal relevance have no gradient. With `losses.MinimumErrorEntropy` it is a regression on differences:
+    ``w.(x - x')`` is to be ``y - y'``, and pairs of equal relevance count as well.
+
+    Parameters
+    ----------
+    loss
+        Pair loss; None is `losses.Hinge`.
+    buffer
+        Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
+    learning_rate
+        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. None: the self-tuned
+        ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far.
+    radius
+        Radius R of the l2 ball that the weights are kept in, above 0 and at most 1e12.
+    l2
+        Factor of the ridge term ``l2 / 2 |w|^2``, 0 or above and at most 1e12.
+    average
+        Publish the average of the iterates weighted by the step sizes rather than the last iterate.
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A relevance outside is
+        a RecordError.
+    seed
+        Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
+    max_features
+        Largest number of feature names; a record that would exceed it raises RecordError.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    Features are taken as `streampair.auc.PairOGD` takes them. `predict_one` is the score in units of the
+    scaled relevance, without an intercept: differences of predictions mean something, their zero does not.
+
+    References
+    ----------
+    Yang, Z., Lei, Y., Wang, P., Yang, T. and Ying, Y. (2021). Simple stochastic and online gradient descent
+    algorithms for pairwise learning. NeurIPS. Algorithm 2.
+
+    Kar, P., Sriperumbudur, B., Jain, P. and Karnick, H. (2013). On the generalization ability of online
+    learning algorithms for pairwise loss functions. ICML.
+
+    Hu, T., Fan, J., Wu, Q. and Zhou, D.-X. (2013). Learning theory approach to minimum error entropy
+    criterion. JMLR 14.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import losses, ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.PairOGD(loss=losses.MinimumErrorEntropy(0.5))
+    >>> for _ in range(2000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.7 * x["stars"] - 0.5 * x["price"])
+    >>> {name: round(weight, 1) for name, weight in model.weights.items()}
+    {'price': -0.5, 'stars': 0.7}
+    """
+
+    def __init__(
+        self,
+        loss: losses.PairLoss | None = None,
+        buffer: buffers.Buffer | None = None,
+        learning_rate: float | None = None,
+        radius: float = 1.0,
+        l2: float = 0.0,
+        average: bool = True,
+        relevance: tuple[float, float] = (-1.0, 1.0),
+        seed: int | None = None,
+        max_features: int = 10_000,
+    ) -> None:
+        self.loss = loss
+        self.buffer = buffer
+        self.learning_rate = learning_rate
+        self.radius = radius
+        self.l2 = l2
+        self.average = average
+        self.relevance = relevance
+        self.seed = seed
+        self.max_features = max_features
+
+        self._init_labels(relevance)
+        self._init_ogd()

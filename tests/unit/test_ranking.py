@@ -1,0 +1,191 @@
+"""ranking.PairOGD: against its naive twin, its labels, and what it learns."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from decimal import Decimal
+from typing import Any
+
+import naive
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from river import base
+
+from streampair import auc, buffers, losses, ranking
+from streampair.errors import ConfigError, RecordError
+
+LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+ENTROPY = losses.MinimumErrorEntropy(0.5)
+eighths = st.integers(-32, 32).map(lambda v: v / 8)
+grades = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
+
+
+def frozen(model: base.Estimator) -> bytes:
+    return pickle.dumps(model.to_state())  # type: ignore[attr-defined]
+
+
+def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], float]]:
+    """Relevance linear in the features, with noise."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(n):
+        x = {f"f{i}": rng.gauss(0, 1) for i in range(d)}
+        out.append((x, max(-1.0, min(1.0, 0.5 * x["f0"] - 0.2 * x["f1"] + rng.gauss(0, 0.1)))))
+    return out
+
+
+@pytest.mark.parametrize("buffer", [buffers.FIFO(1), buffers.FIFO(3), buffers.Reservoir(3)], ids=str)
+@pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
+@given(data=st.data())
+def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+    d = data.draw(st.integers(1, 4))
+    records = data.draw(
+        st.lists(st.tuples(st.lists(eighths, min_size=d, max_size=d), grades), min_size=1, max_size=15)
+    )
+    rate = data.draw(st.sampled_from([None, 0.05, 2.0]))
+    radius = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
+    l2 = data.draw(st.sampled_from([0.0, 0.25]))
+    policy = "fifo" if isinstance(buffer, buffers.FIFO) else "reservoir"
+    twin = naive.PairOGD(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, loss.width)
+    model = ranking.PairOGD(loss, buffer, learning_rate=rate, radius=radius, l2=l2, average=False, seed=7)
+    for x, y in records:
+        named = {f"f{i}": v for i, v in enumerate(x)}
+        assert model.predict_one(named) == pytest.approx(naive.dot(twin.last, x), rel=1e-9, abs=1e-9)
+        model.learn_one(named, y)
+        twin.learn(x, y)
+        assume(twin.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
+    assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+
+
+def test_two_grades_are_two_classes() -> None:
+    """With the relevances -1 and 1 it is auc.PairOGD, bit for bit."""
+    rank, classify = ranking.PairOGD(seed=1), auc.PairOGD(seed=1)
+    for x, y in stream(200):
+        rank.learn_one(x, 1.0 if y > 0 else -1.0)
+        classify.learn_one(x, y > 0)
+        assert rank.score_one(x) == rank.predict_one(x) == classify.score_one(x)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
+def test_it_ranks(loss: losses.PairLoss) -> None:
+    model = ranking.PairOGD(loss, buffers.FIFO(16))
+    for x, y in stream(2000):
+        model.learn_one(x, y)
+    held_out = stream(300, seed=1)
+    scores = np.array([model.score_one(x) for x, _ in held_out])
+    grades = np.array([y for _, y in held_out])
+    gaps = np.subtract.outer(scores, scores) * np.subtract.outer(grades, grades)
+    assert np.mean(gaps[np.triu_indices(300, 1)] > 0) > 0.9
+
+
+def test_minimum_error_entropy_is_a_regression_that_outliers_hardly_move() -> None:
+    robust = ranking.PairOGD(losses.MinimumErrorEntropy(0.2), buffers.FIFO(8))
+    plain = ranking.PairOGD(losses.MinimumErrorEntropy(1e3), buffers.FIFO(8))
+    for x, y in stream(5000, d=2):
+        # One label in ten is the upper end of the scale wherever f1 is large: no outlier without pull.
+        wrong = x["f1"] > 1.28
+        for model in (robust, plain):
+            model.learn_one(x, 1.0 if wrong else y)
+    wanted = np.array([0.5, -0.2])
+    far, near = (np.linalg.norm(m.weights_vector - wanted) for m in (plain, robust))
+    assert near < far / 2
+
+
+# ---- labels ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [1, True, np.float32(1.0), np.int64(1), Decimal(1)], ids=repr)
+def test_every_real_number_will_do(label: Any) -> None:
+    a, b = ranking.PairOGD(seed=0), ranking.PairOGD(seed=0)
+    for x, y in stream(5):
+        for model, end in ((a, label), (b, 1.0)):
+            model.learn_one(x, y)
+            model.learn_one(x, end)
+    assert frozen(a) == frozen(b)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (None, "unknown"),
+        (math.nan, "unknown"),
+        (np.float64("nan"), "unknown"),
+        (1.0001, "not a number from -1 to 1"),
+        (-3, "not a number from -1 to 1"),
+        (math.inf, "not a number"),
+        ("high", "not a number"),
+        (np.array([0.5, 0.5]), "not a number"),
+        (1j, "not a number"),
+    ],
+    ids=repr,
+)
+def test_bad_labels_change_nothing(label: Any, message: str) -> None:
+    model = ranking.PairOGD()
+    for x, y in stream(5):
+        model.learn_one(x, y)
+    before = frozen(model)
+    for x in ({"f0": 1.0}, {"new": 1.0}):
+        with pytest.raises(RecordError, match=message) as caught:
+            model.learn_one(x, label)
+        assert caught.value.stage == "label"
+        assert "Fix: " in str(caught.value)
+        assert frozen(model) == before
+
+
+def test_a_declared_range() -> None:
+    """Grades from 0 to 4 are the same as grades scaled by hand."""
+    declared, by_hand = ranking.PairOGD(relevance=(0, 4), seed=0), ranking.PairOGD(seed=0)
+    for i, (x, _) in enumerate(stream(50)):
+        declared.learn_one(x, i % 5)
+        by_hand.learn_one(x, (i % 5 - 2) / 2)
+    assert declared.weights == by_hand.weights
+    with pytest.raises(RecordError, match=r"5, not a number from 0 to 4.*relevance=\(0, 4\)"):
+        declared.learn_one({"f0": 1.0}, 5)
+    # Rounding does not leave [-1, 1], which constants of losses rely on.
+    for low, high in ((0.1, 0.7), (-1e-9, 0.3), (1000.0, 1000.001)):
+        uneven = ranking.PairOGD(relevance=(low, high))
+        assert uneven._label(low) == pytest.approx(-1.0)
+        assert uneven._label(high) == pytest.approx(1.0)
+        assert -1.0 <= uneven._label(low) <= uneven._label(high) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "bad", [None, 3, (1, 1), (1, 0), (0, math.inf), (math.nan, 1), (1e16, 1e16 + 2), ("a", "b"), (1, 2, 3)]
+)
+def test_bad_ranges(bad: Any) -> None:
+    with pytest.raises(ConfigError, match=r"relevance is .*Fix: "):
+        ranking.PairOGD(relevance=bad)
+
+
+@pytest.mark.parametrize("backend", [pd, pl], ids=lambda b: b.__name__)
+def test_frames(backend: Any) -> None:
+    records = stream(60)
+    one, many = ranking.PairOGD(relevance=(-2, 2), seed=0), ranking.PairOGD(relevance=(-2, 2), seed=0)
+    for x, y in records:
+        one.learn_one(x, y)
+    X, y = backend.DataFrame([x for x, _ in records]), backend.Series("grade", [y for _, y in records])
+    if backend is pd:
+        y = pd.Series([y for _, y in records], name="grade")
+    many.learn_many(X, y)
+    assert one.weights == many.weights
+    predicted = many.predict_many(X)
+    assert list(predicted) == [one.predict_one(x) for x, _ in records] == list(many.score_many(X))
+    assert predicted.name == "grade"
+    before = frozen(many)
+    for wrong in (2.5, None):
+        labels = backend.Series([0.0, wrong, 0.0])
+        with pytest.raises(RecordError, match="in row 1, the relevance is"):
+            many.learn_many(X[:3], labels)
+    assert frozen(many) == before
+
+
+def test_only_ranking_takes_the_minimum_error_entropy() -> None:
+    for make in (auc.PairOGD, auc.PairFTRL):
+        with pytest.raises(ConfigError, match=r"compares errors.*Fix: .*ranking"):
+            make(loss=ENTROPY)
