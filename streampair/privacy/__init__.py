@@ -11,6 +11,7 @@ from streampair.privacy.accounting import (
     rho_from,
 )
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
+from streampair.privacy.ledger import Journal, Ledger, Line
 from streampair.privacy.noise import BLTNoise, ChainedNoise, NoiseKey, NormalStream, ToeplitzNoise
 from streampair.privacy.output import (
     giga_steps,
@@ -34,6 +35,9 @@ __all__ = [
     "ChainedNoise",
     "FTRLPlan",
     "Influence",
+    "Journal",
+    "Ledger",
+    "Line",
     "MomentsPlan",
     "NoiseKey",
     "NormalStream",
