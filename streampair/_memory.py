@@ -19,7 +19,7 @@ from streampair._history import History
 from streampair._kernels import ogd_learn, ogd_learn_many
 from streampair.errors import RecordError
 
-__all__ = ["Blocks", "Classes", "Memory", "Rows"]
+__all__ = ["Blocks", "Classes", "Memory", "Moments", "Rows"]
 
 Array = NDArray[np.float64]
 
@@ -202,6 +202,62 @@ class Blocks(Memory):
     def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
         self.history = kept["history"]
         self.attach(self._state)
+
+
+class Moments(Memory):
+    """Counts, means and centred second moments: all that least squares needs of the whole history.
+
+    Parameters
+    ----------
+    real
+        Whether labels are real-valued, rather than +1 and -1.
+    """
+
+    def __init__(self, real: bool) -> None:
+        self.code = k.MOMENTS_REAL if real else k.MOMENTS
+        self.parts = 3 if real else 2  # so many scalars, vectors and matrices
+
+    def attach(self, state: Array) -> None:
+        state[k.POLICY] = self.code
+
+    def cells(self, cap: int) -> int:
+        return self.parts * (1 + cap + cap * cap)
+
+    def _views(self, region: Array, cap: int, d: int) -> dict[str, Array]:
+        n = self.parts
+        matrices = region[n * (1 + cap) :].reshape(n, cap, cap)
+        return {
+            "counts": region[:n],
+            "means": region[n : n * (1 + cap)].reshape(n, cap)[:, :d],
+            "moments": matrices[:, :d, :d],
+        }
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        # A new feature was 0 in every record: its mean and its moments are 0.
+        views = self._views(new, new_cap, d)
+        for name, values in self._views(old, old_cap, d).items():
+            views[name][:] = values
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        views = self._views(region, int(header[k.CAP]), int(header[k.D]))
+        return {name: view.copy() for name, view in views.items()}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        kept = {name: np.asarray(saved[name], dtype=np.float64) for name in ("counts", "means", "moments")}
+        n, records = self.parts, header[k.RECORDS]
+        counts = kept["counts"]
+        if not all(np.isfinite(array).all() for array in kept.values()):
+            raise ValueError("numbers that are not finite")
+        if counts.shape != (n,) or kept["means"].shape != (n, d) or kept["moments"].shape != (n, d, d):
+            raise ValueError("moments of another shape")
+        of_records = counts[0] if self.code == k.MOMENTS_REAL else counts.sum()
+        if of_records != records or counts[0] < 0.0 or header[k.FILLED] != records or header[k.NEXT] != 0.0:
+            raise ValueError("counters that do not fit each other")
+        return kept
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        for name, view in self._views(region, d, d).items():
+            view[:] = kept[name]
 
 
 def _rows(saved: Mapping[str, Any], shape: tuple[int, int]) -> Array:

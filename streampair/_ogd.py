@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from streampair import _features, buffers, losses
 from streampair import _kernels as k
-from streampair._kernels import ogd_learn, ogd_learn_many, ogd_score, score_many
+from streampair._kernels import (
+    moments_learn,
+    moments_learn_many,
+    ogd_learn,
+    ogd_learn_many,
+    ogd_score,
+    score_many,
+)
 from streampair._learner import LinearPairLearner, PairLearner
-from streampair._memory import Blocks, Classes, Memory, Rows
+from streampair._memory import Blocks, Classes, Memory, Moments, Rows
 from streampair.errors import ConfigError, RecordError
 
 __all__ = ["OGD", "LinearOGD"]
@@ -386,7 +393,10 @@ class LinearOGD(OGD, LinearPairLearner):
     def _bind(self) -> None:
         self._learn, self._learn_many = ogd_learn, ogd_learn_many
         policy = self._policy
-        if isinstance(policy, buffers.FullHistory):
+        if isinstance(policy, buffers.FullHistory) and isinstance(self._loss, losses.Square):
+            self._memory = Moments(self._real_labels)
+            self._learn, self._learn_many = moments_learn, moments_learn_many
+        elif isinstance(policy, buffers.FullHistory):
             blocks = Blocks(policy)
             self._memory, self._learn, self._learn_many = blocks, blocks.learn, blocks.learn_many
         elif isinstance(policy, buffers.ClassReservoir):

@@ -124,7 +124,8 @@ class FullHistory(Buffer):
 
     A step takes time O(d t) after t records, and memory grows by d numbers a record, in blocks: nothing is
     copied when it grows. A lane writes the whole history with every commit. With the least-squares loss only
-    moments are kept, in O(d^2) time and memory whatever t is (not for metrics).
+    counts, means and second moments are kept, which give the same gradient in O(d^2) time and memory whatever
+    t is; `dtype` and `max_records` have no effect then. (Not for metrics.)
 
     Parameters
     ----------
