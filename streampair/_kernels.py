@@ -1227,40 +1227,67 @@ def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int
                 sums[1, i] += np.int64(math.floor(value * value * per_unit + 0.5))
 
 
+# ---- PRIVATE BUFFERS AND STEPS --------------------------------------------------------------------------
+#
+# What the private learners of all families share (PRIVACY.md 3, 4.1 to 4.3). A label NaN marks a null record.
+# Weights of metrics are the p = d (d + 1) / 2 isometric coordinates of a symmetric matrix: the diagonal, and
+# the entries beside it times sqrt(2), row by row, so that norms and noise are those of the matrix. `ints` of
+# a run by these places. Twins: tests/privacy/naive_ftrl.py, naive_descent.py.
+
+FAMILY = 0
+LOSS_CODE = 1
+BUFFER = 2  # WINDOW, SAMPLE, ALL
+PLACES = 3
+USES = 4  # SAMPLE: steps after which a record is blanked, 0: never
+COINS = 5  # SAMPLE: seed of the coins, which are functions of the slot alone
+TANGENT = 6
+
+LINEAR_PAIRS = 0
+METRIC_PAIRS = 1
+WINDOW = 0
+SAMPLE = 1
+ALL = 2
+
+_ROOT2 = math.sqrt(2.0)
+
+
 @njit(cache=True, nogil=True)
 def pair_gradient(
     w: Array,
     x: Array,
     y: float,
     buffer: Array,
-    signs: Array,
+    labels: Array,
+    filled: int,
+    places: float,
     code: int,
     clip: float,
     tangent: bool,
     out: Array,
 ) -> None:
-    """Mean over the buffer's `size` places of the clipped gradients of the pairs with (x, y), into `out`.
+    """Mean over `places` of the clipped gradients of the pairs of (x, y) with the first `filled` rows.
 
-    The denominator is the number of places, whatever they hold, and each pair is clipped by itself
-    (PRIVACY.md 2, 3), so that all gradients with one fixed fellow record lie in a ball of radius `clip`:
-    replacing the other record moves the gradient by at most 2 clip. Without `tangent` that is the ball
-    around 0. With it, for a decreasing loss, it is the ball around -clip y_p p, where (p, y_p) is the fellow
-    and |p| <= 1: the gradients with a fellow point away from y_p p, the ball has 0 inside, and it lets norms
-    up to 2 clip through. The pair is scaled until it is in the ball of either record. This is better where
-    the records lie around 0. Sign 0 marks a null record, or a place not filled yet.
+    Labels are +1 and -1, or a real relevance in [-1, 1] (then never `tangent`); NaN marks a null record. The
+    denominator is constant, whatever the places hold, and each pair is clipped by itself (PRIVACY.md 2, 3),
+    so that all gradients with one fixed fellow record lie in a ball of radius `clip`: replacing the other
+    record moves the gradient by at most 2 clip. Without `tangent` that is the ball around 0. With it, for a
+    decreasing loss, it is the ball around -clip y_p p, where (p, y_p) is the fellow and |p| <= 1: the
+    gradients with a fellow point away from y_p p, the ball has 0 inside, and it lets norms up to 2 clip
+    through. The pair is scaled until it is in the ball of either record. This is better where the records lie
+    around 0.
     """
     d = x.shape[0]
     for i in range(d):
         out[i] = 0.0
-    if y == 0.0:
+    if y != y:
         return
     score = dot(w, x)
     room = max(1.0 - dot(x, x), 0.0)
-    for b in range(buffer.shape[0]):
-        if signs[b] == 0.0 or signs[b] == y:
+    for b in range(filled):
+        c = y - labels[b]
+        if not (c < 0.0 or c > 0.0):  # equal labels; NaN: a null record
             continue
         row = buffer[b]
-        c = y - signs[b]
         k = c * loss_slope(code, c * (score - dot(w, row)))
         if k == 0.0:
             continue
@@ -1289,25 +1316,157 @@ def pair_gradient(
         for i in range(d):
             out[i] += k * (x[i] - row[i])
     for i in range(d):
-        out[i] /= buffer.shape[0]
+        out[i] /= places
+
+
+@njit(cache=True, nogil=True)
+def metric_gradient(
+    w: Array,
+    x: Array,
+    y: float,
+    buffer: Array,
+    labels: Array,
+    filled: int,
+    places: float,
+    code: int,
+    clip: float,
+    out: Array,
+) -> None:
+    """Mean over `places` of the clipped gradients of `phi(s (1 - u'Wu))`, in isometric coordinates (p,).
+
+    u = x - x_b, and s = 1 for equal labels, -1 for different ones. Each pair's gradient is a multiple of uu',
+    of Frobenius norm |u|^2, and is clipped by itself to the norm `clip` (PRIVACY.md 2).
+    """
+    d = x.shape[0]
+    for i in range(out.shape[0]):
+        out[i] = 0.0
+    if y != y:
+        return
+    for b in range(filled):
+        label = labels[b]
+        if label != label:
+            continue
+        row = buffer[b]
+        square = 0.0
+        form = 0.0
+        at = 0
+        for i in range(d):
+            u = x[i] - row[i]
+            square += u * u
+            form += w[at] * (u * u)
+            at += 1
+            part = 0.0
+            for j in range(i + 1, d):
+                part += w[at] * (x[j] - row[j])
+                at += 1
+            form += _ROOT2 * (part * u)
+        if square == 0.0:
+            continue
+        s = 1.0 if label == y else -1.0
+        k = -s * loss_slope(code, s * (1.0 - form))
+        limit = clip / square
+        if abs(k) > limit:
+            k = math.copysign(limit, k)
+        if k == 0.0:
+            continue
+        at = 0
+        for i in range(d):
+            u = x[i] - row[i]
+            out[at] += k * (u * u)
+            at += 1
+            side = _ROOT2 * k * u
+            for j in range(i + 1, d):
+                out[at] += side * (x[j] - row[j])
+                at += 1
+    for i in range(out.shape[0]):
+        out[i] /= places
+
+
+@njit(cache=True, nogil=True)
+def private_gradient(
+    w: Array,
+    x: Array,
+    y: float,
+    steps: int,
+    ints: NDArray[np.int64],
+    clip: float,
+    buffer: Array,
+    labels: Array,
+    out: Array,
+) -> None:
+    """Averaged gradient of the pairs of (x, y) with the buffer after `steps` slots, for either family.
+
+    The denominator is the number of places, filled or not; of a full history the number of slots so far.
+    """
+    size = int(ints[PLACES])
+    if ints[BUFFER] == ALL:
+        filled = steps
+        places = float(max(steps, 1))
+    else:
+        filled = min(steps, size)
+        places = float(size)
+    code = int(ints[LOSS_CODE])
+    if ints[FAMILY] == METRIC_PAIRS:
+        metric_gradient(w, x, y, buffer, labels, filled, places, code, clip, out)
+    else:
+        tangent = ints[TANGENT] != 0
+        pair_gradient(w, x, y, buffer, labels, filled, places, code, clip, tangent, out)
+
+
+@njit(cache=True, nogil=True)
+def private_store(
+    x: Array,
+    y: float,
+    steps: int,
+    ints: NDArray[np.int64],
+    buffer: Array,
+    labels: Array,
+    ages: NDArray[np.int64],
+) -> None:
+    """Let the record of slot `steps + 1` into the buffer, null ones too: by slots and coins alone."""
+    size = int(ints[PLACES])
+    policy = ints[BUFFER]
+    place = steps
+    if policy == WINDOW:
+        place = steps % size
+    elif policy == SAMPLE:
+        if ints[USES] > 0:
+            for b in range(min(steps, size)):
+                ages[b] += 1
+                if ages[b] >= ints[USES]:
+                    labels[b] = math.nan
+        if steps >= size:
+            place = int(uniform(int(ints[COINS]), steps + 1, 0) * (steps + 1))
+            if place >= size:
+                return
+        ages[place] = 0
+    labels[place] = y
+    for i in range(x.shape[0]):
+        buffer[place, i] = x[i] if y == y else 0.0
+
+
+@njit(cache=True, nogil=True)
+def to_cells(values: Array, gamma: float, cells: NDArray[np.int64]) -> None:
+    """Nearest whole numbers of grid steps, halves up (PRIVACY.md 7)."""
+    for i in range(values.shape[0]):
+        cells[i] = np.int64(math.floor(values[i] / gamma + 0.5))
 
 
 @njit(cache=True, nogil=True)
 def gradient_cells(
-    x: Array,
-    y: float,
+    rows: Array,
+    labels: Array,
+    steps: int,
+    ints: NDArray[np.int64],
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    signs: Array,
+    held: Array,
     cells: NDArray[np.int64],
 ) -> None:
-    """What the next step of `ftrl_steps` will add noise to: the gradient in whole steps of the grid."""
-    g = vectors[2]
-    pair_gradient(vectors[0], x, y, buffer, signs, int(scalars[0]), scalars[1], scalars[4] != 0.0, g)
-    gamma = scalars[3]
-    for i in range(x.shape[0]):
-        cells[i] = np.int64(math.floor(g[i] / gamma + 0.5))
+    """Rounded gradient of one slot (rows (1, d)) at the iterate `vectors[0]`: what noise is added to."""
+    private_gradient(vectors[0], rows[0], labels[0], steps, ints, scalars[0], buffer, held, vectors[2])
+    to_cells(vectors[2], scalars[2], cells)
 
 
 @njit(cache=True, nogil=True)
@@ -1317,48 +1476,145 @@ def ftrl_steps(
     noise: Array,
     etas: Array,
     start: int,
+    ints: NDArray[np.int64],
     scalars: Array,
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    signs: Array,
+    held: Array,
+    ages: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of FTRL with correlated noise (PRIVACY.md 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
-    t-weighted average, and the record (null ones too) into the FIFO.
+    t-weighted average, and the record (null ones too) into the buffer.
 
-    scalars: loss code, clip, radius, gamma, whether the clip is tangent. vectors (3, d): iterate, average,
-    gradient of the last slot.
+    scalars: clip, radius, gamma. vectors (3, p): iterate, average, gradient of the last slot.
     """
-    d = rows.shape[1]
-    size = buffer.shape[0]
-    code = int(scalars[0])
-    clip = scalars[1]
-    radius = scalars[2]
-    gamma = scalars[3]
-    tangent = scalars[4] != 0.0
+    radius = scalars[1]
+    gamma = scalars[2]
     w = vectors[0]
     average = vectors[1]
     g = vectors[2]
     for r in range(rows.shape[0]):
-        t = start + r + 1
-        x = rows[r]
-        y = labels[r]
-        pair_gradient(w, x, y, buffer, signs, code, clip, tangent, g)
-        share = 2.0 / (t + 1.0)
-        for i in range(d):
+        steps = start + r
+        private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
+        share = 2.0 / (steps + 2.0)
+        for i in range(w.shape[0]):
             g[i] = math.floor(g[i] / gamma + 0.5)
             total[i] += np.int64(g[i]) + np.int64(math.floor(noise[r, i] / gamma + 0.5))
             w[i] = -etas[r] * (gamma * np.float64(total[i]))
         project_ball(w, radius)
-        for i in range(d):
+        for i in range(w.shape[0]):
             average[i] += share * (w[i] - average[i])
-        place = (t - 1) % size
-        signs[place] = y
-        for i in range(d):
-            buffer[place, i] = x[i] if y != 0.0 else 0.0
+        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+
+
+@njit(cache=True, nogil=True)
+def noisy_move(
+    cells: NDArray[np.int64], noise: Array, eta: float, steps: int, scalars: Array, vectors: Array
+) -> None:
+    """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + rnd(noise / gamma)) + l2 w))`.
+
+    The average of the iterates is weighted by t. scalars: clip, radius, gamma, l2. vectors (3, p): iterate,
+    average, gradient.
+    """
+    w = vectors[0]
+    average = vectors[1]
+    gamma = scalars[2]
+    share = 2.0 / (steps + 2.0)
+    for i in range(w.shape[0]):
+        released = cells[i] + np.int64(math.floor(noise[i] / gamma + 0.5))
+        w[i] -= eta * (gamma * np.float64(released) + scalars[3] * w[i])
+    project_ball(w, scalars[1])
+    for i in range(w.shape[0]):
+        average[i] += share * (w[i] - average[i])
+
+
+@njit(cache=True, nogil=True)
+def noisy_steps(
+    rows: Array,
+    labels: Array,
+    noise: Array,
+    etas: Array,
+    start: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    buffer: Array,
+    held: Array,
+    ages: NDArray[np.int64],
+) -> None:
+    """Slots `start + 1, ...` of gradient descent with noise in every gradient (PRIVACY.md 4.2, 7)."""
+    cells = np.empty(vectors.shape[1], dtype=np.int64)
+    for r in range(rows.shape[0]):
+        steps = start + r
+        gradient_cells(rows[r : r + 1], labels[r : r + 1], steps, ints, scalars, vectors, buffer, held, cells)
+        noisy_move(cells, noise[r], etas[r], steps, scalars, vectors)
+        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+
+
+@njit(cache=True, nogil=True)
+def output_steps(
+    rows: Array,
+    labels: Array,
+    etas: Array,
+    gammas: Array,
+    start: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    buffer: Array,
+    held: Array,
+    ages: NDArray[np.int64],
+    cells: NDArray[np.int64],
+) -> None:
+    """Slots `start + 1, ...` of descent without noise, and the rounded iterate (n, p) after each (4.1, 7).
+
+    `w <- Proj_R(w - eta_t (g_t + alpha (w - w_0)))`; a null slot has g = 0 and takes the ridge term's step.
+    scalars: clip, radius, alpha. vectors (3, p): iterate, w_0, gradient.
+    """
+    w = vectors[0]
+    centre = vectors[1]
+    g = vectors[2]
+    for r in range(rows.shape[0]):
+        steps = start + r
+        if etas[r] > 0.0:
+            private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
+            for i in range(w.shape[0]):
+                w[i] -= etas[r] * (g[i] + scalars[2] * (w[i] - centre[i]))
+            project_ball(w, scalars[1])
+        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+        to_cells(w, gammas[r], cells[r])
+
+
+@njit(cache=True, nogil=True)
+def output_releases(
+    cells: NDArray[np.int64],
+    noise: Array,
+    gammas: Array,
+    weights: Array,
+    radius: float,
+    total: float,
+    average: Array,
+    published: Array,
+) -> float:
+    """Releases (k, p) of rounded iterates under noise into their average, weighted by `weights` (k,).
+
+    Weight infinity: the average starts anew from that release. Returns the sum of the weights so far.
+    """
+    for r in range(cells.shape[0]):
+        fresh = weights[r] == math.inf
+        total = 1.0 if fresh else total + weights[r]
+        share = 1.0 if fresh else weights[r] / total
+        for i in range(average.shape[0]):
+            released = cells[r, i] + np.int64(math.floor(noise[r, i] / gammas[r] + 0.5))
+            average[i] += share * (gammas[r] * np.float64(released) - average[i])
+    for i in range(average.shape[0]):
+        published[i] = average[i]
+    project_ball(published, radius)
+    return total
 
 
 # ---- OUTPUT PERTURBATION: SENSITIVITY -------------------------------------------------------------------

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from streampair import buffers, losses
+from streampair import losses
+from streampair._private_buffer import BufferPlan
 from streampair.errors import ConfigError
 from streampair.privacy import PrivacyReport, epsilon_from, mu_from
-from streampair.privacy.plan import choose_strategy
 
 __all__ = ["Settings", "build_report"]
 
@@ -47,20 +47,6 @@ def _warmup(value: Any, horizon: int | None) -> int:
             fix="make the warm-up 5 to 10 % of the horizon, or 0",
         )
     return slots
-
-
-def _buffer_size(buffer: Any) -> int:
-    if buffer is None:
-        return 32
-    if type(buffer) is buffers.FIFO:
-        return buffer.size
-    reason = "how long it keeps a record has no public bound, and the noise is set by that bound"
-    if isinstance(buffer, buffers.Reservoir) and buffer.replacement:
-        reason = "it can hold many copies of one record, so that one person could move every gradient"
-    raise ConfigError(
-        f"a private learner cannot use {buffer!r}: {reason}",
-        fix="use buffers.FIFO(32), or another FIFO size",
-    )
 
 
 def _checked_features(features: Any) -> None:
@@ -117,7 +103,7 @@ class Settings:
     horizon: int | None
     warmup: int
     loss: losses.PairLoss
-    size: int
+    buffer: BufferPlan
     clip: float
     radius: float
     tangent: bool
@@ -136,9 +122,16 @@ class Settings:
         horizon = None if model.horizon is None else _whole("horizon", model.horizon, 1)
         warmup = _warmup(model.warmup, horizon)
         loss = model._checked_loss(model.loss)
-        size = _buffer_size(model.buffer)
+        if loss.of_errors:
+            raise ConfigError(
+                f"{loss!r} is not convex, and no private learner offers it",
+                fix="use losses.Logistic() or another convex loss",
+            )
+        buffer = BufferPlan.of(model.buffer, model.max_uses, bounded=model._bounded_uses)
+        if buffer.influence.size == 0 and horizon is None:
+            buffer.influence.pattern(None)  # raises, and says why
         clip = 1.0 if model.clip is None else _scale("clip", model.clip)
-        radius = (30.0 if warmup else 3.0) if model.radius is None else _scale("radius", model.radius)
+        radius = model._radii[bool(warmup)] if model.radius is None else _scale("radius", model.radius)
         if model.noise_key is not None and model.seed is not None:
             raise ConfigError(
                 "noise_key and seed are both set",
@@ -148,41 +141,35 @@ class Settings:
             isinstance(model.seed, bool) or not isinstance(model.seed, int | np.integer)
         ):
             raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
-        if model.strategy not in ("auto", "blt"):
-            # Refuses unknown names, and the square root without a horizon.
-            choose_strategy(model.strategy, np.ones(1), None if horizon is None else 1)
         _checked_features(model.features)
         bounds = _checked_bounds(model.bounds, model.features)
         epsilon, delta = float(model.epsilon), float(model.delta)
-        # Standardised records lie around 0, where the tangent ball lets more of a gradient through.
-        tangent = bool(warmup) and not isinstance(loss, losses.Square)
-        return cls(epsilon, delta, mu, horizon, warmup, loss, size, clip, radius, tangent, bounds)
+        # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its proof
+        # is for two classes and decreasing losses.
+        tangent = bool(warmup) and loss.decreasing and model._two_classes
+        return cls(epsilon, delta, mu, horizon, warmup, loss, buffer, clip, radius, tangent, bounds)
 
     @property
     def learning(self) -> int | None:
         """Slots that are learned from, after the warm-up."""
         return None if self.horizon is None else self.horizon - self.warmup
 
-    def mechanism(self) -> str:
-        """What is done, for the report."""
-        text = (
-            f"Mechanism: gradients clipped per pair at {self.clip:g} and averaged over a FIFO buffer of "
-            f"{self.size} places; their running sum is released under correlated Gaussian noise after every "
-            "record."
+    def warmup_words(self) -> str:
+        """What the warm-up does, for the report; empty without one."""
+        if not self.warmup:
+            return ""
+        return (
+            f" The first {self.warmup} records are used for one release of means and variances only, the "
+            "later ones for learning only, so each has the whole budget (parallel composition)."
         )
-        if self.warmup:
-            text += (
-                f" The first {self.warmup} records are used for one release of means and variances only, "
-                "the later ones for learning only, so each has the whole budget (parallel composition)."
-            )
-        return text
 
 
 def build_report(
     settings: Settings,
     *,
+    mechanism: str,
     mu_learning: float,
-    steps: int,
+    releases: int,
     moments_released: bool,
     horizon_left: int | None,
     noise_std: float,
@@ -198,9 +185,11 @@ def build_report(
     ----------
     settings
         What was promised.
+    mechanism
+        How it is done, in words.
     mu_learning
         mu of the models released so far.
-    steps, moments_released
+    releases, moments_released
         How many they are, and whether the moments have been released too.
     horizon_left, noise_std
         As in `PrivacyReport`.
@@ -251,11 +240,11 @@ def build_report(
         mu_budget=settings.mu,
         unit="the content of one record (its feature values and its label)",
         adjacency="replacement or blanking of one record's content, everything else equal (replace-one)",
-        releases=steps + moments_released,
+        releases=releases + moments_released,
         guarantee=guarantee,
         kind=kind,  # type: ignore[arg-type]
         horizon_left=horizon_left,
         noise_std=noise_std,
-        mechanism=settings.mechanism(),
+        mechanism=mechanism,
         notes=tuple(notes),
     )

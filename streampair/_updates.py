@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _kernels
+from streampair._private_buffer import PairBuffer
 from streampair.privacy import (
     BLT,
     BLTNoise,
@@ -131,18 +132,17 @@ class FTRL:
     ----------
     plan
         The calibrated mechanism.
-    loss_code
-        The pair loss, as the kernels know it.
+    buffer
+        The buffer, empty.
     """
 
-    def __init__(self, plan: FTRLPlan, loss_code: int) -> None:
+    def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
         self.steps = 0
-        self._scalars = np.array([float(loss_code), plan.clip, plan.radius, plan.grid, plan.tangent])
+        self._scalars = np.array([plan.clip, plan.radius, plan.grid])
         self._vectors = np.zeros((3, plan.dim))
         self._total = np.zeros(plan.dim, dtype=np.int64)
-        self._buffer = np.zeros((plan.size, plan.dim))
-        self._signs = np.zeros(plan.size)
+        self.buffer = buffer
         self._cells = np.zeros(plan.dim, dtype=np.int64)
         strategy = plan.strategy
         self._noise: BLTNoise | ToeplitzNoise
@@ -159,16 +159,27 @@ class FTRL:
         view: Floats = self._vectors[1]
         return view
 
+    @property
+    def releases(self) -> int:
+        """Models released so far."""
+        return self.steps
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan = self.plan
+        return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
+
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        b = self.buffer
         _kernels.gradient_cells(
-            row[0], label[0], self._scalars, self._vectors, self._buffer, self._signs, self._cells
+            row, label, self.steps, b.ints, self._scalars, self._vectors, b.rows, b.labels, self._cells
         )
         chain.advance(self._cells.tobytes())
         self.learn(row, label, chain)
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row. Label 0 makes it a null slot: noise, no gradient, a null record."""
+        """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
         for at in range(0, len(rows), _CHUNK):
             part = rows[at : at + _CHUNK]
             count = len(part)
@@ -179,11 +190,13 @@ class FTRL:
                 noise,
                 self._eta(count),
                 self.steps,
+                self.buffer.ints,
                 self._scalars,
                 self._vectors,
                 self._total,
-                self._buffer,
-                self._signs,
+                self.buffer.rows,
+                self.buffer.labels,
+                self.buffer.ages,
             )
             self.steps += count
 
@@ -203,8 +216,7 @@ class FTRL:
             "strategy": strategy_to_state(self.plan.strategy),
             "vectors": self._vectors[:2].copy(),
             "total": self._total.copy(),
-            "buffer": self._buffer.copy(),
-            "signs": self._signs.copy(),
+            "buffer": self.buffer.to_state(self.steps),
             "noise": self._noise.to_state(),
         }
 
@@ -213,14 +225,11 @@ class FTRL:
         vectors, total = state["vectors"], state["total"]
         if vectors.shape != (2, self.plan.dim) or total.shape != (self.plan.dim,):
             raise ValueError("weights of another shape")
-        if state["buffer"].shape != self._buffer.shape or state["signs"].shape != self._signs.shape:
-            raise ValueError("a buffer of another shape")
         steps = int(state["steps"])
         if steps < 0 or (isinstance(self._noise, ToeplitzNoise) and len(state["noise"]) != steps):
             raise ValueError("as many rows of noise as steps are needed")
+        self.buffer.load_state(state["buffer"], steps)
         self._noise.load_state(state["noise"])
         self.steps = steps
         self._vectors[:2] = vectors
         self._total[:] = total
-        self._buffer[:] = state["buffer"]
-        self._signs[:] = state["signs"]

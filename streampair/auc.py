@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from streampair import buffers, losses
+from streampair._auc_private import PairFTRL
 from streampair._families import AUCLearner
 from streampair._kernels import ogd_proba
 from streampair._ogd import LinearOGD
-from streampair._pairftrl import PairFTRL
 
 __all__ = ["PairFTRL", "PairOGD"]
 

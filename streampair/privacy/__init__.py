@@ -21,6 +21,13 @@ from streampair.privacy.output import (
     paper_warmup,
 )
 from streampair.privacy.plan import FTRLPlan, MomentsPlan, plan_ftrl, plan_moments
+from streampair.privacy.plan_descent import (
+    NoisyPlan,
+    OutputPlan,
+    plan_noisy,
+    plan_output,
+    plan_output_paper,
+)
 from streampair.privacy.sensitivity import (
     Influence,
     fifo_pattern,
@@ -40,7 +47,9 @@ __all__ = [
     "Line",
     "MomentsPlan",
     "NoiseKey",
+    "NoisyPlan",
     "NormalStream",
+    "OutputPlan",
     "PrivacyReport",
     "Spend",
     "Toeplitz",
@@ -62,6 +71,9 @@ __all__ = [
     "pattern_sensitivity",
     "plan_ftrl",
     "plan_moments",
+    "plan_noisy",
+    "plan_output",
+    "plan_output_paper",
     "rho_from",
     "square_root_coefficients",
 ]

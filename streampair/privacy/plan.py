@@ -15,7 +15,7 @@ import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
-from streampair.privacy.sensitivity import fifo_pattern, grid_step, moment_sensitivities, pattern_sensitivity
+from streampair.privacy.sensitivity import Influence, grid_step, moment_sensitivities, pattern_sensitivity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,8 @@ TOEPLITZ_LIMIT = 4096
 """Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
 
 StrategyName = Literal["auto", "toeplitz", "blt"]
+
+_LONGEST_FIT = 4097
 
 # Sums of rounded noise must stay far inside 64-bit integers.
 _MOST_CELLS = 2.0**44
@@ -51,8 +53,8 @@ class FTRLPlan:
         Budget in mu-GDP of one record over all releases.
     dim
         Coordinates d.
-    size
-        Records in the FIFO buffer.
+    influence
+        The buffer.
     clip, diameter, radius
         Per-pair clip, replacement diameter D and radius R of the weights.
     tangent
@@ -70,7 +72,7 @@ class FTRLPlan:
 
     mu: float
     dim: int
-    size: int
+    influence: Influence
     clip: float
     diameter: float
     radius: float
@@ -89,7 +91,7 @@ class FTRLPlan:
         """mu of the first `steps` releases: that of the record that is in most of them."""
         if steps <= 0:
             return 0.0
-        pattern = fifo_pattern(self.size, self.horizon)
+        pattern = self.influence.pattern(self.horizon)
         norm = pattern_sensitivity(
             self.strategy, pattern, self.diameter, grid=self.grid, dim=self.dim, steps=steps
         )
@@ -124,14 +126,15 @@ def choose_strategy(name: StrategyName, pattern: Floats, horizon: int | None) ->
         )
     if horizon is not None and (name == "toeplitz" or (name == "auto" and horizon <= TOEPLITZ_LIMIT)):
         return Toeplitz.square_root(horizon)
-    return fit_blt(pattern, horizon)
+    # Any C will do; one fitted to the beginning of a long pattern is as good, and quickly found.
+    return fit_blt(pattern[:_LONGEST_FIT], horizon)
 
 
 def plan_ftrl(
     mu: float,
     *,
     dim: int,
-    size: int,
+    influence: Influence,
     diameter: float,
     clip: float,
     radius: float,
@@ -145,7 +148,7 @@ def plan_ftrl(
     ----------
     mu
         Budget in mu-GDP, see `mu_from`.
-    dim, size, diameter, clip, radius, tangent, horizon
+    dim, influence, diameter, clip, radius, tangent, horizon
         As in `FTRLPlan`.
     strategy
         A name, or a strategy as it is (that of a restored learner).
@@ -157,16 +160,19 @@ def plan_ftrl(
 
     Examples
     --------
-    >>> from streampair.privacy import mu_from, plan_ftrl
-    >>> plan = plan_ftrl(mu_from(1.0, 1e-4), dim=9, size=32, diameter=2.0, clip=1.0, radius=3.0, horizon=1000)
+    >>> from streampair.privacy import Influence, mu_from, plan_ftrl
+    >>> plan = plan_ftrl(
+    ...     mu_from(1.0, 1e-4), dim=9, influence=Influence.fifo(32), diameter=2.0, clip=1.0, radius=3.0,
+    ...     horizon=1000,
+    ... )
     >>> round(plan.mu_spent(1000) / plan.mu, 12)
     1.0
     """
-    pattern = fifo_pattern(size, horizon)
+    pattern = influence.pattern(horizon)
     chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
     grid = grid_step(chosen, pattern, diameter, dim)
     sensitivity = pattern_sensitivity(chosen, pattern, diameter, grid=grid, dim=dim)
-    return FTRLPlan(mu, dim, size, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity)
+    return FTRLPlan(mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ def slope(code: int, m: float) -> float:
     return 2.0 * (m - 1.0)
 
 
+def null(label: float) -> bool:
+    """Whether a label marks a null record."""
+    return math.isnan(label)
+
+
 def pair_gradient(
     w: Vector,
     x: Vector,
@@ -31,8 +36,8 @@ def pair_gradient(
     clip: float,
     tangent: bool = False,
 ) -> Vector:
-    """Clipped gradient of one pair; zero if either record is null or the labels are equal."""
-    if y == 0 or label == 0 or y == label:
+    """Clipped gradient of one pair; zero if either record is null (NaN) or the labels are equal."""
+    if null(y) or null(label) or y == label:
         return [0.0] * len(x)
     difference = [a - b for a, b in zip(x, partner, strict=True)]
     c = y - label
@@ -104,7 +109,7 @@ def ftrl(
     weights = 0.0
     out: dict[str, list[list[float]]] = {"w": [], "average": [], "total": [], "gradient": []}
     for t, (x, y) in enumerate(zip(rows, labels, strict=True), start=1):
-        g = gradient(w, x, y, buffer) if y != 0 else [0.0] * dim
+        g = gradient(w, x, y, buffer) if not null(y) else [0.0] * dim
         steps = [cells(v, grid) for v in g]
         total = [T + a + cells(b, grid) for T, a, b in zip(total, steps, noise[t - 1], strict=True)]
         w = [-rates[t - 1] * grid * T for T in total]
@@ -113,7 +118,7 @@ def ftrl(
             w = [v * radius / norm for v in w]
         average = [(a * weights + t * v) / (weights + t) for a, v in zip(average, w, strict=True)]
         weights += t
-        buffer = [*buffer, (list(x) if y != 0 else [0.0] * dim, y)][-size:]
+        buffer = [*buffer, ([0.0] * dim if null(y) else list(x), y)][-size:]
         for name, value in (("w", w), ("average", average), ("total", total), ("gradient", steps)):
             out[name].append(list(value))
     return out

@@ -143,7 +143,7 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
     nominal = plan_ftrl(
         model._settings.mu,
         dim=model._rule.plan.dim,
-        size=model._settings.size,
+        influence=model._settings.buffer.influence,
         diameter=2.0,
         clip=1.0,
         radius=3.0,

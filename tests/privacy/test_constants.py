@@ -29,7 +29,7 @@ RADIUS = 3.0
 def kernel(loss: losses.PairLoss, clip: float, tangent: bool) -> Gradient:
     def gradient(w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, label: float) -> np.ndarray:
         out = np.empty(len(x))
-        _kernels.pair_gradient(w, x, y, p[None], np.array([label]), loss.code, clip, tangent, out)
+        _kernels.pair_gradient(w, x, y, p[None], np.array([label]), 1, 1.0, loss.code, clip, tangent, out)
         return out
 
     return gradient
@@ -55,7 +55,7 @@ def worst_move(gradient: Gradient, *, partner_moves: bool, seed: int) -> float:
         return float(np.linalg.norm(both[0] - both[1]))
 
     best = 0.0
-    for labels in ((1.0, -1.0, -1.0), (1.0, -1.0, 1.0), (1.0, -1.0, 0.0), (-1.0, 1.0, 1.0)):
+    for labels in ((1.0, -1.0, -1.0), (1.0, -1.0, 1.0), (1.0, -1.0, math.nan), (-1.0, 1.0, 1.0)):
         for dim in (1, 2, 3):
             starts = []
             for _ in range(200):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import naive_ftrl
 import numpy as np
@@ -12,19 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import _kernels, losses
+from streampair._private_buffer import BufferPlan, PairBuffer
 from streampair._updates import FTRL
-from streampair.privacy import NormalStream, plan_ftrl
+from streampair.privacy import Influence, NormalStream, plan_ftrl
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 
+FOUR: dict[str, Any] = {"influence": Influence.fifo(4), "diameter": 2.0, "clip": 1.0, "radius": 3.0}
+
 unit = st.floats(-1, 1, width=32)
+
+
+def fifo(size: int, dim: int, loss: losses.PairLoss, tangent: bool = False) -> PairBuffer:
+    """An empty FIFO buffer for pairs of labels."""
+    plan = BufferPlan(_kernels.WINDOW, Influence.fifo(size))
+    return PairBuffer(
+        plan, dim, None, family=_kernels.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
+    )
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     dim, steps = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     rows = draw(st.lists(st.lists(unit, min_size=dim, max_size=dim), min_size=steps, max_size=steps))
-    labels = draw(st.lists(st.sampled_from([1.0, -1.0, 0.0]), min_size=steps, max_size=steps))
+    labels = draw(st.lists(st.sampled_from([1.0, -1.0, math.nan]), min_size=steps, max_size=steps))
     x = np.array(rows)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
     return x, np.array(labels)
@@ -56,7 +68,6 @@ def test_the_steps(
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates = np.linspace(0.5, 0.1, steps)
     vectors, total = np.zeros((3, dim)), np.zeros(dim, dtype=np.int64)
-    buffer, signs = np.zeros((size, dim)), np.zeros(size)
     expected = naive_ftrl.ftrl(
         rows.tolist(),
         labels.tolist(),
@@ -67,11 +78,23 @@ def test_the_steps(
         grid=grid,
         gradient=partial(naive_ftrl.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
     )
-    scalars = np.array([loss.code, clip, radius, grid, tangent])
+    scalars = np.array([clip, radius, grid])
+    buffer = fifo(size, dim, loss, tangent)
     for t in range(steps):
         one = slice(t, t + 1)
         _kernels.ftrl_steps(
-            rows[one], labels[one], noise[one], rates[one], t, scalars, vectors, total, buffer, signs
+            rows[one],
+            labels[one],
+            noise[one],
+            rates[one],
+            t,
+            buffer.ints,
+            scalars,
+            vectors,
+            total,
+            buffer.rows,
+            buffer.labels,
+            buffer.ages,
         )
         # A sum that rounds the other way moves a cell, once in a while.
         assert np.abs(total - expected["total"][t]).max() <= 1 + t // 4
@@ -140,11 +163,11 @@ def test_moment_sums(raw: list[list[float]]) -> None:
 @pytest.mark.parametrize("horizon", [None, 3000])
 def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
     rng = np.random.default_rng(0)
-    rows, labels = rng.uniform(-0.5, 0.5, (2500, 3)), rng.choice([1.0, -1.0, 0.0], 2500)
-    plan = plan_ftrl(1.0, dim=3, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=horizon)
+    rows, labels = rng.uniform(-0.5, 0.5, (2500, 3)), rng.choice([1.0, -1.0, math.nan], 2500)
+    plan = plan_ftrl(1.0, dim=3, horizon=horizon, **FOUR)
 
     def run(cuts: list[int]) -> FTRL:
-        rule, stream = FTRL(plan, losses.Hinge().code), NormalStream(1)
+        rule, stream = FTRL(plan, fifo(4, 3, losses.Hinge())), NormalStream(1)
         for a, b in zip([0, *cuts], [*cuts, 2500], strict=True):
             rule.learn(rows[a:b], labels[a:b], stream)
         return rule
@@ -157,12 +180,12 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
 
 
 def test_step_sizes_follow_the_rule() -> None:
-    wide = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=100, tangent=True)
+    wide = plan_ftrl(1.0, dim=9, horizon=100, tangent=True, **FOUR)
     noise = wide.sigma * wide.strategy.error(100)
     assert wide.rates(0, 1) == pytest.approx([3.0 / math.sqrt(100 * 2 * (2 + 3 * noise))])
-    plan = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0, horizon=100)
+    plan = plan_ftrl(1.0, dim=9, horizon=100, **FOUR)
     noise = plan.sigma * plan.strategy.error(100)
     assert plan.rates(7, 3) == pytest.approx([3.0 / math.sqrt(100 * (1 + 3 * noise))] * 3)
-    endless = plan_ftrl(1.0, dim=9, size=4, diameter=2.0, clip=1.0, radius=3.0)
+    endless = plan_ftrl(1.0, dim=9, **FOUR)
     expected = [3.0 / math.sqrt(t * (1 + 3 * endless.sigma * endless.strategy.error(t))) for t in (8, 9)]
     assert endless.rates(7, 2) == pytest.approx(expected)

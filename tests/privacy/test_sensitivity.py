@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from streampair import privacy
 from streampair.errors import ConfigError
 from streampair.privacy import (
     BLT,
+    Influence,
     Toeplitz,
     fifo_pattern,
     grid_step,
@@ -28,6 +30,9 @@ blts = st.integers(1, 4).flatmap(
         st.lists(st.floats(1e-6, 1.0), min_size=h, max_size=h),
     )
 )
+
+
+PLAIN: dict[str, Any] = {"diameter": 2.0, "clip": 1.0, "radius": 3.0}
 
 
 def blt(parts: tuple[list[float], list[float]], horizon: int | None) -> BLT:
@@ -135,21 +140,21 @@ def test_moments_by_brute_force() -> None:
 
 def test_a_plan_spends_its_budget_at_the_end_and_never_more() -> None:
     for horizon in (1, 2, 30, 31, 150):
-        plan = privacy.plan_ftrl(0.5, dim=4, size=30, diameter=2.0, clip=1.0, radius=3.0, horizon=horizon)
+        plan = privacy.plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), horizon=horizon, **PLAIN)
         spends = [plan.mu_spent(t) for t in range(horizon + 1)]
         assert spends[0] == 0.0
         assert spends == sorted(spends)
         assert spends[-1] == pytest.approx(0.5, rel=1e-12)
-    endless = privacy.plan_ftrl(0.5, dim=4, size=30, diameter=2.0, clip=1.0, radius=3.0)
+    endless = privacy.plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), **PLAIN)
     assert endless.mu_spent(10) < endless.mu_spent(10**6) < endless.mu_spent(10**12) <= 0.5 * (1 + 1e-12)
 
 
 def test_a_plan_is_refused_when_its_noise_would_not_fit() -> None:
     with pytest.raises(ConfigError, match="raise epsilon"):
-        privacy.plan_ftrl(1e-12, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, horizon=10)
+        privacy.plan_ftrl(1e-12, dim=4, influence=Influence.fifo(1), horizon=10, **PLAIN)
     with pytest.raises(ConfigError, match="needs a horizon"):
-        privacy.plan_ftrl(1.0, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, strategy="toeplitz")
+        privacy.plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="toeplitz", **PLAIN)
     with pytest.raises(ConfigError, match="strategy is 'nope'"):
-        privacy.plan_ftrl(1.0, dim=4, size=1, diameter=2.0, clip=1.0, radius=3.0, strategy="nope")  # type: ignore[arg-type]
+        privacy.plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="nope", **PLAIN)
     with pytest.raises(ConfigError):
         fifo_pattern(0)

@@ -1,0 +1,389 @@
+"""What a private run of gradient descent will do, fixed before its first record (PRIVACY.md 4.1, 4.2, 7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from streampair.errors import ConfigError, PrivacyError
+from streampair.privacy.accounting import mu_from, rho_from
+from streampair.privacy.output import (
+    giga_steps,
+    output_sensitivities,
+    output_spend,
+    paper_steps,
+    paper_warmup,
+)
+from streampair.privacy.sensitivity import Influence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LONGEST_OUTPUT", "NoisyPlan", "OutputPlan", "plan_noisy", "plan_output", "plan_output_paper"]
+
+LONGEST_OUTPUT = 4_000_000
+"""Longest horizon of output perturbation, whose plan has numbers for every step."""
+
+Allocation = Literal["cubic", "equal"]
+
+# Sums of rounded noise must stay far inside 64-bit integers.
+_MOST_CELLS = 2.0**44
+
+
+def _power_of_two_below(value: Floats) -> Floats:
+    result: Floats = np.ldexp(1.0, np.frexp(value)[1] - 1)
+    return result
+
+
+def _check_cells(sigma: Floats | float, gamma: Floats | float) -> None:
+    if not np.max(20.0 * np.asarray(sigma) / np.asarray(gamma), initial=0.0) < _MOST_CELLS:
+        raise ConfigError(
+            "the noise would be more steps of the grid than 64-bit sums can hold",
+            fix="raise epsilon: nothing can be learned under this much noise",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyPlan:
+    """Noise in every gradient, fed back into the iterate (PRIVACY.md 4.2), calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates of the weights.
+    influence
+        The buffer.
+    diameter, clip, radius
+        Replacement diameter D, per-pair clip and radius R of the weights.
+    horizon
+        Learning steps, None for no end.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (PRIVACY.md 8).
+    """
+
+    mu: float
+    dim: int
+    influence: Influence
+    diameter: float
+    clip: float
+    radius: float
+    horizon: int | None
+    forks: int = 0
+    window: int = 0
+    grid: float = field(init=False)
+    sensitivity: float = field(init=False)
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        pattern = self.influence.pattern(self.horizon)
+        room = 0.01 * self.diameter * float(np.linalg.norm(pattern))
+        step = room / (math.sqrt(self.dim) * math.sqrt(len(pattern)))
+        object.__setattr__(self, "grid", math.ldexp(1.0, math.frexp(step)[1] - 1))
+        object.__setattr__(self, "sensitivity", float(np.linalg.norm(self._moves())))
+        total = math.hypot(self.sensitivity, math.sqrt(self.forks) * self._window_norm(self.window))
+        object.__setattr__(self, "sigma", total / self.mu)
+        _check_cells(self.sigma, self.grid)
+
+    def _moves(self) -> Floats:
+        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its own on."""
+        return self.diameter * self.influence.pattern(self.horizon) + self.grid * math.sqrt(self.dim)
+
+    def _window_norm(self, window: int) -> float:
+        # The pattern never rises, so its beginning is the largest window.
+        return float(np.linalg.norm(self._moves()[: max(window, 0)]))
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the first `steps` releases: that of the record that is in most of them."""
+        return float(np.linalg.norm(self._moves()[: max(steps, 0)])) / self.sigma
+
+    def fork_mu2(self, window: int) -> float:
+        """`mu^2` of releasing `window` slots once more under other noise (PRIVACY.md 8)."""
+        return (self._window_norm(window) / self.sigma) ** 2
+
+    def rates(self, start: int, count: int) -> Floats:
+        """Step sizes of slots `start + 1, ...`: `R / sqrt(t (C^2 + d sigma^2))`, with the horizon for t."""
+        t = np.arange(start + 1.0, start + count + 1.0)
+        if self.horizon is not None:
+            t = np.full(count, float(self.horizon))
+        rates: Floats = self.radius / np.sqrt(t * (self.clip**2 + self.dim * self.sigma**2))
+        return rates
+
+
+def plan_noisy(
+    mu: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    clip: float,
+    radius: float,
+    horizon: int | None = None,
+    forks: int = 0,
+    window: int = 0,
+) -> NoisyPlan:
+    """Calibrate the noise of PRIVACY.md 4.2 for a budget.
+
+    `sigma = ||D v + gamma sqrt(d) 1[v > 0]|| / mu`: without a horizon `D sqrt(1 + 1/s) / mu` for a FIFO
+    buffer of s records, up to the grid's 1 %.
+
+    Raises
+    ------
+    ConfigError
+        If the buffer has no bound for this horizon, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence, plan_noisy
+    >>> plan = plan_noisy(1.0, dim=4, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=3.0)
+    >>> round(plan.sigma, 2), round(plan.mu_spent(10**9), 12)
+    (2.25, 1.0)
+    """
+    return NoisyPlan(mu, dim, influence, diameter, clip, radius, horizon, forks, window)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputPlan:
+    """Releases of a run without noise, each under fresh noise (PRIVACY.md 4.1), calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates of the weights.
+    influence
+        The buffer.
+    diameter, clip, radius
+        Replacement diameter D, per-pair clip (infinity: none) and radius R of the weights.
+    alpha, smoothness
+        Strength of the ridge term, and L of the pair loss.
+    warmup
+        Slots at the beginning whose outputs are random (the paper's calibration only).
+    etas, factors
+        Step sizes and contractions, (horizon,).
+    sensitivities
+        `S_t`, (horizon,).
+    grids
+        gamma_t, powers of two, (horizon,).
+    sigmas
+        Noise std, a coordinate, of each release; infinity where there is none, (horizon,).
+    """
+
+    mu: float
+    dim: int
+    influence: Influence
+    diameter: float
+    clip: float
+    radius: float
+    alpha: float
+    smoothness: float
+    warmup: int
+    etas: Floats
+    factors: Floats
+    sensitivities: Floats
+    grids: Floats
+    sigmas: Floats
+
+    def __post_init__(self) -> None:
+        _check_cells(np.where(np.isfinite(self.sigmas), self.sigmas, 0.0), self.grids)
+
+    @property
+    def horizon(self) -> int:
+        """Learning steps."""
+        return len(self.etas)
+
+    @property
+    def sigma(self) -> float:
+        """Noise std, a coordinate, of the last release."""
+        finite = self.sigmas[np.isfinite(self.sigmas)]
+        return float(finite[-1]) if len(finite) else math.inf
+
+    @property
+    def _rounding(self) -> Floats:
+        return self.grids * math.sqrt(self.dim)
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` slots: that of the record that costs most."""
+        return math.sqrt(self._spend(1.0 / self.sigmas**2, min(max(steps, 0), self.horizon)))
+
+    def _spend(self, precisions: Floats, count: int) -> float:
+        return output_spend(
+            self.etas,
+            self.factors,
+            self.influence,
+            self.diameter,
+            self.sensitivities,
+            self._rounding,
+            precisions,
+            count,
+        )
+
+    def releases(self, steps: int) -> int:
+        """Releases that depend on the data, in the first `steps` slots."""
+        return int(np.count_nonzero(np.isfinite(self.sigmas[: max(steps, 0)])))
+
+    def fork_mu2(self, window: int, start: int | None = None) -> float:
+        """`mu^2` of releasing `window` slots once more: `sum (S_t / sigma_t)^2` (PRIVACY.md 8).
+
+        Parameters
+        ----------
+        window
+            Slots.
+        start
+            Slots before the window; None for the most expensive window.
+        """
+        costs = ((self.sensitivities + self._rounding) / self.sigmas) ** 2
+        if start is not None:
+            return float(costs[start : start + window].sum())
+        sums = np.concatenate([[0.0], np.cumsum(costs)])
+        width = min(max(window, 0), len(costs))
+        return float((sums[width:] - sums[: len(sums) - width]).max())
+
+
+def _influence_checked(horizon: int) -> None:
+    if not 2 <= horizon <= LONGEST_OUTPUT:
+        raise ConfigError(
+            f"output perturbation over {horizon} records",
+            fix=f"give a horizon from 2 to {LONGEST_OUTPUT}; PairFTRL has no such limit",
+        )
+
+
+def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
+    """Which slots release: all from the second on, or a number of them, evenly spaced, with the last."""
+    out = np.zeros(horizon, dtype=np.bool_)
+    if releases is None or releases >= horizon - 1:
+        out[1:] = True
+    else:
+        k = np.arange(1, releases + 1)
+        out[np.ceil(k * (horizon / releases)).astype(np.int64) - 1] = True
+    return out
+
+
+def plan_output(
+    mu: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    clip: float,
+    radius: float,
+    alpha: float,
+    smoothness: float,
+    horizon: int,
+    releases: int | None = None,
+    allocation: Allocation = "cubic",
+    forks: int = 0,
+    window: int = 0,
+) -> OutputPlan:
+    """Calibrate the noise of PRIVACY.md 4.1 for a budget, by the worst single record.
+
+    Parameters
+    ----------
+    mu, dim, influence, diameter, clip, radius, alpha, smoothness
+        As in `OutputPlan`.
+    horizon
+        Learning steps n.
+    releases
+        Number of releases, evenly spaced; None for one after every step.
+    allocation
+        ``"cubic"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
+        equal cost for each release, as in H20.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (PRIVACY.md 8).
+
+    Raises
+    ------
+    ConfigError
+        If the horizon is too long, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence, plan_output
+    >>> plan = plan_output(
+    ...     1.0, dim=4, influence=Influence.fifo(8), diameter=2.0, clip=1.0, radius=1.0,
+    ...     alpha=0.1, smoothness=4.0, horizon=1000,
+    ... )
+    >>> round(plan.mu_spent(1000), 12), plan.releases(1000)
+    (1.0, 999)
+    """
+    _influence_checked(horizon)
+    etas, factors = giga_steps(alpha, smoothness, horizon)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
+    # Slot 1 makes no step: its grid matters to nobody.
+    grids = _power_of_two_below(0.01 * np.maximum(sensitivities, sensitivities[1]) / math.sqrt(dim))
+    power = {"cubic": 2.0 / 3.0, "equal": 1.0}[allocation]
+    shape = np.full(horizon, math.inf)
+    released = _released(horizon, releases)
+    shape[released] = sensitivities[released] ** power
+    draft = OutputPlan(
+        mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
+        grids, shape,
+    )  # fmt: skip
+    spend = draft._spend(1.0 / shape**2, horizon) + forks * draft.fork_mu2(window)
+    return OutputPlan(
+        mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
+        grids, shape * (math.sqrt(spend) / mu),
+    )  # fmt: skip
+
+
+def plan_output_paper(
+    epsilon: float,
+    delta: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    lipschitz: float,
+    radius: float,
+    alpha: float,
+    smoothness: float,
+    horizon: int,
+) -> OutputPlan:
+    """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
+
+    `T_1 = max(ceil(16 L'^2 / alpha^2), 7)` random outputs, then
+    `sigma_t^2 = 32 G^2 (n - T_1) / (alpha^2 t^2 rho)` with `rho + 2 sqrt(rho log(1/delta)) = epsilon`. What
+    it guarantees is `mu_spent`, not the paper's epsilon.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What the paper would promise.
+    lipschitz
+        G of the loss with its ridge term.
+    dim, influence, diameter, radius, alpha, smoothness, horizon
+        As in `plan_output`.
+
+    Raises
+    ------
+    PrivacyError
+        If exact accounting gives more than (epsilon, delta), so that the constants promise too much.
+    """
+    _influence_checked(horizon)
+    etas, factors = paper_steps(alpha, smoothness, horizon)
+    first = min(paper_warmup(alpha, smoothness), horizon)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
+    t = np.arange(1.0, horizon + 1.0)
+    sigmas = np.full(horizon, math.inf)
+    scale = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
+    sigmas[first:] = scale / t[first:]
+    grids = np.ones(horizon)
+    grids[first:] = _power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
+    mu = mu_from(epsilon, delta)
+    plan = OutputPlan(
+        mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
+        sensitivities, grids, sigmas,
+    )  # fmt: skip
+    if plan.mu_spent(horizon) > mu:
+        raise PrivacyError(
+            f"the paper's constants promise epsilon {epsilon:g}, and exact accounting of this run gives more",
+            fix="use calibration='tight'",
+        )
+    return plan
