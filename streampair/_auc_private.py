@@ -115,7 +115,6 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
 
     # Its public home, which pickles and snapshots name.
     __module__ = "streampair.auc"
-    _two_classes = True
 
     def __init__(
         self,

@@ -107,8 +107,6 @@ class PrivateBase(PairLearner):
     _pairs: ClassVar[int] = _kernels.LINEAR_PAIRS
     # Whether the buffer must bound how often a record is used.
     _bounded_uses: ClassVar[bool] = True
-    # Whether labels are +1 and -1 only, which some bounds need.
-    _two_classes: ClassVar[bool] = False
     # Radius of the weights without and with a warm-up.
     _radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
 
