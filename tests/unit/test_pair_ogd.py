@@ -102,6 +102,8 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     assert averaged.weights_vector == pytest.approx(np.array(twin.average), rel=1e-9, abs=1e-9)
     assert last.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
     # The same records in the buffer; a FIFO's rows in another order.
+    if isinstance(loss, losses.Square) and isinstance(buffer, buffers.FullHistory):
+        return  # no rows, but moments: see test_moments
     rows = kept(averaged)
     wanted = [[1.0 if y > 0 else -1.0, *x] for x, y in twin.buffer.rows]
     assert sorted(rows) == sorted(wanted)
