@@ -1958,7 +1958,7 @@ def auc_revert(s: Array, score: float, label: int) -> bool:
 def sin_cos(a: float) -> tuple[float, float]:
     """Sine and cosine within about 1 ulp for |a| up to 1e6, from + - * / only: the same bits everywhere.
 
-    Reduction by Cody and Waite, polynomials as in fdlibm. A larger argument loses its phase, as it does in
+    Reduction by Cody and Waite. A larger argument loses its phase, as it does in
     its own last bit; the squares still add up to 1. NaN for what is not finite.
     """
     if not abs(a) <= 1e6:
@@ -1967,44 +1967,8 @@ def sin_cos(a: float) -> tuple[float, float]:
             return math.nan, math.nan
     k = math.floor(a * 0.63661977236758134308 + 0.5)
     r = (a - k * 1.57079632673412561417) - k * 6.07710050650619224932e-11
-    z = r * r
-    s = r + r * z * (
-        -1.66666666666666324348e-01
-        + z
-        * (
-            8.33333333332248946124e-03
-            + z
-            * (
-                -1.98412698298579493134e-04
-                + z
-                * (
-                    2.75573137070700676789e-06
-                    + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)
-                )
-            )
-        )
-    )
-    c = 1.0 - (
-        0.5 * z
-        - z
-        * z
-        * (
-            4.16666666666666019037e-02
-            + z
-            * (
-                -1.38888888888741095749e-03
-                + z
-                * (
-                    2.48015872894767294178e-05
-                    + z
-                    * (
-                        -2.75573143513906633035e-07
-                        + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)
-                    )
-                )
-            )
-        )
-    )
+    s = math.copysign(sin_octant(abs(r)), r)
+    c = cos_octant(abs(r))
     quadrant = int(k) & 3
     if quadrant == 0:
         return s, c
