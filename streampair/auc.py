@@ -10,8 +10,9 @@ from streampair._auc_private import PairFTRL
 from streampair._families import AUCLearner
 from streampair._kernels import ogd_proba
 from streampair._ogd import LinearOGD
+from streampair._online_auc import OAM, SPAUC
 
-__all__ = ["PairFTRL", "PairOGD"]
+__all__ = ["OAM", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022 (plain sorting, as everywhere)
 
 
 class PairOGD(LinearOGD, AUCLearner):

@@ -1,4 +1,4 @@
-"""The command line: `streampair demo`, `run`, `check` and `replay`.
+"""The command line: `streampair demo`, `run`, `check`, `replay` and `reproduce`.
 
 Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
 """
@@ -216,6 +216,48 @@ def demo(
         result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
         if as_json:
             typer.echo(json.dumps(result))
+
+
+@app.command(epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german")
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="yang2021: Table 1 of Yang et al. (2021).")] = "yang2021",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="STREAMPAIR_DATA", help="Folder with NAME.csv.gz or NAME.csv: header, numbers, label last."
+        ),
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Rows of the table.")] = "Ours,OLP,OAM,SPAUC",
+    sets: Annotated[str, typer.Option(help="Its columns.")] = "diabetes,german,ijcnn1,letter,usps",
+    repeats: Annotated[int, typer.Option(min=1, help="5-fold splits; the paper has 5.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Folds at once.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Compute a paper's table again, every cell beside the published figure.
+
+    Exit code 1 if a cell is further from the published mean than one published standard deviation.
+    """
+    from streampair_connectors.reproducing import as_dicts, reproduce_yang2021, show
+
+    with _errors(as_json):
+        if paper != "yang2021":
+            raise ConfigError(f"no table of {paper!r} is here", fix="use yang2021")
+        if data is None:
+            raise ConfigError("no data", fix="give --data DIR or set STREAMPAIR_DATA")
+        cells = reproduce_yang2021(
+            data,
+            methods.split(","),
+            sets.split(","),
+            repeats=repeats,
+            jobs=jobs,
+            console=Console(stderr=True),
+        )
+        if as_json:
+            typer.echo(json.dumps(list(as_dicts(cells))))
+        else:
+            show(cells, Console())
+        if not all(cell.within for cell in cells):
+            raise typer.Exit(1)
 
 
 def _configure_logs(level: str) -> None:

@@ -15,6 +15,8 @@ ESTIMATORS: list[base.Estimator] = [
     auc.PairOGD(loss=losses.Logistic(), buffer=buffers.Reservoir(20), l2=0.01, average=False),
     auc.PairOGD(loss=losses.SquaredHinge(), buffer=buffers.Reservoir(20, replacement=True), seed=1),
     auc.PairOGD(loss=losses.Square(), buffer=buffers.FIFO(16), learning_rate=0.1, radius=5.0),
+    auc.OAM(size=20),
+    auc.SPAUC(l2=0.01),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
     preprocessing.RandomFourier(6),

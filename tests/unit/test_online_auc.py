@@ -1,0 +1,187 @@
+"""OAM and SPAUC against their naive twins, and their state."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import naive
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from river import datasets, evaluate
+
+from streampair import auc
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.evaluation import RollingAUC
+
+eighths = st.integers(-32, 32).map(lambda v: v / 8)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[tuple[list[float], bool]]:
+    d = draw(st.integers(1, 5))
+    row = st.lists(eighths, min_size=d, max_size=d)
+    return draw(st.lists(st.tuples(row, st.booleans()), min_size=1, max_size=25))
+
+
+def named(x: list[float]) -> dict[str, float]:
+    return {f"f{i}": v for i, v in enumerate(x)}
+
+
+def check_weights(models: list[Any], twin: Any, records: list[tuple[list[float], bool]]) -> None:
+    averaged, last = models
+    for x, y in records:
+        for model, weights in ((averaged, twin.average), (last, twin.last)):
+            assert model.score_one(named(x)) == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
+            model.learn_one(named(x), y)
+        twin.learn(x, 1.0 if y else -1.0)
+        assume(getattr(twin, "nearest_kink", 1.0) > 1e-9)
+        assume(getattr(twin, "least_gradient", 1.0) > 1e-9)  # as for PairOGD
+        assert np.linalg.norm(last.weights_vector) <= twin.radius * (1 + 1e-12)
+    assert averaged.weights_vector == pytest.approx(np.array(twin.average), rel=1e-9, abs=1e-9)
+    assert last.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+
+
+@given(
+    streams(),
+    st.sampled_from([0.01, 0.3]),
+    st.integers(1, 4),
+    st.sampled_from([0.2, 30.0]),
+    st.integers(0, 2**53 - 1),
+)
+def test_oam_against_the_twin(
+    records: list[tuple[list[float], bool]], rate: float, size: int, radius: float, seed: int
+) -> None:
+    models = [auc.OAM(rate, size, radius, average=average, seed=seed) for average in (True, False)]
+    check_weights(models, naive.OAM(len(records[0][0]), rate, size, radius, seed), records)
+
+
+@given(
+    streams(), st.sampled_from([None, 0.05, 1.0]), st.sampled_from([0.2, 30.0]), st.sampled_from([0.0, 0.25])
+)
+def test_spauc_against_the_twin(
+    records: list[tuple[list[float], bool]], rate: float | None, radius: float, l2: float
+) -> None:
+    models = [auc.SPAUC(rate, radius, l2, average=average) for average in (True, False)]
+    check_weights(models, naive.SPAUC(len(records[0][0]), rate, radius, l2), records)
+
+
+def test_spaucs_terms_add_up_to_the_pair_loss() -> None:
+    """With the true share and means, the mean gradient is p (1 - p) times that of the square pair loss."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 3)), rng.random(30) < 0.3
+    w, p = rng.normal(size=3), y.mean()
+    high, low = x[y].mean(axis=0).tolist(), x[~y].mean(axis=0).tolist()
+    single = np.mean(
+        [
+            naive.spauc_gradient(w.tolist(), r.tolist(), 1.0 if s else -1.0, p, high, low)
+            for r, s in zip(x, y, strict=True)
+        ],
+        axis=0,
+    )
+    u = 2.0 * (x[y][:, None] - x[~y][None]).reshape(-1, 3)
+    pairs = (-2.0 * (1.0 - u @ w)) @ u / len(u)
+    assert single == pytest.approx(p * (1 - p) * pairs)
+
+
+LEARNERS = [
+    auc.OAM(seed=3),
+    auc.OAM(learning_rate=0.1, size=3, average=False, seed=1),
+    auc.SPAUC(),
+    auc.SPAUC(learning_rate=0.5, l2=0.1, average=False, positive=False),
+]
+
+
+@pytest.mark.parametrize("model", [auc.OAM(seed=1), auc.SPAUC()], ids=str)
+def test_they_learn(model: Any) -> None:
+    metric = RollingAUC(window=1250)
+    evaluate.progressive_val_score(datasets.Phishing(), model, metric)
+    assert metric.get() > 0.94
+
+
+def stream(n: int, seed: int = 0) -> list[tuple[dict[str, float], bool]]:
+    rng = random.Random(seed)
+    out = []
+    for t in range(n):
+        x = {f"f{i}": rng.gauss(0, 1) for i in range(4 if t < n // 2 else 6)}  # two names come late
+        out.append((x, rng.random() < 0.4))
+    return out
+
+
+def state_of(model: Any) -> bytes:
+    return pickle.dumps(model.to_state())
+
+
+@pytest.mark.parametrize("model", LEARNERS, ids=str)
+@pytest.mark.parametrize("learned", [0, 1, 2, 13, 40])
+def test_a_copy_continues_bit_for_bit(model: Any, learned: int) -> None:
+    records = stream(60)
+    one = model.clone()
+    for x, y in records[:learned]:
+        one.learn_one(x, y)
+    restored = model.clone()
+    restored.load_state(pickle.loads(state_of(one)))
+    copies = [restored, copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
+    for x, y in records[learned:]:
+        for each in (one, *copies):
+            each.learn_one(x, y)
+            each.predict_proba_one(x)
+    assert len({state_of(each) for each in (one, *copies)}) == 1
+
+
+@pytest.mark.parametrize("model", LEARNERS, ids=str)
+def test_many_are_the_same_as_one_by_one(model: Any) -> None:
+    records = stream(40)[:20]
+    one, many = model.clone(), model.clone()
+    for x, y in records:
+        one.learn_one(x, y)
+    frame, labels = pd.DataFrame([x for x, _ in records]), pd.Series([y for _, y in records])
+    many.learn_many(frame, labels)
+    assert state_of(one) == state_of(many)
+    assert many.score_many(frame).tolist() == [one.score_one(x) for x, _ in records]
+    before = state_of(many)
+    for row, column in ((0, "f1"), (19, "f0")):
+        broken = frame.copy()
+        broken.loc[row, column] = np.nan
+        with pytest.raises(RecordError, match=column):
+            many.learn_many(broken, labels)
+        with pytest.raises(RecordError):
+            many.learn_one(broken.iloc[row].to_dict(), True)
+    assert state_of(many) == before
+
+
+@pytest.mark.parametrize("model", LEARNERS, ids=str)
+def test_a_damaged_state_is_refused(model: Any) -> None:
+    taught = model.clone()
+    for x, y in stream(20):
+        taught.learn_one(x, y)
+    good = taught.to_state()
+    part = "means" if "means" in good else "rows"
+    damages = [
+        {part: good[part][:, :-1]},
+        {part: good[part] + np.inf},
+        {"scalars": {**good["scalars"], "POSITIVES": 21.0}},
+        {"scalars": {**good["scalars"], "FILLED": 7.0}},
+        {part: None},
+    ]
+    for damage in damages:
+        with pytest.raises(SnapshotError):
+            model.clone().load_state({**good, **damage})
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (auc.OAM, {"learning_rate": None}), (auc.OAM, {"learning_rate": 0.0}), (auc.OAM, {"size": 0}),
+        (auc.OAM, {"radius": 0.0}), (auc.OAM, {"seed": "a"}), (auc.SPAUC, {"learning_rate": -1.0}),
+        (auc.SPAUC, {"l2": -1.0}), (auc.SPAUC, {"radius": float("nan")}), (auc.SPAUC, {"max_features": 0}),
+    ],
+)  # fmt: skip
+def test_bad_parameters(make: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        make(**options)
