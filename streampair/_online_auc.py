@@ -102,11 +102,11 @@ class OAM(_OnlineAUC):
 
     Examples
     --------
-    >>> from river import datasets, evaluate, metrics
-    >>> from streampair import auc
-    >>> model = auc.OAM(seed=1)
-    >>> evaluate.progressive_val_score(datasets.Phishing(), model, metrics.ROCAUC())  # doctest: +ELLIPSIS
-    ROCAUC: 9...%
+    >>> from river import datasets, evaluate
+    >>> from streampair import auc, evaluation
+    >>> metric = evaluation.RollingAUC(window=1250)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), auc.OAM(seed=1), metric)  # doctest: +ELLIPSIS
+    RollingAUC: 94...%
     """
 
     _default_loss = losses.Hinge
@@ -177,11 +177,11 @@ class SPAUC(_OnlineAUC):
 
     Examples
     --------
-    >>> from river import datasets, evaluate, metrics
-    >>> from streampair import auc
-    >>> model = auc.SPAUC()
-    >>> evaluate.progressive_val_score(datasets.Phishing(), model, metrics.ROCAUC())  # doctest: +ELLIPSIS
-    ROCAUC: 9...%
+    >>> from river import datasets, evaluate
+    >>> from streampair import auc, evaluation
+    >>> metric = evaluation.RollingAUC(window=1250)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), auc.SPAUC(), metric)  # doctest: +ELLIPSIS
+    RollingAUC: 94...%
     """
 
     _default_loss = losses.Square
