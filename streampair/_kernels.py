@@ -138,6 +138,17 @@ def first_beyond(x: Array, limit: float) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _unusable_row(rows: Array, limit: float) -> int:
+    """1 + the flat index of the first value of (n, d) rows that is NaN or larger than the limit; else 0."""
+    for r in range(rows.shape[0]):
+        bad = first_beyond(rows[r], limit)
+        if bad >= 0:
+            flat: int = r * rows.shape[1] + bad + 1
+            return flat
+    return 0
+
+
+@njit(cache=True, nogil=True)
 def first_unusable(x: Array) -> int:
     """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
     return first_beyond(x, MAX_ABS)
@@ -239,10 +250,6 @@ def _ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
             if row < size:
                 _ogd_store(s, x, y, row, cap, rows)
         return
-    if policy == FULL:
-        history_store(x, y, _ogd_table(s), t - 1, s[SINGLE] > 0.0)
-        s[FILLED] = float(t)
-        return
     if policy == CLASSES:
         first = 0
         seen = t - int(s[POSITIVES])
@@ -284,12 +291,6 @@ def _ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) ->
 
 
 @njit(cache=True, nogil=True)
-def _ogd_table(s: Array) -> NDArray[np.int64]:
-    """The table of blocks."""
-    return _integers(int(s[TABLE]), int(s[BLOCKS]), 4)
-
-
-@njit(cache=True, nogil=True)
 def _ogd_other_class(s: Array, y: float) -> tuple[float, int, int]:
     """What a sum over the sample of the other class is divided by, its rows, and which row is its first."""
     size = int(s[SIZE])
@@ -324,35 +325,26 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         at += cap
         averaged = s[at : at + d]
         at += cap
-        if s[POLICY] == FULL:
-            for i in range(d):
-                g[i] = 0.0
-            table, single = _ogd_table(s), s[SINGLE] > 0.0
-            history_gradient(w, x, y, table, filled, single, code, width, math.inf, g)
-            for i in range(d):
-                g[i] = l2 * w[i] + g[i] / filled
-        else:
-            pairs = s[FILLED]
-            rows = filled
-            if s[POLICY] == CLASSES:
-                # The mean over all past records, of which only the other class counts: its sample stands
-                # for all of it.
-                pairs, rows, first = _ogd_other_class(s, y)
-                at += first * (1 + cap)
-            for i in range(d):
-                g[i] = l2 * w[i]
-            score = dot(w, x)
-            for _r in range(rows):
-                label = s[at]
-                if label != y or code == ENTROPY:
-                    row = s[at + 1 : at + 1 + d]
-                    k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
-                    if k != 0.0:
-                        # By differences, so that equal records cancel exactly: the self-tuned step would
-                        # take what rounding leaves of them for a gradient, and leap.
-                        for i in range(d):
-                            g[i] += k * (x[i] - row[i])
-                at += 1 + cap
+        pairs = s[FILLED]
+        rows = filled
+        if s[POLICY] == CLASSES:
+            # The mean over all past records, of which only the other class counts: its sample stands for it.
+            pairs, rows, first = _ogd_other_class(s, y)
+            at += first * (1 + cap)
+        for i in range(d):
+            g[i] = l2 * w[i]
+        score = dot(w, x)
+        for _r in range(rows):
+            label = s[at]
+            if label != y or code == ENTROPY:
+                row = s[at + 1 : at + 1 + d]
+                k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
+                if k != 0.0:
+                    # By differences, so that equal records cancel exactly: the self-tuned step would
+                    # take what rounding leaves of them for a gradient, and leap.
+                    for i in range(d):
+                        g[i] += k * (x[i] - row[i])
+            at += 1 + cap
         _ogd_move(s, g, w, previous, averaged)
         project_ball(w, s[RADIUS])
     _ogd_buffer(s, x, y, cap, HEADER + 5 * cap)
@@ -360,47 +352,26 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
 
 @njit(cache=True, nogil=True)
 def ogd_learn(s: Array, y: float) -> int:
-    """Learn the packed record with sign y. Returns 0; or, with nothing changed, 1 + the unusable column, or
-    NO_ROOM.
-    """
+    """Learn the packed record with label y. Returns 0; or 1 + the unusable column, with nothing changed."""
     d = int(s[D])
     x = s[HEADER : HEADER + d]
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
-    if s[POLICY] == FULL:
-        if s[RECORDS] >= s[SIZE]:
-            return NO_ROOM
-        if s[SINGLE] > 0.0:
-            bad = first_beyond(x, MAX_SINGLE)
-            if bad >= 0:
-                return bad + 1
-            _to_single(x, x)
     _ogd_step(s, x, y)
     return 0
 
 
 @njit(cache=True, nogil=True)
-def ogd_learn_many(s: Array, rows: Array, signs: Array) -> int:
+def ogd_learn_many(s: Array, rows: Array, labels: Array) -> int:
     """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
-    unusable value, or NO_ROOM.
+    unusable value.
     """
-    d = int(s[D])
-    single = s[POLICY] == FULL and s[SINGLE] > 0.0
-    limit = MAX_SINGLE if single else MAX_ABS
-    for r in range(rows.shape[0]):
-        bad = first_beyond(rows[r], limit)
-        if bad >= 0:
-            return r * d + bad + 1
-    if s[POLICY] == FULL and s[RECORDS] + rows.shape[0] > s[SIZE]:
-        return NO_ROOM
-    for r in range(rows.shape[0]):
-        x = rows[r]
-        if single:
-            x = s[HEADER : HEADER + d]
-            _to_single(rows[r], x)
-        _ogd_step(s, x, signs[r])
-    return 0
+    bad: int = _unusable_row(rows, MAX_ABS)
+    if bad == 0:
+        for r in range(rows.shape[0]):
+            _ogd_step(s, rows[r], labels[r])
+    return bad
 
 
 @njit(cache=True, nogil=True)
@@ -774,6 +745,46 @@ def quadratic(w: Array, u: Array) -> float:
 
 
 @njit(cache=True, nogil=True)
+def _metric_pair(flat: Array, u: Array, same: float, cap: int, code: int, pairs: int, g: Array) -> None:
+    """Add the gradient of one of so many pairs, with the difference u, to the lower triangle of g."""
+    d = u.shape[0]
+    distance = 0.0
+    for i in range(d):
+        distance += u[i] * dot(flat[i * cap : i * cap + d], u)
+    k = -same * loss_slope(code, same * (1.0 - distance)) / pairs
+    if k != 0.0:
+        for i in range(d):
+            scaled = k * u[i]
+            for j in range(i + 1):
+                g[i * cap + j] += scaled * u[j]
+
+
+@njit(cache=True, nogil=True)
+def _metric_move(s: Array) -> None:
+    """Step W against the gradient, of which the lower triangle is filled, and project it."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    cells = cap * cap
+    at = HEADER + cap
+    g = s[at : at + cells]
+    flat = s[at + cells : at + 2 * cells]
+    previous = s[at + 2 * cells : at + 3 * cells]
+    averaged = s[at + 3 * cells : at + 4 * cells]
+    for i in range(d):
+        for j in range(i):
+            g[j * cap + i] = g[i * cap + j]
+    _ogd_move(s, g, flat, previous, averaged)
+    if s[PSD] > 0.0:
+        w = np.empty((d, d))
+        for i in range(d):
+            w[i] = flat[i * cap : i * cap + d]
+        project_psd(w)
+        for i in range(d):
+            flat[i * cap : i * cap + d] = w[i]
+    project_ball(flat, s[RADIUS])
+
+
+@njit(cache=True, nogil=True)
 def _metric_step(s: Array, x: Array, y: float) -> None:
     """One record: step on the pairs with the buffer, then into the buffer."""
     d = int(s[D])
@@ -787,38 +798,16 @@ def _metric_step(s: Array, x: Array, y: float) -> None:
         at = HEADER + cap
         g = s[at : at + cells]
         flat = s[at + cells : at + 2 * cells]
-        previous = s[at + 2 * cells : at + 3 * cells]
-        averaged = s[at + 3 * cells : at + 4 * cells]
         for i in range(cells):
             g[i] = s[L2] * flat[i]
         u = np.empty(d)
         place = rows
         for _r in range(filled):
-            same = 1.0 if s[place] == y else -1.0
-            distance = 0.0
             for i in range(d):
                 u[i] = x[i] - s[place + 1 + i]
-            for i in range(d):
-                distance += u[i] * dot(flat[i * cap : i * cap + d], u)
-            k = -same * loss_slope(code, same * (1.0 - distance)) / filled
-            if k != 0.0:
-                for i in range(d):
-                    scaled = k * u[i]
-                    for j in range(i + 1):
-                        g[i * cap + j] += scaled * u[j]
+            _metric_pair(flat, u, 1.0 if s[place] == y else -1.0, cap, code, filled, g)
             place += 1 + cap
-        for i in range(d):
-            for j in range(i):
-                g[j * cap + i] = g[i * cap + j]
-        _ogd_move(s, g, flat, previous, averaged)
-        if s[PSD] > 0.0:
-            w = np.empty((d, d))
-            for i in range(d):
-                w[i] = flat[i * cap : i * cap + d]
-            project_psd(w)
-            for i in range(d):
-                flat[i * cap : i * cap + d] = w[i]
-        project_ball(flat, s[RADIUS])
+        _metric_move(s)
     _ogd_buffer(s, x, y, cap, rows)
 
 
@@ -836,15 +825,14 @@ def metric_learn(s: Array, y: float) -> int:
 
 @njit(cache=True, nogil=True)
 def metric_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
-    d = int(s[D])
-    for r in range(rows.shape[0]):
-        bad = first_beyond(rows[r], MAX_ABS_METRIC)
-        if bad >= 0:
-            return r * d + bad + 1
-    for r in range(rows.shape[0]):
-        _metric_step(s, rows[r], labels[r])
-    return 0
+    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value.
+    """
+    bad: int = _unusable_row(rows, MAX_ABS_METRIC)
+    if bad == 0:
+        for r in range(rows.shape[0]):
+            _metric_step(s, rows[r], labels[r])
+    return bad
 
 
 @njit(cache=True, nogil=True)
@@ -926,7 +914,6 @@ def _history_block(
     labels: Array,
     code: int,
     width: float,
-    clip: float,
     out: Array,
 ) -> None:
     """Add the pair gradients with the rows (n, columns) of one block to `out`; see `history_gradient`."""
@@ -935,32 +922,17 @@ def _history_block(
     for r in range(rows.shape[0]):
         label = labels[r, 0]
         c = y - label
-        if c != c or (c == 0.0 and code != ENTROPY):  # a null record; equal labels
+        if c == 0.0 and code != ENTROPY:
             continue
         row = rows[r]
         k = pair_slope(code, c, score - dot(w, row), width)
         if k == 0.0:
             continue
-        if clip < math.inf:
-            square = 0.0
-            for i in range(columns):
-                square += (x[i] - row[i]) * (x[i] - row[i])
-            for i in range(columns, d):
-                square += x[i] * x[i]
-            if k * k * square > clip * clip:
-                k = math.copysign(clip / math.sqrt(square), k)
         # By differences, so that equal records cancel exactly.
         for i in range(columns):
             out[i] += k * (x[i] - row[i])
         for i in range(columns, d):
             out[i] += k * x[i]
-
-
-@njit(cache=True, nogil=True)
-def _to_single(x: Array, out: Array) -> None:
-    """Round to float32: a record is learned as it will be stored, so that equal records cancel exactly."""
-    for i in range(x.shape[0]):
-        out[i] = np.float64(np.float32(x[i]))
 
 
 @njit(cache=True, nogil=True)
@@ -973,13 +945,11 @@ def history_gradient(
     single: bool,
     code: int,
     width: float,
-    clip: float,
     out: Array,
 ) -> None:
     """Add the gradients of the pairs of (x, y) with the first `records` stored records to `out`, a sum.
 
-    ``sum_b c_b phi'(c_b w.(x - x_b)) (x - x_b)`` with ``c_b = y - y_b`` (see `pair_slope`), each term scaled
-    down to the norm `clip` (infinity: as it is). A label NaN marks a null record: it adds 0.
+    ``sum_b c_b phi'(c_b w.(x - x_b)) (x - x_b)`` with ``c_b = y - y_b``; see `pair_slope`.
     """
     score = dot(w, x)
     left = records
@@ -992,10 +962,10 @@ def history_gradient(
         part = w[:columns]
         if single:
             rows32 = _singles(table[b, 0], n, columns)
-            _history_block(part, x, y, score, rows32, labels, code, width, clip, out)
+            _history_block(part, x, y, score, rows32, labels, code, width, out)
         else:
             rows64 = _doubles(table[b, 0], n, columns)
-            _history_block(part, x, y, score, rows64, labels, code, width, clip, out)
+            _history_block(part, x, y, score, rows64, labels, code, width, out)
         left -= n
 
 
@@ -1018,6 +988,173 @@ def history_store(x: Array, y: float, table: NDArray[np.int64], records: int, si
                     rows64[row, i] = x[i]
             return
         row -= room
+
+
+@njit(cache=True, nogil=True)
+def _admit(s: Array, x: Array, limit: float) -> int:
+    """Whether the packed record can be learned: 0, or 1 + the unusable column, or NO_ROOM."""
+    bad = first_beyond(x, min(limit, MAX_SINGLE) if s[SINGLE] > 0.0 else limit)
+    if bad >= 0:
+        return bad + 1
+    return NO_ROOM if s[RECORDS] >= s[SIZE] else 0
+
+
+@njit(cache=True, nogil=True)
+def _admit_many(s: Array, rows: Array, limit: float) -> int:
+    """Whether all rows (n, d) can be learned: 0, or 1 + the flat index of an unusable value, or NO_ROOM."""
+    bad: int = _unusable_row(rows, min(limit, MAX_SINGLE) if s[SINGLE] > 0.0 else limit)
+    if bad > 0:
+        return bad
+    return NO_ROOM if s[RECORDS] + rows.shape[0] > s[SIZE] else 0
+
+
+@njit(cache=True, nogil=True)
+def _as_stored(s: Array, x: Array) -> Array:
+    """The record as it will be stored: itself, or rounded to float32 in the place of the packed record.
+
+    So equal records cancel exactly.
+    """
+    if s[SINGLE] > 0.0:
+        packed = s[HEADER : HEADER + x.shape[0]]
+        for i in range(x.shape[0]):
+            packed[i] = np.float64(np.float32(x[i]))
+        return packed
+    return x
+
+
+@njit(cache=True, nogil=True)
+def _history_table(s: Array) -> NDArray[np.int64]:
+    """The table of blocks."""
+    return _integers(int(s[TABLE]), int(s[BLOCKS]), 4)
+
+
+@njit(cache=True, nogil=True)
+def _history_step(s: Array, x: Array, y: float) -> None:
+    """One record of OGD: step on the pairs with all records of the past, then into the blocks."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    past = int(s[RECORDS])
+    table = _history_table(s)
+    single = s[SINGLE] > 0.0
+    s[RECORDS] = s[FILLED] = past + 1.0
+    if past > 0:
+        at = HEADER + cap
+        g = s[at : at + d]
+        w = s[at + cap : at + cap + d]
+        for i in range(d):
+            g[i] = 0.0
+        history_gradient(w, x, y, table, past, single, int(s[LOSS]), s[WIDTH], g)
+        for i in range(d):
+            g[i] = s[L2] * w[i] + g[i] / past
+        previous = s[at + 2 * cap : at + 2 * cap + d]
+        averaged = s[at + 3 * cap : at + 3 * cap + d]
+        _ogd_move(s, g, w, previous, averaged)
+        project_ball(w, s[RADIUS])
+    history_store(x, y, table, past, single)
+
+
+@njit(cache=True, nogil=True)
+def history_learn(s: Array, y: float) -> int:
+    """Learn the packed record with label y. Returns 0; or, with nothing changed, 1 + the unusable column, or
+    NO_ROOM.
+    """
+    x = s[HEADER : HEADER + int(s[D])]
+    code: int = _admit(s, x, MAX_ABS)
+    if code == 0:
+        _history_step(s, _as_stored(s, x), y)
+    return code
+
+
+@njit(cache=True, nogil=True)
+def history_learn_many(s: Array, rows: Array, labels: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value, or NO_ROOM.
+    """
+    code: int = _admit_many(s, rows, MAX_ABS)
+    if code == 0:
+        for r in range(rows.shape[0]):
+            _history_step(s, _as_stored(s, rows[r]), labels[r])
+    return code
+
+
+@njit(cache=True, nogil=True)
+def _metric_block(
+    flat: Array,
+    x: Array,
+    y: float,
+    rows: NDArray[np.floating[Any]],
+    labels: Array,
+    cap: int,
+    code: int,
+    pairs: int,
+    u: Array,
+    g: Array,
+) -> None:
+    """`_metric_pair` with each row of a block of the full history."""
+    for r in range(rows.shape[0]):
+        for i in range(rows.shape[1]):
+            u[i] = x[i] - rows[r, i]
+        for i in range(rows.shape[1], x.shape[0]):
+            u[i] = x[i]
+        _metric_pair(flat, u, 1.0 if labels[r, 0] == y else -1.0, cap, code, pairs, g)
+
+
+@njit(cache=True, nogil=True)
+def _metric_history_step(s: Array, x: Array, y: float) -> None:
+    """One record of a metric: step on the pairs with all records of the past, then into the blocks."""
+    cap = int(s[CAP])
+    cells = cap * cap
+    past = int(s[RECORDS])
+    table = _history_table(s)
+    single = s[SINGLE] > 0.0
+    s[RECORDS] = s[FILLED] = past + 1.0
+    if past > 0:
+        code = int(s[LOSS])
+        at = HEADER + cap
+        g = s[at : at + cells]
+        flat = s[at + cells : at + 2 * cells]
+        for i in range(cells):
+            g[i] = s[L2] * flat[i]
+        u = np.empty(x.shape[0])
+        left = past
+        for b in range(table.shape[0]):
+            n = min(left, int(table[b, 3]))
+            if n <= 0:
+                break
+            labels = _doubles(table[b, 1], n, 1)
+            if single:
+                rows32 = _singles(table[b, 0], n, int(table[b, 2]))
+                _metric_block(flat, x, y, rows32, labels, cap, code, past, u, g)
+            else:
+                rows64 = _doubles(table[b, 0], n, int(table[b, 2]))
+                _metric_block(flat, x, y, rows64, labels, cap, code, past, u, g)
+            left -= n
+        _metric_move(s)
+    history_store(x, y, table, past, single)
+
+
+@njit(cache=True, nogil=True)
+def metric_history_learn(s: Array, y: float) -> int:
+    """Learn the packed record with class y. Returns 0; or, with nothing changed, 1 + the unusable column, or
+    NO_ROOM.
+    """
+    x = s[HEADER : HEADER + int(s[D])]
+    code: int = _admit(s, x, MAX_ABS_METRIC)
+    if code == 0:
+        _metric_history_step(s, _as_stored(s, x), y)
+    return code
+
+
+@njit(cache=True, nogil=True)
+def metric_history_learn_many(s: Array, rows: Array, labels: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value, or NO_ROOM.
+    """
+    code: int = _admit_many(s, rows, MAX_ABS_METRIC)
+    if code == 0:
+        for r in range(rows.shape[0]):
+            _metric_history_step(s, _as_stored(s, rows[r]), labels[r])
+    return code
 
 
 # ---- FTRL ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ added, and how it is saved.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from streampair import _kernels as k
 from streampair import buffers
 from streampair._history import History
-from streampair._kernels import ogd_learn, ogd_learn_many
 from streampair.errors import RecordError
 
 __all__ = ["Blocks", "Classes", "Memory", "Moments", "Rows"]
@@ -133,7 +132,13 @@ class Classes(Rows):
 class Blocks(Memory):
     """Every record, in blocks outside of the flat state, which only has the address of their table."""
 
-    def __init__(self, policy: buffers.FullHistory) -> None:
+    def __init__(
+        self,
+        policy: buffers.FullHistory,
+        learn: Callable[[Array, float], int],
+        learn_many: Callable[[Array, Array, Array], int],
+    ) -> None:
+        self._learn, self._learn_many = learn, learn_many
         self.policy = policy
         self.history = History(policy.single)
         if policy.single:
@@ -163,19 +168,19 @@ class Blocks(Memory):
         self.attach(state)
 
     def learn(self, state: Array, label: float) -> int:
-        """`ogd_learn`, with room made where there is none."""
-        code: int = ogd_learn(state, label)
+        """The kernel for a record, with room made where there is none."""
+        code = self._learn(state, label)
         if code == k.NO_ROOM:
             self._reserve(1)
-            code = ogd_learn(state, label)
+            code = self._learn(state, label)
         return code
 
     def learn_many(self, state: Array, rows: Array, labels: Array) -> int:
-        """`ogd_learn_many`, with room made where there is none."""
-        code: int = ogd_learn_many(state, rows, labels)
+        """The kernel for many records, with room made where there is none."""
+        code = self._learn_many(state, rows, labels)
         if code == k.NO_ROOM:
             self._reserve(len(rows))
-            code = ogd_learn_many(state, rows, labels)
+            code = self._learn_many(state, rows, labels)
         return code
 
     def cells(self, cap: int) -> int:

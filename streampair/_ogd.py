@@ -397,7 +397,7 @@ class LinearOGD(OGD, LinearPairLearner):
             self._memory = Moments(self._real_labels)
             self._learn, self._learn_many = moments_learn, moments_learn_many
         elif isinstance(policy, buffers.FullHistory):
-            blocks = Blocks(policy)
+            blocks = Blocks(policy, k.history_learn, k.history_learn_many)
             self._memory, self._learn, self._learn_many = blocks, blocks.learn, blocks.learn_many
         elif isinstance(policy, buffers.ClassReservoir):
             if not self._two_classes:

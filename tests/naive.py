@@ -60,25 +60,21 @@ def uniform(seed: int, counter: int, lane: int) -> float:
 
 
 def history_gradient(
-    w: list[float], x: list[float], y: float, records: list[Any], loss: str, clip: float, width: float = 1.0
+    w: list[float], x: list[float], y: float, records: list[Any], loss: str, width: float = 1.0
 ) -> list[float]:
-    """Sum of the pair gradients of (x, y) with all records, each scaled down to the norm `clip`.
+    """Sum of the pair gradients of (x, y) with all records.
 
-    Records may be shorter than x: features that came later are 0. A label NaN is a null record.
+    Records may be shorter than x: features that came later are 0.
     """
     terms: list[list[float]] = []
     for x2, y2 in records:
-        if math.isnan(y2):
-            continue
         u = [a - b for a, b in zip(x, [*x2, *[0.0] * (len(x) - len(x2))], strict=True)]
         if loss == "MinimumErrorEntropy":
             error = y - y2 - dot(w, u)
             slope = -error * math.exp(-(error**2) / (2 * width**2))
         else:
             slope = (y - y2) * loss_slope(loss, (y - y2) * dot(w, u))
-        g = [slope * v for v in u]
-        norm = math.hypot(*g)
-        terms.append([v * clip / norm for v in g] if norm > clip else g)
+        terms.append([slope * v for v in u])
     return [math.fsum(g[i] for g in terms) for i in range(len(x))]
 
 
