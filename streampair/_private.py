@@ -13,7 +13,7 @@ from streampair._private_buffer import BufferPlan
 from streampair.errors import ConfigError
 from streampair.privacy import PrivacyReport, epsilon_from, mu_from
 
-__all__ = ["Settings", "build_report"]
+__all__ = ["Settings", "build_report", "scale"]
 
 # Below this horizon the moments cost more than they give (PRIVACY.md 4.4).
 WARMUP_FROM = 5000
@@ -28,7 +28,8 @@ def _whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _scale(name: str, value: Any) -> float:
+def scale(name: str, value: Any) -> float:
+    """A parameter as a float from 1e-9 to 1e9, or ConfigError."""
     ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not ok or not 1e-9 <= value <= 1e9:
         raise ConfigError(f"{name} is {value!r}", fix=f"give a {name} from 1e-9 to 1e9, or None")
@@ -120,7 +121,7 @@ class Settings:
         """
         mu = mu_from(model.epsilon, model.delta)
         horizon = None if model.horizon is None else _whole("horizon", model.horizon, 1)
-        warmup = _warmup(model.warmup, horizon)
+        warmup = _warmup(model._default_warmup if model.warmup is None else model.warmup, horizon)
         loss = model._checked_loss(model.loss)
         if loss.of_errors:
             raise ConfigError(
@@ -130,8 +131,8 @@ class Settings:
         buffer = BufferPlan.of(model.buffer, model.max_uses, bounded=model._bounded_uses)
         if buffer.influence.size == 0 and horizon is None:
             buffer.influence.pattern(None)  # raises, and says why
-        clip = 1.0 if model.clip is None else _scale("clip", model.clip)
-        radius = model._radii[bool(warmup)] if model.radius is None else _scale("radius", model.radius)
+        clip = model._default_clip if model.clip is None else scale("clip", model.clip)
+        radius = model._radii[bool(warmup)] if model.radius is None else scale("radius", model.radius)
         if model.noise_key is not None and model.seed is not None:
             raise ConfigError(
                 "noise_key and seed are both set",
@@ -178,6 +179,7 @@ def build_report(
     continued: bool,
     declared: bool,
     seeded: bool,
+    remarks: Sequence[str] = (),
 ) -> PrivacyReport:
     """The report of a learner: every number from its accountant, no word more than it can vouch for.
 
@@ -200,12 +202,14 @@ def build_report(
         Whether the feature set was declared.
     seeded
         Whether the noise has a fixed seed.
+    remarks
+        What the mechanism has to say besides.
     """
     # A record is in the prefix or after it, so the two compose in parallel.
     mu = max(mu_learning, settings.mu if moments_released else 0.0)
     if mu <= settings.mu * (1.0 + 1e-9):
         mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
-    notes = []
+    notes = list(remarks)
     guarantee = "exact accounting of every release, in Gaussian differential privacy"
     kind = "holds"
     if clean_restarts:

@@ -120,6 +120,20 @@ class PrivateBase(PairLearner):
     def _describe(self) -> str:
         """What is done, for the report."""
 
+    def _notes(self) -> list[str]:
+        """What the report has to say besides."""
+        return []
+
+    @property
+    def _default_warmup(self) -> int | None:
+        """What `warmup=None` means; None: by the horizon."""
+        return None
+
+    @property
+    def _default_clip(self) -> float:
+        """What `clip=None` means."""
+        return 1.0
+
     # ---- construction ----------------------------------------------------------------------------------
 
     def _init_private(self) -> None:
@@ -416,6 +430,7 @@ class PrivateBase(PairLearner):
         return build_report(
             self._settings,
             mechanism=self._describe(),
+            remarks=self._notes(),
             mu_learning=0.0 if rule is None else rule.plan.mu_spent(steps),
             releases=0 if rule is None else rule.releases,
             moments_released=self._moments_released,

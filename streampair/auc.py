@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from streampair import buffers, losses
-from streampair._auc_private import PairFTRL
+from streampair._auc_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 from streampair._families import AUCLearner
 from streampair._kernels import ogd_proba
 from streampair._ogd import LinearOGD
 from streampair._online_auc import OAM, SPAUC
 
-__all__ = ["OAM", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022 (plain sorting, as everywhere)
+__all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
+    "NoisyOGD",
+    "OAM",
+    "OnPairC",
+    "OnPairStrC",
+    "PairFTRL",
+    "PairOGD",
+    "SPAUC",
+]
 
 
 class PairOGD(LinearOGD, AUCLearner):

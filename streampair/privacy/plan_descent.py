@@ -24,12 +24,22 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["LONGEST_OUTPUT", "NoisyPlan", "OutputPlan", "plan_noisy", "plan_output", "plan_output_paper"]
+__all__ = [
+    "LONGEST_OUTPUT",
+    "NoisyPlan",
+    "OutputPlan",
+    "check_allocation",
+    "plan_noisy",
+    "plan_output",
+    "plan_output_paper",
+]
 
 LONGEST_OUTPUT = 4_000_000
 """Longest horizon of output perturbation, whose plan has numbers for every step."""
 
-Allocation = Literal["cubic", "equal"]
+Allocation = Literal["minimal", "equal"]
+
+_POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 # Sums of rounded noise must stay far inside 64-bit integers.
 _MOST_CELLS = 2.0**44
@@ -255,6 +265,13 @@ def _influence_checked(horizon: int) -> None:
         )
 
 
+def check_allocation(allocation: str) -> str:
+    """The allocation, if there is one of this name."""
+    if allocation not in _POWERS:
+        raise ConfigError(f"allocation is {allocation!r}", fix="give 'minimal' or 'equal'")
+    return allocation
+
+
 def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
     """Which slots release: all from the second on, or a number of them, evenly spaced, with the last."""
     out = np.zeros(horizon, dtype=np.bool_)
@@ -278,7 +295,7 @@ def plan_output(
     smoothness: float,
     horizon: int,
     releases: int | None = None,
-    allocation: Allocation = "cubic",
+    allocation: Allocation = "minimal",
     forks: int = 0,
     window: int = 0,
 ) -> OutputPlan:
@@ -293,7 +310,7 @@ def plan_output(
     releases
         Number of releases, evenly spaced; None for one after every step.
     allocation
-        ``"cubic"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
+        ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
         equal cost for each release, as in H20.
     forks, window
         Windows of `window` slots that may be released twice within the budget (PRIVACY.md 8).
@@ -318,7 +335,7 @@ def plan_output(
     sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
     # Slot 1 makes no step: its grid matters to nobody.
     grids = _power_of_two_below(0.01 * np.maximum(sensitivities, sensitivities[1]) / math.sqrt(dim))
-    power = {"cubic": 2.0 / 3.0, "equal": 1.0}[allocation]
+    power = _POWERS[check_allocation(allocation)]
     shape = np.full(horizon, math.inf)
     released = _released(horizon, releases)
     shape[released] = sensitivities[released] ** power

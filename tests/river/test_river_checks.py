@@ -19,6 +19,9 @@ ESTIMATORS: list[base.Estimator] = [
     auc.SPAUC(l2=0.01),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
+    auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1),
+    auc.OnPairC(1.0, 1e-4, 3000, buffer=buffers.Reservoir(8), releases=10, seed=1),
+    auc.NoisyOGD(1.0, 1e-4),
     preprocessing.RandomFourier(6),
     preprocessing.Hashing(8),
     # The checks' regression data is an approval in per cent.
