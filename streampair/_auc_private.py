@@ -414,8 +414,8 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
 
     def __init__(
         self,
-        epsilon: float,
-        delta: float,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
         horizon: int | None = None,
         l2: float = 0.0,
         loss: losses.PairLoss | None = None,

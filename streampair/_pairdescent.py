@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from streampair import losses
@@ -86,6 +86,10 @@ class OutputBase(PrivateBase):
                 fix="leave releases=None, warmup=None and clip=None, or use calibration='tight'",
             )
         super()._init_private()
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000}
 
     @property
     def _paper(self) -> bool:

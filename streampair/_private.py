@@ -128,9 +128,7 @@ class Settings:
                 f"{loss!r} is not convex, and no private learner offers it",
                 fix="use losses.Logistic() or another convex loss",
             )
-        buffer = BufferPlan.of(model.buffer, model.max_uses, bounded=model._bounded_uses)
-        if buffer.influence.size == 0 and horizon is None:
-            buffer.influence.pattern(None)  # raises, and says why
+        buffer = BufferPlan.of(model.buffer, model.max_uses, horizon=horizon, bounded=model._bounded_uses)
         clip = model._default_clip if model.clip is None else scale("clip", model.clip)
         radius = model._radii[bool(warmup)] if model.radius is None else scale("radius", model.radius)
         if model.noise_key is not None and model.seed is not None:

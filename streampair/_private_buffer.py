@@ -39,7 +39,7 @@ class BufferPlan:
     influence: Influence
 
     @classmethod
-    def of(cls, buffer: Any, max_uses: int | None, *, bounded: bool) -> BufferPlan:
+    def of(cls, buffer: Any, max_uses: int | None, *, horizon: int | None, bounded: bool) -> BufferPlan:
         """The plan for a buffer policy.
 
         Parameters
@@ -48,6 +48,8 @@ class BufferPlan:
             `buffers.FIFO`, `FullHistory` or `Reservoir` without replacement; None is ``FIFO(32)``.
         max_uses
             Steps after which a record of a reservoir is blanked; None: its size, if `bounded`, else never.
+        horizon
+            Slots of the run; None: no end.
         bounded
             Whether the mechanism needs a bound on the uses (not if what a record did fades).
 
@@ -64,7 +66,17 @@ class BufferPlan:
             )
         if type(policy) is buffers.FIFO:
             return cls(k.WINDOW, Influence.fifo(policy.size))
-        if type(policy).__name__ == "FullHistory":
+        if type(policy) is buffers.FullHistory:
+            if policy.dtype != "float64":
+                raise ConfigError(
+                    "a private learner keeps its full history in float64: rounding would add to the sensitivity",
+                    fix="use buffers.FullHistory()",
+                )
+            if horizon is None or horizon > policy.max_records:
+                raise ConfigError(
+                    f"a full history over a horizon of {horizon}",
+                    fix=f"give a horizon of at most max_records, {policy.max_records}; or use buffers.FIFO(32)",
+                )
             return cls(k.ALL, Influence.history())
         if type(policy) is buffers.Reservoir and not policy.replacement:
             if max_uses is None:
@@ -77,7 +89,7 @@ class BufferPlan:
         reason = "how far one record moves the gradients through it has no bound that could set the noise"
         if isinstance(policy, buffers.Reservoir):
             reason = "it can hold many copies of one record, so that one person could move every gradient"
-        elif isinstance(policy, buffers.Buffer) and "Class" in type(policy).__name__:
+        elif isinstance(policy, buffers.ClassReservoir):
             reason = "its places depend on labels, so that a change of one label moves other records"
         raise ConfigError(
             f"a private learner cannot use {buffer!r}: {reason}",
