@@ -2,6 +2,7 @@
 
     auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
     ranking         the same for real-valued relevance
+    metric          learners of distances, for the steps that follow in a pipeline
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     sets            sets that weights are kept in
@@ -27,11 +28,11 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streampair import auc, buffers, evaluation, losses, preprocessing, privacy, ranking, sets
+    from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking, sets
 
 __version__ = _version("streampair")
 
-__all__ = ["auc", "buffers", "evaluation", "losses", "preprocessing", "privacy", "ranking", "sets"]
+__all__ = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking", "sets"]
 
 
 def __getattr__(name: str) -> Any:

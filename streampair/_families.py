@@ -5,8 +5,11 @@ AUCLearner   one label ranks high, every other low: a classifier
 
 from __future__ import annotations
 
+import abc
+import hashlib
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -15,10 +18,10 @@ from numpy.typing import NDArray
 from river import base, utils
 
 from streampair import _features, _kernels
-from streampair._learner import LinearPairLearner, Nothing
+from streampair._learner import LinearPairLearner, Nothing, PairLearner
 from streampair.errors import ConfigError, RecordError
 
-__all__ = ["AUCLearner", "RankingLearner"]
+__all__ = ["AUCLearner", "MetricLearner", "RankingLearner"]
 
 Array = NDArray[np.float64]
 
@@ -180,3 +183,175 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
         """Scores of the rows of a data frame, as a series of the same kind with the frame's index."""
         frame, scores = self._frame_scores(X)
         return utils.dataframe.to_native_series(scores, name=self._y_name, like=frame)
+
+
+@lru_cache(maxsize=1024)
+def _class_number(y: Any) -> float:
+    """A number below 2**53 for a class: the same for equal labels, in every process.
+
+    A hash rather than a table of the labels seen, which would grow with them, and have to be saved. Two of n
+    classes share a number with a probability of n^2 / 2^54.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the label is unknown, or neither text nor a number.
+    """
+    if isinstance(y, str):
+        text = f"s{y}"
+    elif isinstance(y, bytes):
+        text = f"b{y.hex()}"
+    else:
+        number = _features.as_number(y)  # None and NaN are none
+        if number != number:
+            raise ValueError("NaN")
+        text = f"n{int(number)}" if number.is_integer() else f"n{number!r}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") >> 11)
+
+
+class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, or do not
+    PairLearner, base.MiniBatchSupervisedTransformer, base.MiniBatchTransformer, base.SupervisedTransformer
+):
+    """Learns distances: near within a class, far between classes; River's supervised transformer.
+
+    All four of River's classes are needed: a Pipeline passes records through a step only if it is a
+    `Transformer`, and frames only if it is a `MiniBatchTransformer`; else what follows gets the raw features,
+    without a word.
+    """
+
+    _form = "metric"
+    # The map of the published metric and the number of records that it is of; see `_map`.
+    _root: tuple[int, Array | None] = (-1, None)
+
+    # ---- labels ----------------------------------------------------------------------------------------
+
+    def _label(self, y: Any) -> float:
+        """The number of the class.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown (None or NaN), or neither text nor a number.
+        """
+        try:
+            return _class_number(y)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        try:
+            unknown = y is None or bool(y != y)
+        except (TypeError, ValueError):
+            unknown = False
+        if unknown:
+            raise RecordError(
+                f"the label is {y!r}, so its class is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        raise RecordError(
+            f"the label is neither text nor a number: {_features._short(y)}",
+            fix="give the class as text, a number or True and False",
+            stage="label",
+        )
+
+    # ---- what an update rule provides ------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def records(self) -> int:
+        """Number of records taken."""
+
+    @property
+    @abc.abstractmethod
+    def metric_(self) -> Array:
+        """Published W, symmetric, shape (d, d), in the order of `feature_names`: a copy."""
+
+    @abc.abstractmethod
+    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
+        """Designs (n, d) of the raw rows (n, columns) of a frame.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used.
+        """
+
+    # ---- the metric ------------------------------------------------------------------------------------
+
+    @property
+    def _supervised(self) -> bool:
+        return True
+
+    @property
+    def weights(self) -> dict[tuple[Any, Any], float]:
+        """Entries of W by the names of two features; each pair once, in the order of `feature_names`."""
+        w, names = self.metric_, self.feature_names
+        return {(names[i], names[j]): float(w[i, j]) for i in range(len(names)) for j in range(i, len(names))}
+
+    def _map(self) -> Array | None:
+        """Symmetric root of the positive semi-definite part of W; None, the identity, where that is 0."""
+        if self._root[0] != self.records:
+            w = self.metric_
+            out = np.empty_like(w)
+            self._root = (self.records, out if len(w) and _kernels.psd_root(w, out) else None)
+        return self._root[1]
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """The record in coordinates in which the Euclidean distance is the learned one.
+
+        x times the symmetric root of the positive semi-definite part of W, under the names of the features.
+        Until something is learned it is the identity. Later, unknown features are left out, and known ones
+        that are missing count as neutral.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        root = self._map()
+        if root is None:
+            self.design(x)
+            return _features.read_record(x)
+        row = self.design(x)
+        return {name: _kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
+
+    def transform_many(self, X: Any) -> Any:
+        """`transform_one` of the rows of a data frame, as a frame of the same kind with its index."""
+        frame = _features.open_frame(X)
+        columns, rows = _features.frame_rows(frame)
+        designs = self._design_rows(columns, rows)
+        root = self._map()
+        if root is None:
+            names, out = columns, rows
+        else:
+            names, out = list(self.feature_names), np.empty_like(designs)
+            _kernels.map_rows(root, designs, out)
+        return utils.dataframe.to_native_frame(out, columns=names, like=frame)
+
+    def distance_one(self, x: Mapping[Any, Any], x2: Mapping[Any, Any]) -> float:
+        """Distance of two records: the Euclidean one between what `transform_one` makes of them.
+
+        ``sqrt(u'Wu)`` for ``u = x - x2`` where W is positive semi-definite, which leaves directions with a
+        negative eigenvalue out.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        a, b = self.transform_one(x), self.transform_one(x2)
+        return math.sqrt(
+            math.fsum((a.get(name, 0.0) - b.get(name, 0.0)) ** 2 for name in a.keys() | b.keys())
+        )
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Distance of a record from the one whose features are all neutral: how unusual it is, if centred.
+
+        For monitoring: a metric compares records, and ranks none.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        return math.sqrt(math.fsum(value * value for value in self.transform_one(x).values()))

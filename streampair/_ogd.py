@@ -34,7 +34,10 @@ Array = NDArray[np.float64]
 _X_AT = 8 * k.HEADER
 _ARRAYS = ("w", "previous", "averaged")
 _DERIVED = frozenset(
-    ("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_memory", "_learn", "_learn_many")
+    (
+        *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
+        *("_memory", "_learn", "_learn_many"),
+    )
 )
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
 
@@ -412,9 +415,6 @@ class LinearOGD(OGD, LinearPairLearner):
     @staticmethod
     def _weights_shape(d: int) -> tuple[int, ...]:
         return (d,)
-
-    def _published(self) -> Array:
-        return self._vectors()["averaged" if self.average else "w"]
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record under the published weights: higher ranks higher; 0 before any step.

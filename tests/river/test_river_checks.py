@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from river import base, checks
 
-from streampair import auc, buffers, losses, preprocessing, ranking
+from streampair import auc, buffers, losses, metric, preprocessing, ranking
 
 ESTIMATORS: list[base.Estimator] = [
     auc.PairOGD(),
@@ -29,6 +29,8 @@ ESTIMATORS: list[base.Estimator] = [
     ranking.PairOGD(
         losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, relevance=(0, 100), average=False
     ),
+    metric.PairOGD(),
+    metric.PairOGD(losses.Logistic(), buffers.Reservoir(20), l2=0.01, average=False, psd=False),
     preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
     preprocessing.UnitBall(),
 ]

@@ -1,0 +1,392 @@
+"""metric.PairOGD: against its naive twin, in pipelines, and its labels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import random
+from typing import Any
+
+import naive
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from river import base, compose, datasets, neighbors
+
+from streampair import _kernels as k
+from streampair import buffers, losses, metric
+from streampair.errors import ConfigError, RecordError, SnapshotError
+
+LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
+eighths = st.integers(-16, 16).map(lambda v: v / 8)
+
+
+def frozen(model: metric.PairOGD) -> bytes:
+    return pickle.dumps({**model.to_state(), "y_name": None})
+
+
+def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], str]]:
+    """Three classes that differ in f0 only."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(n):
+        kind = rng.randrange(3)
+        out.append(({f"f{i}": rng.gauss(kind if i == 0 else 0, 0.4) for i in range(d)}, "abc"[kind]))
+    return out
+
+
+def taught(model: metric.PairOGD, n: int = 30, d: int = 4) -> metric.PairOGD:
+    for x, y in stream(n, d):
+        model.learn_one(x, y)
+    return model
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------
+
+
+def symmetric(d: int, seed: int, rank: int) -> np.ndarray:
+    """Of the given rank, with eigenvalues of both signs over several orders of size."""
+    rng = np.random.default_rng(seed)
+    vectors = np.linalg.qr(rng.normal(size=(d, d)))[0][:, :rank]
+    values = rng.normal(size=rank) * 10.0 ** rng.uniform(-3, 1, size=rank)
+    w = vectors * values @ vectors.T
+    return 0.5 * (w + w.T)
+
+
+@given(st.integers(1, 8), st.integers(0, 2**32 - 1), st.data())
+def test_jacobi_and_what_is_built_on_it(d: int, seed: int, data: st.DataObject) -> None:
+    w = symmetric(d, seed, data.draw(st.integers(0, d)))
+    size = max(float(np.linalg.norm(w)), 1e-300)
+    diagonal, vectors = w.copy(), np.empty((d, d))
+    k.jacobi(diagonal, vectors)
+    assert np.sort(np.diag(diagonal)) == pytest.approx(np.linalg.eigvalsh(w), abs=1e-13 * size)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(d), atol=1e-13)
+    np.testing.assert_allclose(vectors * np.diag(diagonal) @ vectors.T, w, atol=1e-13 * size)
+
+    positive = naive.project_psd(w)
+    projected = w.copy()
+    k.project_psd(projected)
+    assert (projected == projected.T).all()
+    np.testing.assert_allclose(projected, positive, atol=1e-12 * size)
+    again = projected + 1e-3 * size * np.eye(d)
+    kept = again.copy()
+    k.project_psd(kept)
+    assert (kept == again).all()  # not a bit of a positive definite matrix is touched
+    assert k.positive_definite(again)
+    assert not k.positive_definite(w - (np.linalg.eigvalsh(w)[0] + 1e-3 * size) * np.eye(d))
+
+    root = np.empty((d, d))
+    found = k.psd_root(w, root)
+    assert found or np.linalg.eigvalsh(w)[-1] <= 1e-15 * size
+    assert (root == root.T).all()
+    np.testing.assert_allclose(root @ root, positive, atol=1e-12 * size)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_quadratic_and_map(d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w, rows = symmetric(d, seed, d), rng.normal(size=(3, d))
+    assert k.quadratic(w, rows[0]) == pytest.approx(rows[0] @ w @ rows[0], rel=1e-9, abs=1e-9)
+    out = np.empty((3, d))
+    assert k.map_rows(w, rows, out) == 0
+    np.testing.assert_allclose(out, rows @ w, rtol=1e-9, atol=1e-9)
+    rows[1, d - 1] = 1e31
+    assert k.map_rows(w, rows, out) == 2 * d
+
+
+# ---- the algorithm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3)], ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+    psd = data.draw(st.booleans())
+    d = data.draw(st.integers(1, 4))
+    records = data.draw(
+        st.lists(
+            st.tuples(st.lists(eighths, min_size=d, max_size=d), st.sampled_from("abc")),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    rate = data.draw(st.sampled_from([None, 0.05, 0.5]))
+    radius = data.draw(st.sampled_from([0.1, 1.0, 10.0]))
+    l2 = data.draw(st.sampled_from([0.0, 0.25]))
+    policy = "fifo" if isinstance(buffer, buffers.FIFO) else "reservoir"
+    twin = naive.PairMetric(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, psd)
+    options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "psd": psd, "seed": 7}
+    averaged = metric.PairOGD(loss, buffer, **options)
+    last = metric.PairOGD(loss, buffer, average=False, **options)
+    for x, y in records:
+        named = {f"f{i}": v for i, v in enumerate(x)}
+        averaged.learn_one(named, y)
+        last.learn_one(named, y)
+        twin.learn(x, y)
+        assume(twin.nearest_kink > 1e-7 or not isinstance(loss, losses.Hinge))
+        assume(twin.least_gradient > 1e-7)
+        w = last.metric_
+        assert (w == w.T).all()
+        assert np.linalg.norm(w) <= radius * (1 + 1e-12)
+        if psd:
+            assert np.linalg.eigvalsh(w)[0] >= -1e-12 * radius
+    np.testing.assert_allclose(last.metric_, twin.last, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(averaged.metric_, twin.average, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("psd", [True, False])
+def test_it_finds_the_direction_that_tells_classes_apart(psd: bool) -> None:
+    model = taught(metric.PairOGD(psd=psd), 1500)
+    w = model.metric_
+    assert w[0, 0] > 0.5
+    assert w[0, 0] ** 2 > 0.8 * np.sum(w**2)
+    held_out = stream(200, seed=1)
+    near, far = [], []
+    for (x, y), (x2, y2) in itertools.pairwise(held_out):
+        (near if y == y2 else far).append(model.distance_one(x, x2))
+    assert np.mean(near) < 0.6 * np.mean(far)
+
+
+# ---- distances and the transformation ----------------------------------------------------------------------
+
+
+def test_before_anything_is_learned_it_is_the_identity() -> None:
+    model = metric.PairOGD()
+    for again in range(2):
+        assert model.transform_one({"a": 3, "b": -4.5}) == {"a": 3.0, "b": -4.5}
+        assert model.distance_one({"a": 3.0}, {"b": 4.0}) == 5.0
+        assert model.score_one({"a": 3.0, "b": 4.0}) == 5.0
+        assert list(model.transform_many(pd.DataFrame({"b": [1], "a": [2]}))) == ["b", "a"]
+        if not again:
+            assert model.weights == {}
+            model.learn_one({"a": 1.0}, "first")  # nobody to pair with
+    assert model.weights == {("a", "a"): 0.0}
+
+
+@pytest.mark.parametrize("psd", [True, False])
+def test_the_transformation_is_the_root_of_the_metric(psd: bool) -> None:
+    model = taught(metric.PairOGD(psd=psd, average=psd), 200)
+    w = model.metric_
+    positive = naive.project_psd(w)
+    xs = [x for x, _ in stream(20, seed=2)]
+    mapped = [np.array(list(model.transform_one(x).values())) for x in xs]
+    assert list(model.transform_one(xs[0])) == list(model.feature_names)
+    for x, x2, a, b in zip(xs, xs[1:], mapped, mapped[1:], strict=False):
+        u = model.design(x) - model.design(x2)
+        assert np.linalg.norm(a - b) == pytest.approx(math.sqrt(u @ positive @ u))
+        assert model.distance_one(x, x2) == pytest.approx(np.linalg.norm(a - b), rel=1e-12)
+    assert model.distance_one(xs[0], xs[0]) == 0.0
+    assert model.score_one(xs[0]) == pytest.approx(model.distance_one(xs[0], dict.fromkeys(xs[0], 0.0)))
+    assert model.transform_one({"f1": 1.0, "new": 9.0}) == model.transform_one(
+        {**dict.fromkeys(xs[0], 0), "f1": 1}
+    )
+    assert model.weights["f0", "f1"] == w[0, 1]
+    assert len(model.weights) == 10
+    model.metric_[:] = 7.0  # a copy
+    assert 7.0 not in model.weights.values()
+
+
+@pytest.mark.parametrize("backend", [pd, pl], ids=lambda b: b.__name__)
+def test_frames(backend: Any) -> None:
+    records = stream(60)
+    one, many = metric.PairOGD(seed=0), metric.PairOGD(seed=0)
+    for x, y in records:
+        one.learn_one(x, y)
+    X, y = backend.DataFrame([x for x, _ in records]), backend.Series([y for _, y in records])
+    for part in (slice(0, 1), slice(1, 40), slice(40, 60)):
+        many.learn_many(X[part], y[part])
+    assert frozen(one) == frozen(many)
+    out = many.transform_many(X)
+    assert isinstance(out, backend.DataFrame)
+    wanted = [one.transform_one(x) for x, _ in records]
+    assert list(out.columns) == list(wanted[0])
+    assert out.to_numpy().tolist() == [list(row.values()) for row in wanted]
+    with pytest.raises(RecordError, match="'f1' in row 1 is NaN"):
+        many.transform_many(backend.DataFrame({"f1": [1.0, math.nan]}))
+    with pytest.raises(RecordError, match=r"in row 1, the label is (None|nan), so its class is unknown"):
+        many.learn_many(X[:2], backend.Series(["a", None]))
+    assert frozen(one) == frozen(many)
+
+
+def by_hand(records: list[Any]) -> tuple[list[Any], neighbors.KNNClassifier]:
+    learner, classifier, said = metric.PairOGD(), neighbors.KNNClassifier(n_neighbors=3), []
+    for x, y in records:
+        mapped = learner.transform_one(x)
+        said.append(classifier.predict_one(mapped))
+        learner.learn_one(x, y)
+        classifier.learn_one(mapped, y)
+    return said, classifier
+
+
+def test_a_pipeline_does_the_two_steps() -> None:
+    """The neighbours get transformed records: the same answers as the two steps by hand."""
+    records = list(datasets.Phishing())[:400]
+    said, classifier = by_hand(records)
+    model = metric.PairOGD() | neighbors.KNNClassifier(n_neighbors=3)
+    raw = neighbors.KNNClassifier(n_neighbors=3)
+    piped, without = [], []
+    for x, y in records:
+        piped.append(model.predict_one(x))
+        without.append(raw.predict_one(x))
+        model.learn_one(x, y)
+        raw.learn_one(x, y)
+    assert piped == said
+    assert without != said  # or the test could not tell
+    assert np.mean([a == y for a, (_, y) in zip(said, records, strict=True)]) > 0.8
+    x = records[0][0]
+    assert model.predict_proba_one(x) == classifier.predict_proba_one(model["PairOGD"].transform_one(x))
+
+
+def test_pipelines_take_it_for_a_transformer_wherever_it_stands() -> None:
+    model = taught(metric.PairOGD())
+    assert isinstance(model, base.Transformer)
+    assert isinstance(model, base.SupervisedTransformer)
+    x = stream(1, seed=5)[0][0]
+    last = compose.Select("f0", "f1", "f2", "f3") | model
+    assert last.transform_one(x) == model.transform_one(x)
+    X = pd.DataFrame([x])
+    assert last.transform_many(X).equals(model.transform_many(X))
+    union = (model + compose.Select("f0") | compose.Prefixer("raw_")).transform_one(x)
+    assert len(union) == 4
+
+
+# ---- labels, features, state -------------------------------------------------------------------------------
+
+
+def test_equal_labels_are_one_class() -> None:
+    model = metric.PairOGD()
+    one = [True, 1, 1.0, np.int64(1), np.float32(1), np.bool_(True)]
+    assert len({model._label(y) for y in one}) == 1
+    texts = ["a", np.str_("a")]
+    assert len({model._label(y) for y in texts}) == 1
+    different = [1, 0, 2, 0.5, -1, "1", "a", "", b"a", "\ud800", 2**70, 1e300]
+    assert len({model._label(y) for y in different}) == len(different)
+    for y in different:
+        assert 0 <= model._label(y) < 2**53
+    # Fixed for ever: snapshots hold these numbers.
+    assert model._label("a") == 5801712245909554.0
+    assert model._label(False) == 5964530359861509.0
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (None, "is unknown"),
+        (math.nan, "is unknown"),
+        (pd.NA, "neither text nor a number"),
+        (np.array([1, 2]), "neither text nor a number"),
+        (("a",), "neither text nor a number"),
+        ([1], "neither text nor a number"),
+    ],
+    ids=repr,
+)
+def test_bad_labels_change_nothing(label: Any, message: str) -> None:
+    model = taught(metric.PairOGD())
+    before = frozen(model)
+    for x in (stream(1)[0][0], {"new": 1.0}):
+        with pytest.raises(RecordError, match=message) as caught:
+            model.learn_one(x, label)
+        assert caught.value.stage == "label"
+        assert frozen(model) == before
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", 1e31])
+def test_bad_values_change_nothing(value: Any) -> None:
+    model = taught(metric.PairOGD())
+    before = frozen(model)
+    for x in ({**stream(1)[0][0], "f2": value}, {"f1": 1.0, "f2": value}, {"zz": 1.0, "f2": value}):
+        for call in (
+            lambda x=x: model.learn_one(x, "a"),
+            lambda x=x: model.transform_one(x),
+            lambda x=x: model.distance_one(stream(1)[0][0], x),
+            lambda x=x: model.score_one(x),
+        ):
+            with pytest.raises(RecordError, match="feature 'f2'"):
+                call()
+            assert frozen(model) == before
+
+
+def test_large_numbers_do_not_overflow() -> None:
+    for loss in LOSSES:
+        model = metric.PairOGD(loss, buffers.FIFO(2), radius=1e12, l2=1e12)
+        for t in range(20):
+            model.learn_one({"a": 1e30 * (-1) ** t, "b": 1e-300, "c": t}, t % 3)
+        assert np.isfinite(model.metric_).all()
+        assert math.isfinite(model.score_one({"a": 1e30, "b": -1e30, "c": 1e30}))
+
+
+def test_new_names_get_new_columns_up_to_the_limit() -> None:
+    grown, whole = (metric.PairOGD(buffer=buffers.FIFO(4), max_features=7) for _ in range(2))
+    records = stream(30, d=7)
+    names = sorted(records[0][0])
+    for i, (x, y) in enumerate(records):
+        known = names[: 1 + i // 4]
+        grown.learn_one({n: x[n] for n in known}, y)
+        whole.learn_one({n: x[n] if n in known else 0.0 for n in names}, y)
+    assert grown.weights == pytest.approx(whole.weights, rel=1e-9, abs=1e-12)
+    with pytest.raises(RecordError, match="max_features=7"):
+        grown.learn_one({"one more": 1.0}, "a")
+
+
+@pytest.mark.parametrize("way", ["pickle", "state", "clone"])
+def test_a_copy_continues_bit_for_bit(way: str) -> None:
+    model = taught(metric.PairOGD(losses.Logistic(), buffers.Reservoir(5)))
+    if way == "state":
+        twin = model.clone()
+        twin.transform_one({"f0": 1.0})  # what was found out before is forgotten
+        twin.load_state(model.to_state())
+    else:
+        twin = pickle.loads(pickle.dumps(model)) if way == "pickle" else model.clone(include_attributes=True)
+    pickled = pickle.dumps(model)
+    for x, y in stream(40, seed=3):
+        assert twin.transform_one(x) == model.transform_one(x)
+        if way == "pickle" and model.records == 30:
+            assert pickle.dumps(model) == pickled  # predictions change nothing
+        twin.learn_one(x, y)
+        model.learn_one(x, y)
+    assert frozen(twin) == frozen(model)
+
+
+def test_a_loaded_state_is_what_transforms() -> None:
+    """Also into a learner that has transformed with another metric of the same number of records."""
+    a, b = taught(metric.PairOGD(seed=0)), metric.PairOGD(seed=0)
+    for x, y in stream(30, seed=8):
+        b.learn_one(x, y)
+    x = stream(1)[0][0]
+    b.transform_one(x)
+    b.load_state(a.to_state())
+    assert b.transform_one(x) == a.transform_one(x)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda s: {**s, "w": s["w"][:-1]},
+        lambda s: {**s, "w": s["w"].ravel()},
+        lambda s: {**s, "averaged": s["averaged"] * math.nan},
+        lambda s: {**s, "w": s["w"] + np.triu(np.ones((4, 4)), 1)},
+    ],
+)
+def test_a_damaged_state_is_refused(damage: Any) -> None:
+    model = taught(metric.PairOGD())
+    with pytest.raises(SnapshotError, match="damaged"):
+        metric.PairOGD().load_state(damage(model.to_state()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": losses.MinimumErrorEntropy()}, "compares errors"),
+        ({"buffer": buffers.ClassReservoir()}, "different classes only"),
+        ({"radius": 0.0}, "radius is"),
+        ({"max_features": 0}, "max_features is"),
+    ],
+)
+def test_bad_parameters(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{message}.*Fix: "):
+        metric.PairOGD(**options)
