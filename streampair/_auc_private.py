@@ -63,6 +63,10 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise.
     strategy
         ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+    forks, window
+        How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
+        more noise. With a noise key a replay of the same records is no second view, and 0 is enough. A lane
+        reserves `window` slots at a time.
 
     Raises
     ------
@@ -134,6 +138,8 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         seed: int | None = None,
         strategy: str = "auto",
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -150,6 +156,8 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         self.seed = seed
         self.strategy = strategy
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(positive)
         self._init_private()

@@ -40,6 +40,8 @@ class LeaderBase(PrivateBase):
             strategy=self.strategy
             if saved is None
             else strategy_from_state(saved["strategy"], asked.learning),
+            forks=asked.forks,
+            window=asked.window,
         )
         return FTRL(plan, self._pair_buffer(features))
 

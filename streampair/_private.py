@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,8 @@ class Settings:
     radius: float
     tangent: bool
     bounds: dict[Hashable, tuple[float, float]]
+    forks: int
+    window: int
 
     @classmethod
     def of(cls, model: Any) -> Settings:
@@ -146,7 +149,15 @@ class Settings:
         # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its proof
         # is for two classes and decreasing losses.
         tangent = bool(warmup) and loss.decreasing and model._two_classes
-        return cls(epsilon, delta, mu, horizon, warmup, loss, buffer, clip, radius, tangent, bounds)
+        forks, window = _whole("forks", model.forks, 0), _whole("window", model.window, 1)
+        return cls(
+            epsilon, delta, mu, horizon, warmup, loss, buffer, clip, radius, tangent, bounds, forks, window
+        )
+
+    @property
+    def mu_moments(self) -> float:
+        """mu of one release of the moments; a fork of the window that it is in makes another."""
+        return self.mu / math.sqrt(1.0 + self.forks)
 
     @property
     def learning(self) -> int | None:
@@ -168,6 +179,8 @@ def build_report(
     *,
     mechanism: str,
     mu_learning: float,
+    fork_mu2: float,
+    charged: int,
     releases: int,
     moments_released: bool,
     horizon_left: int | None,
@@ -189,6 +202,8 @@ def build_report(
         How it is done, in words.
     mu_learning
         mu of the models released so far.
+    fork_mu2, charged
+        What a second view of a window adds to mu^2, and how many of them the ledger has charged.
     releases, moments_released
         How many they are, and whether the moments have been released too.
     horizon_left, noise_std
@@ -204,7 +219,8 @@ def build_report(
         What the mechanism has to say besides.
     """
     # A record is in the prefix or after it, so the two compose in parallel.
-    mu = max(mu_learning, settings.mu if moments_released else 0.0)
+    prefix = settings.mu_moments * math.sqrt(moments_released + charged) if settings.warmup else 0.0
+    mu = max(math.hypot(mu_learning, math.sqrt(charged * fork_mu2)), prefix)
     if mu <= settings.mu * (1.0 + 1e-9):
         mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
     notes = list(remarks)
@@ -221,6 +237,11 @@ def build_report(
         notes.append(
             f"Restarts that may have lost releases: {unclean_restarts + continued}. Lost releases about a "
             "record come on top of the spend above."
+        )
+    if charged:
+        notes.append(
+            f"{charged} fork(s) are charged: after a crash up to {settings.window} releases were, or may "
+            "have been, made again in another way."
         )
     if not declared:
         notes.append(

@@ -46,6 +46,9 @@ class Plan(Protocol):
     def mu_spent(self, steps: int) -> float:
         """mu of the releases of the first `steps` learning slots."""
 
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive slots adds to mu^2, at most (PRIVACY.md 8)."""
+
 
 class Rule(Protocol):
     """An update rule with its state: what a mechanism brings."""
@@ -100,6 +103,8 @@ class PrivateBase(PairLearner):
     warmup: int | None
     noise_key: Any
     seed: int | None
+    forks: int = 0
+    window: int = 4096
 
     # A cell that is no number makes a null slot, not an error.
     _strict_frames = False
@@ -156,8 +161,15 @@ class PrivateBase(PairLearner):
         self.ignored_features = 0
         self._continued = False  # from a copy or a snapshot, and nobody has said yet how it ended
         self._restarts = [0, 0]  # clean, unclean
+        self._charged = 0  # forks
         if self.features is not None:
             self._set_names(self.features)
+
+    def _fingerprint(self) -> dict[str, object]:
+        """As in the base, without the key: a lane may get another one, and goes on."""
+        told = super()._fingerprint()
+        del told["noise_key"]
+        return told
 
     @staticmethod
     def _coordinates(d: int) -> int:
@@ -191,7 +203,7 @@ class PrivateBase(PairLearner):
         design, d = Design(names, asked.bounds), len(names)
         rule = self._make_rule(self._coordinates(d), d, saved)
         self._moments = (
-            Moments(plan_moments(asked.mu, dim=d, slots=asked.warmup), d) if asked.warmup else None
+            Moments(plan_moments(asked.mu_moments, dim=d, slots=asked.warmup), d) if asked.warmup else None
         )
         self._rule = rule
         self._design = design
@@ -432,6 +444,8 @@ class PrivateBase(PairLearner):
             mechanism=self._describe(),
             remarks=self._notes(),
             mu_learning=0.0 if rule is None else rule.plan.mu_spent(steps),
+            fork_mu2=0.0 if rule is None or not self._charged else rule.plan.fork_mu2(self._settings.window),
+            charged=self._charged,
             releases=0 if rule is None else rule.releases,
             moments_released=self._moments_released,
             horizon_left=self.horizon_left,
@@ -444,6 +458,20 @@ class PrivateBase(PairLearner):
         )
 
     # ---- copies and state ------------------------------------------------------------------------------
+
+    def charge(self, forks: int, *, vouched: bool = False) -> None:
+        """Say how often a ledger has charged a second view of a window (PRIVACY.md 8).
+
+        Parameters
+        ----------
+        forks
+            Altogether.
+        vouched
+            Whether the ledger knows of every release by any continuation of this learner.
+        """
+        self._charged = forks
+        if vouched:
+            self._continued = False
 
     def mark_restarted(self, clean: bool) -> None:
         """Say how the run ended that this learner was restored from.
@@ -467,6 +495,7 @@ class PrivateBase(PairLearner):
             "null_slots": self.null_slots,
             "ignored_features": self.ignored_features,
             "restarts": list(self._restarts),
+            "charged": self._charged,
             "continued": self._continued,
             "standardised": self._moments_released,
             "sums": None if self._moments is None else self._moments.sums.copy(),
@@ -500,6 +529,7 @@ class PrivateBase(PairLearner):
         self.null_slots = int(saved["null_slots"])
         self.ignored_features = int(saved["ignored_features"])
         self._restarts = [int(count) for count in saved["restarts"]]
+        self._charged = int(saved["charged"])
         self._y_name = saved["y_name"]
         # Nothing was released by a learner without slots, so its copy is simply another new one.
         used = self.slots > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 from river import compose
 
 from streampair import losses
-from streampair.engine.lane import Breaker, Event, Lane, RegretConfig
+from streampair.engine.lane import Breaker, Event, Lane, LaneJournal, RegretConfig
 from streampair.errors import ConfigError, StreampairError
+from streampair.privacy import NoiseKey
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
 
-__all__ = ["build_lane", "build_learner", "lane_id", "warm_up"]
+__all__ = ["build_lane", "build_learner", "draws_key", "lane_id", "warm_up"]
 
 log = get_logger(__name__)
 
@@ -27,11 +29,22 @@ def lane_id(config: Config, topic: str, partition: int) -> str:
     return f"{config.app}-{topic}-{partition}"
 
 
-def build_learner(config: Config) -> Any:
+def draws_key(config: Config) -> bool:
+    """Whether the learner draws noise and no key is declared for it: the store then keeps one."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    options = learner.options if learner.class_ is not None else learner.steps[-1].options
+    if learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options:
+        return False
+    return "noise_key" in (_parameters(_import(path, "learner.class")) or [])
+
+
+def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
     """Import and construct the configured estimator or pipeline.
 
     streampair's own learners also get what [input] says: `positive`, and, when one stands
-    alone, `features` and `bounds`; what [learner.options] sets itself is kept.
+    alone, `features` and `bounds`; what [learner.options] sets itself is kept. A private one gets the
+    declared noise key, or else `noise_key`.
 
     Raises
     ------
@@ -51,7 +64,7 @@ def build_learner(config: Config) -> Any:
         values = {k: _value(v, f"{where}.options.{k}") for k, v in options.items()}
         last = number == len(steps) - 1
         if last and kind.__module__.split(".")[0] == "streampair":
-            _add_declared(kind, values, config, alone=len(steps) == 1)
+            _add_declared(kind, values, config, noise_key, alone=len(steps) == 1)
         built.append(_construct(kind, values, f"{where}.options"))
     if len(built) == 1:
         return built[0]
@@ -71,8 +84,12 @@ def build_lane(
     topic: str,
     partition: int,
     snapshots: bool = True,
+    noise_key: NoiseKey | None = None,
+    journal: LaneJournal | None = None,
 ) -> Lane:
     """Return a fresh lane of this configuration for one partition.
+
+    A private lane that is given a `journal` keeps a ledger in it.
 
     Raises
     ------
@@ -89,7 +106,7 @@ def build_lane(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lane = Lane(
-            build_learner(config),
+            build_learner(config, noise_key=noise_key),
             decode,
             app=config.app,
             topic=topic,
@@ -114,6 +131,8 @@ def build_lane(
             fingerprint=config.fingerprint(),
             trust_preprocessing=config.learner.trust_preprocessing,
             snapshots=snapshots,
+            journal=journal,
+            payloads_change=config.input.payloads_change,
         )
     for warning in caught:
         log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
@@ -126,7 +145,7 @@ def warm_up(config: Config) -> None:
     Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the
     copy releases leaves this function, and it never sees an event.
     """
-    learner = build_learner(config)
+    learner = build_learner(config, noise_key=NoiseKey(os.urandom(32)))
     if type(learner).__module__.split(".")[0] != "streampair":
         return
     names = config.input.feature_names() or ["a", "b"]
@@ -208,15 +227,17 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
         ) from None
 
 
-def _add_declared(kind: Any, values: dict[str, Any], config: Config, *, alone: bool) -> None:
+def _add_declared(
+    kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
+) -> None:
     known = _parameters(kind) or []
     declared: dict[str, Any] = {"positive": config.input.positive}
     if alone:
         declared["features"] = config.input.feature_names()
         declared["bounds"] = config.input.bounds()
-    key = config.learner.noise_key() if "noise_key" in known else None
-    if key is not None:
-        declared["noise_key"] = key
+    if "noise_key" in known and values.get("seed") is None:
+        key = config.learner.noise_key()
+        declared["noise_key"] = noise_key if key is None else NoiseKey(key)
     for name, value in declared.items():
         if name in known and name not in values and value is not None:
             values[name] = value

@@ -146,6 +146,9 @@ class InputConfig(_Model):
     negative: Label | None = None
     id: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
+    # Whether a record already in the topic may be another one later (log compaction, erasure): what a private
+    # lane releases after a crash is then always charged as new.
+    payloads_change: bool = False
 
     @field_validator("topic")
     @classmethod
@@ -268,7 +271,7 @@ class LearnerConfig(_Model):
         return path.rpartition(".")[2]
 
     def noise_key(self) -> bytes | None:
-        """Return the declared noise key (hexadecimal in its file); None to draw one."""
+        """Return the declared noise key (hexadecimal in its file); None: the store draws and keeps one."""
         secret = read_secret("noise_key", self.noise_key_file, self.noise_key_env)
         return None if secret is None else _hex_key("noise_key", secret)
 

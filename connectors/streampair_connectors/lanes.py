@@ -10,7 +10,8 @@ from river import compose
 
 from streampair.engine.lane import DeadLetter, Lane, LaneGauges, LaneOutput, Record
 from streampair.errors import RecordError
-from streampair_connectors.assemble import build_lane, lane_id
+from streampair.privacy import NoiseKey
+from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.records import Decoder, Encoder, RawRecord
@@ -133,22 +134,30 @@ class HeldLane:
         self.last_bad: DeadLetter | None = None
         self._store: LaneStore = open_within(store, lane_id(config, topic, partition), _HANDOVER_SECONDS)
         try:
-            self.lane = build_lane(config, decode, topic=topic, partition=partition)
+            self.lane = build_lane(
+                config,
+                decode,
+                topic=topic,
+                partition=partition,
+                noise_key=NoiseKey(store.secret(f"{config.app}.noise-key")) if draws_key(config) else None,
+                journal=self._store.journal(),
+            )
             data = self._store.load()
             self.restored = data is not None
             if data is not None:
                 self.lane.restore(data)
-            # An open marker: until the next clean stop, the snapshot on the disk says that releases
-            # may have been made after it, which a private learner's report then cannot vouch for.
-            self._store.save(self.lane.snapshot(clean=False))
+            # Until the next clean stop, the snapshot on the disk says that releases may have been made
+            # after it; the ledger of a private lane counts the attempt, before its first release.
+            self.lane.begin(self._store.save)
         except BaseException:
             self._store.close()
             raise
         self.timer = LaneTimer(self.lane, decode, telemetry, self.labels)
 
     def save(self, data: bytes) -> None:
-        """Make `data` the lane's snapshot, durably."""
+        """Make `data`, the lane's last snapshot, durable."""
         self._store.save(data)
+        self.lane.committed()
 
     def close(self) -> None:
         """Let another owner in."""

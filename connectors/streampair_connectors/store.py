@@ -2,7 +2,9 @@
 
 The directory store keeps one file per lane. A snapshot replaces the previous one at once or
 not at all: it is written under a temporary name, flushed to the disk and renamed. A lock
-held for as long as the lane is open keeps a second writer out.
+held for as long as the lane is open keeps a second writer out. Beside the snapshot of a private
+lane lies its journal, which says what has been released since (PRIVACY.md 8): put both back from a
+backup, or neither.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import time
 from pathlib import Path
 from typing import Protocol
 
+from streampair.engine import LaneJournal
 from streampair.errors import StoreError
 
 __all__ = ["DirectoryStore", "LaneStore", "Store"]
@@ -29,6 +33,10 @@ class LaneStore(Protocol):
 
     def save(self, data: bytes) -> None:
         """Make `data` the snapshot, durably, before returning."""
+        ...
+
+    def journal(self) -> LaneJournal:
+        """Return the journal beside the snapshot."""
         ...
 
     def close(self) -> None:
@@ -47,6 +55,10 @@ class Store(Protocol):
         StoreError
             It cannot be reached, or another writer holds it (then `retriable`).
         """
+        ...
+
+    def secret(self, name: str) -> bytes:
+        """Return 32 random bytes that are kept under this name; made when first asked for."""
         ...
 
 
@@ -86,6 +98,38 @@ class DirectoryStore:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", lane_id)
         return _DirectoryLane(self._directory, name)
 
+    def secret(self, name: str) -> bytes:
+        """Return 32 random bytes that are kept in a file of mode 0600; made when first asked for.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be read or written, or holds something else.
+        """
+        path = self._directory / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        try:
+            if not path.exists():
+                made = path.with_name(f".{path.name}-{os.getpid()}")
+                _write_durably(made, secrets.token_hex(32).encode() + b"\n")
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.link(made, path)
+                made.unlink()
+                _flush(self._directory)
+            secret = bytes.fromhex(path.read_text("ascii").strip())
+        except OSError as error:
+            raise StoreError(
+                f"the secret {path} cannot be kept: {error.strerror}",
+                fix="check the directory's permissions and the free space of its disk",
+            ) from None
+        except ValueError:
+            secret = b""
+        if len(secret) < 32:
+            raise StoreError(
+                f"the secret {path} is not 64 hexadecimal digits",
+                fix="put the file back from a backup",
+            )
+        return secret
+
     def probe(self) -> None:
         """Write, flush and remove a file.
 
@@ -109,7 +153,7 @@ class _DirectoryLane:
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._path = directory / f"{name}.snapshot"
-        self._temporary = directory / f"{name}.snapshot.new"
+        self._journal = directory / f"{name}.journal"
         self._lock: int | None = None
         lock_path = directory / f"{name}.lock"
         try:
@@ -137,21 +181,18 @@ class _DirectoryLane:
             raise self._failure("read", error) from None
 
     def save(self, data: bytes) -> None:
+        self._check_open()
+        try:
+            _replace(self._path, data)
+        except OSError as error:
+            raise self._failure("written", error) from None
+
+    def journal(self) -> LaneJournal:
+        return _DirectoryJournal(self, self._journal)
+
+    def _check_open(self) -> None:
         if self._lock is None:
             raise StoreError(f"the state {self._path} is closed", fix="open the lane again before saving")
-        try:
-            _write_durably(self._temporary, data)
-            os.replace(self._temporary, self._path)
-            # Without this the rename itself may be lost with the power.
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._temporary.unlink()
-            raise self._failure("written", error) from None
 
     def close(self) -> None:
         if self._lock is not None:
@@ -165,8 +206,58 @@ class _DirectoryLane:
         )
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+class _DirectoryJournal:
+    def __init__(self, lane: _DirectoryLane, path: Path) -> None:
+        self._lane = lane
+        self._path = path
+
+    def read(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._lane._failure("read", error) from None
+
+    def append(self, data: bytes) -> None:
+        self._lane._check_open()
+        try:
+            _write_durably(self._path, data, os.O_APPEND)
+        except OSError as error:
+            raise self._lane._failure("written", error) from None
+
+    def restart(self, data: bytes) -> None:
+        self._lane._check_open()
+        try:
+            _replace(self._path, data)
+        except OSError as error:
+            raise self._lane._failure("written", error) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put `data` in the place of the file, durably: at once, or not at all."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        _write_durably(temporary, data, os.O_CREAT | os.O_TRUNC)
+        os.replace(temporary, path)
+        # Without this the rename itself may be lost with the power.
+        _flush(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, data: bytes, flags: int = os.O_CREAT | os.O_TRUNC) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
     try:
         view = memoryview(data)
         while view:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from streampair.engine.lane import LaneOutput
-from streampair.errors import SnapshotError, SourceError, StreampairError
+from streampair.errors import PrivacyError, SnapshotError, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.assemble import warm_up
 from streampair_connectors.config import Config, KafkaConfig
@@ -217,7 +217,13 @@ class Worker:
     async def _process(self, held: HeldLane, records: Sequence[RecordLike]) -> None:
         start = 0
         while start < len(records):
-            part = records[start : start + self._slice]
+            room = held.lane.room
+            if room == 0:
+                # What the private learner may release is used up: a commit reserves the next slots.
+                if not await self._commit(clean=False):
+                    return  # stopping: whoever goes on reads these records again
+                room = held.lane.room
+            part = records[start : start + min(self._slice, self._slice if room is None else room)]
             start += len(part)
             output = held.timer.process(part)
             held.dirty = True
@@ -398,6 +404,14 @@ class Worker:
             )
         if wanted is None:
             committed = await self._consumer.committed(partition)
+            if committed is not None and committed > first and held.lane.private:
+                # The group's offset outlives the store: what was released before is not in this account.
+                raise PrivacyError(
+                    f"the store has no state of {partition.topic}[{partition.partition}], but "
+                    f"{self.config.app!r} has released models of its records up to offset {committed}",
+                    fix=f"put the state back into {self.config.state_directory}. If it is lost, start under "
+                    "another app name: a new account, whose spend comes on top of the lost one's",
+                )
             if committed is not None and committed > first:
                 log.warning(
                     "state_missing",

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from streampair.engine._account import context_of
 from streampair.engine._stack import Stack
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.errors import LaneStopped, PrivacyError, RecordError
@@ -129,7 +130,7 @@ class Intake:
             xs = raw if stack.transform is None else list(map(stack.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
-        score_one, learn_one, emit = stack.score, stack.learn, given.append
+        score_one, learn_one, emit = stack.score, self._telling(records), given.append
         pairs = zip(xs, ys, strict=True)
         counted = 0
         hits = None if regret is None else regret.hits(truth)
@@ -176,6 +177,20 @@ class Intake:
             self.next_offset = offsets[done - 1] + 1
         return done, saved
 
+    def _telling(self, records: Sequence[Record]) -> Callable[[Any, Any], object]:
+        """`stack.learn`, which tells the noise of each record in turn where it depends on that."""
+        tell, learn = self._stack.tell, self._stack.learn
+        if tell is None:
+            return learn
+        upcoming = iter(records)
+
+        def learn_told(x: Any, y: Any) -> None:
+            record = next(upcoming)
+            tell(context_of(self._partition, record.offset, record.key, record.value))
+            learn(x, y)
+
+        return learn_told
+
     def _take_carefully(
         self,
         records: Sequence[Record],
@@ -198,6 +213,8 @@ class Intake:
                 continue
             expected = self.next_offset = offset + 1
             self.seen += 1
+            if stack.tell is not None:
+                stack.tell(context_of(self._partition, offset, record.key, record.value))
             event_id: str | None = None
             given_score: float | None = None
             sample = None

@@ -138,6 +138,9 @@ class Stack:
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
         self.learn_null: Callable[[], object] | None = learner.learn_null if self.private else None
+        #: Takes what identifies the next record, where the noise depends on it.
+        keyed = self.private and getattr(learner, "noise_key", None) is not None
+        self.tell: Callable[[bytes], object] | None = learner.next_record if keyed else None
         self._front = front
 
     def learn_through(self, x: Any, y: object) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from streampair import __version__
+from streampair.engine._account import Account, LaneJournal
 from streampair.engine._intake import Intake
 from streampair.engine._stack import Stack, is_own
 from streampair.engine.envelope import check_key, is_signed, pack, unpack
@@ -37,7 +38,7 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
-from streampair.errors import ConfigError, LaneStopped, SnapshotError
+from streampair.errors import ConfigError, LaneStopped, PrivacyError, SnapshotError
 from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Event",
     "Lane",
     "LaneGauges",
+    "LaneJournal",
     "LaneOutput",
     "Record",
     "RegretConfig",
@@ -71,6 +73,8 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     stages: dict[str, int]
     seen: int
     bad: list[int]
+    ledger: dict[str, Any] | None = None
+    privacy: dict[str, Any] | None = None
 
 
 class Lane:
@@ -109,6 +113,14 @@ class Lane:
         Accept steps that learn from the stream in front of a private learner; its report then says void.
     snapshots
         False for a lane that will never be saved; then foreign steps need no pickle.
+    journal
+        Where a private lane notes what it is about to release, durably and apart from its snapshots. It then
+        keeps a ledger (PRIVACY.md 8): `begin` comes before the first record, no more than `room` records
+        before the next commit, and a crash costs what can not be shown to have been repeated. Without it the
+        report of a restarted lane vouches for its own path only.
+    payloads_change
+        Whether the record at an offset may be another one when it is read again (compaction, erasure). Then
+        no replay is trusted to repeat anything.
 
     Raises
     ------
@@ -152,6 +164,8 @@ class Lane:
         fingerprint: str = "",
         trust_preprocessing: bool = False,
         snapshots: bool = True,
+        journal: LaneJournal | None = None,
+        payloads_change: bool = False,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -196,6 +210,14 @@ class Lane:
         self._state_bytes: int | None = None
         self._used = False
         self._torn = False
+        self._restored = False
+        self._begun = False
+        name = f"{app}|{topic}|{partition}"
+        self._account: Account | None = None
+        if self._stack.private:
+            if journal is not None:
+                self._account = Account(self._stack.learner, name, journal, payloads_change=payloads_change)
+            self._stack.learner.bind_noise(name)
 
     @property
     def next_offset(self) -> int | None:
@@ -227,7 +249,38 @@ class Lane:
             return report
         return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(self._void)})")
 
+    @property
+    def room(self) -> int | None:
+        """Records that may be processed before the next commit; None: any number."""
+        return None if self._account is None else self._account.room
+
     # Learning
+
+    def begin(self, save: Callable[[bytes], object]) -> None:
+        """Announce that this lane starts to work from here: once, before the first record.
+
+        Parameters
+        ----------
+        save
+            Makes a snapshot durable. It says that releases may have been made after it; with a journal it
+            also counts the attempt, and what that is charged.
+
+        Raises
+        ------
+        PrivacyError
+            If the snapshot is older than what was released since, or another attempt at the same records is
+            more than the plan has set aside.
+        """
+        if self._account is None:
+            self._begun = True
+            save(self.snapshot())
+            return
+        self._account.begin(lambda: self._save(save), restored=self._restored)
+        self._begun = True
+
+    def _save(self, save: Callable[[bytes], object]) -> None:
+        save(self.snapshot())
+        self.committed()
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Score each record, then learn from it.
@@ -247,14 +300,27 @@ class Lane:
         LaneStopped
             Under `on_bad="fail"`, and when the breaker trips. The batch then gave nothing: write nothing, and
             start again from the last snapshot with a new lane.
+        PrivacyError
+            If more would be released than is reserved, or another view of records that were released before
+            than is set aside for. The batch then gave nothing.
         """
         if self._torn:
             raise LaneStopped(
                 "the lane stopped in the middle of an earlier batch, or of a restore",
                 fix="make a new lane and restore the last snapshot",
             )
+        account = self._account
+        if account is not None:
+            room = account.room
+            if not self._begun or (room is not None and len(records) > room):
+                raise PrivacyError(
+                    f"{len(records)} records, and {room if self._begun else 0} slots are reserved",
+                    fix="call begin once, give no more than room records, and commit a snapshot to go on",
+                )
         self._torn = self._used = True
         output = self._intake.process(records)
+        if account is not None:
+            account.note()  # durable before anything of the output leaves
         self._torn = False
         return output
 
@@ -349,10 +415,26 @@ class Lane:
             stages=dict(self._intake.stages),
             seen=self._intake.seen,
             bad=list(self._intake.bad),
+            ledger=None if self._account is None else self._account.reserved(clean=clean),
+            privacy=self._told(),
         )
         data = pack(msgspec.structs.asdict(body), signing_key=self._signing_key)
         self._state_bytes = len(data)
         return data
+
+    def committed(self) -> None:
+        """Say that the last snapshot is durable: what it reserves may be released from now on."""
+        if self._account is not None:
+            self._account.committed()
+
+    def _told(self) -> dict[str, Any] | None:
+        """The numbers of the privacy report, for whoever reads a snapshot without its model."""
+        report = self.privacy
+        if report is None:
+            return None
+        names = ("epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
+        told = {name: getattr(report, name) for name in names}
+        return told | {"kind": report.kind, "guarantee": report.guarantee}
 
     def restore(self, data: bytes) -> None:
         """Go on from a snapshot. Only on a lane that has processed nothing.
@@ -394,8 +476,11 @@ class Lane:
         intake.stages |= body.stages
         intake.seen = body.seen
         intake.bad = deque(body.bad)
-        if self._stack.private:
+        if self._account is not None and body.ledger is not None:
+            self._account.restore(body.ledger)
+        elif self._stack.private:
             self._stack.learner.mark_restarted(clean=body.clean)
+        self._restored = True
         self._state_bytes = len(data)
         self._torn = False
 

@@ -13,7 +13,7 @@ import msgspec
 from streampair.engine.lane import Event, Lane, LaneOutput, Record
 from streampair.errors import RecordError
 
-__all__ = ["Driver", "decode_json"]
+__all__ = ["Driver", "MemoryJournal", "decode_json"]
 
 
 class _Wire(msgspec.Struct):
@@ -39,6 +39,31 @@ def decode_json(record: Record) -> Event:
     return Event(wire.x, wire.y, wire.id)
 
 
+class MemoryJournal:
+    """A journal that outlives its lane, and nothing else.
+
+    Attributes
+    ----------
+    data
+        What it holds; None: it does not exist.
+    """
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def read(self) -> bytes | None:
+        """What it holds."""
+        return self.data
+
+    def append(self, data: bytes) -> None:
+        """Add to it."""
+        self.data = (self.data or b"") + data
+
+    def restart(self, data: bytes) -> None:
+        """Put `data` in its place."""
+        self.data = data
+
+
 class Driver:
     """A lane, its topic, and its last committed snapshot.
 
@@ -48,6 +73,8 @@ class Driver:
         Makes a fresh model; called once for each start.
     decode
         As for `Lane`.
+    journal
+        That of a private lane that keeps a ledger; None: without.
     options
         Further arguments of `Lane`.
 
@@ -59,6 +86,8 @@ class Driver:
         The running lane.
     committed
         The last snapshot; None before the first commit.
+    journal
+        As given.
 
     Examples
     --------
@@ -78,17 +107,31 @@ class Driver:
     """
 
     def __init__(
-        self, make: Callable[[], Any], decode: Callable[[Record], Event] = decode_json, **options: Any
+        self,
+        make: Callable[[], Any],
+        decode: Callable[[Record], Event] = decode_json,
+        *,
+        journal: MemoryJournal | None = None,
+        **options: Any,
     ) -> None:
         self._make = make
         self._decode = decode
-        self._options = {"app": "test", "topic": "events", "partition": 0, **options}
+        self.journal = journal
+        self._options = {"app": "test", "topic": "events", "partition": 0, "journal": journal, **options}
         self.topic: list[Record] = []
         self.committed: bytes | None = None
-        self.lane = self._start()
+        self.start()
 
-    def _start(self) -> Lane:
-        return Lane(self._make(), self._decode, **self._options)
+    def start(self) -> None:
+        """Start from the last committed snapshot."""
+        self.lane = Lane(self._make(), self._decode, **self._options)
+        if self.committed is not None:
+            self.lane.restore(self.committed)
+        if self.journal is not None:
+            self.lane.begin(self._keep)
+
+    def _keep(self, data: bytes) -> None:
+        self.committed = data
 
     def feed(self, events: Iterable[tuple[Mapping[str, Any], Any] | bytes | None]) -> LaneOutput:
         """Append events to the topic, and let the lane process what it has not seen.
@@ -119,10 +162,9 @@ class Driver:
 
     def commit(self, *, clean: bool = False) -> None:
         """Keep a snapshot, as a store would."""
-        self.committed = self.lane.snapshot(clean=clean)
+        self._keep(self.lane.snapshot(clean=clean))
+        self.lane.committed()
 
     def crash(self) -> None:
         """Lose everything since the last commit, and start again from there."""
-        self.lane = self._start()
-        if self.committed is not None:
-            self.lane.restore(self.committed)
+        self.start()

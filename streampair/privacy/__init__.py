@@ -34,6 +34,7 @@ from streampair.privacy.sensitivity import (
     grid_step,
     moment_sensitivities,
     pattern_sensitivity,
+    window_sensitivity,
 )
 
 __all__ = [
@@ -76,4 +77,5 @@ __all__ = [
     "plan_output_paper",
     "rho_from",
     "square_root_coefficients",
+    "window_sensitivity",
 ]

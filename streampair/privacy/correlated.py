@@ -39,8 +39,25 @@ class Strategy(Protocol):
     def norm(self, pattern: Floats, steps: int | None) -> float:
         """`||C v||` over the first `steps` rows; None for all rows."""
 
+    def image(self, pattern: Floats, length: int) -> Floats:
+        """The first `length` rows of `C v`."""
+
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
+
+
+def _convolved(pattern: Floats, column: Floats) -> Floats:
+    """The rows of `C v`, as many as the column has."""
+    length = len(column)
+    head = np.ascontiguousarray(pattern[:length])
+    if len(head) <= 64:
+        image = np.zeros(length)
+        for lag, weight in enumerate(head):
+            image[lag:] += weight * column[: length - lag]
+        return image
+    size = 1 << (len(head) + length).bit_length()
+    spectrum = np.fft.rfft(head, size) * np.fft.rfft(column, size)
+    return np.fft.irfft(spectrum, size)[:length]
 
 
 @functools.lru_cache(maxsize=32)
@@ -87,18 +104,11 @@ class Toeplitz:
     def norm(self, pattern: Floats, steps: int | None) -> float:
         """`||C v||` over the first `steps` rows, by direct sums; None for the whole horizon."""
         length = len(self.column) if steps is None else min(steps, len(self.column))
-        if length <= 0:
-            return 0.0
-        head = np.ascontiguousarray(pattern[:length])
-        if min(len(head), length) <= 64:
-            image = np.zeros(length)
-            for lag, weight in enumerate(head):
-                image[lag:] += weight * self.column[: length - lag]
-        else:
-            size = 1 << (len(head) + length).bit_length()
-            spectrum = np.fft.rfft(head, size) * np.fft.rfft(self.column[:length], size)
-            image = np.fft.irfft(spectrum, size)[:length]
-        return float(np.linalg.norm(image))
+        return float(np.linalg.norm(self.image(pattern, length)))
+
+    def image(self, pattern: Floats, length: int) -> Floats:
+        """The first `length` rows of `C v`, at most the horizon's."""
+        return _convolved(pattern, self.column[: max(length, 0)])
 
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
@@ -181,8 +191,7 @@ class BLT:
                 total += (value + float(self.omega @ memory)) ** 2
                 memory = theta * memory + value
         else:  # the same sums by FFT
-            size = 1 << (2 * length).bit_length()
-            image = np.fft.irfft(np.fft.rfft(v, size) * np.fft.rfft(self.column(length), size), size)[:length]
+            image = self.image(v, length)
             total = float(image @ image)
             powers = np.exp(np.outer(self._log_theta, np.arange(length - 1, -1, -1.0)))
             memory = powers @ v
@@ -194,6 +203,12 @@ class BLT:
                 share = -np.expm1((steps - length) * np.log1p(-np.minimum(decay, 1.0 - 1e-16))) * share
             total += float(weight @ share @ weight)
         return math.sqrt(total)
+
+    def image(self, pattern: Floats, length: int) -> Floats:
+        """The first `length` rows of `C v`, at most the horizon's."""
+        if self.horizon is not None:
+            length = min(length, self.horizon)
+        return _convolved(pattern, self.column(length))
 
     @functools.cached_property
     def _modes(self) -> tuple[Floats, Floats, float]:

@@ -182,20 +182,17 @@ class NoiseKey:
 
 
 class MAC:
-    """HMAC-SHA256 (RFC 2104) with the key's two blocks hashed once: half the time of doing it anew."""
+    """HMAC-SHA256 with the key's part of the work done once."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_keyed",)
 
     def __init__(self, key: bytes) -> None:
-        block = (hashlib.sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
-        self._inner = hashlib.sha256(bytes(b ^ 0x36 for b in block))
-        self._outer = hashlib.sha256(bytes(b ^ 0x5C for b in block))
+        self._keyed = hmac.new(key, digestmod="sha256")
 
     def __call__(self, message: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(message)
-        outer.update(inner.digest())
-        return outer.digest()
+        mac = self._keyed.copy()
+        mac.update(message)
+        return mac.digest()
 
 
 class ChainedNoise:

@@ -15,7 +15,13 @@ import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
-from streampair.privacy.sensitivity import Influence, grid_step, moment_sensitivities, pattern_sensitivity
+from streampair.privacy.sensitivity import (
+    Influence,
+    grid_step,
+    moment_sensitivities,
+    pattern_sensitivity,
+    window_sensitivity,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,6 +74,8 @@ class FTRLPlan:
         gamma, a power of two.
     sensitivity
         `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run.
+    forks, window
+        Second views of as many consecutive releases that the budget has room for (PRIVACY.md 8).
     """
 
     mu: float
@@ -81,10 +89,15 @@ class FTRLPlan:
     strategy: Toeplitz | BLT
     grid: float
     sensitivity: float
+    forks: int = 0
+    window: int = 4096
     sigma: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", self.sensitivity / self.mu)
+        total = self.sensitivity
+        if self.forks:
+            total = math.hypot(total, math.sqrt(self.forks) * self._window_norm(self.window))
+        object.__setattr__(self, "sigma", total / self.mu)
         _check_size(20.0 * self.sigma / self.grid, "noise")
 
     def mu_spent(self, steps: int) -> float:
@@ -96,6 +109,16 @@ class FTRLPlan:
             self.strategy, pattern, self.diameter, grid=self.grid, dim=self.dim, steps=steps
         )
         return norm / self.sigma
+
+    def _window_norm(self, window: int) -> float:
+        pattern = self.influence.pattern(self.horizon)
+        return window_sensitivity(
+            self.strategy, pattern, self.diameter, window=window, grid=self.grid, dim=self.dim
+        )
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive releases adds to mu^2, at most."""
+        return (self._window_norm(window) / self.sigma) ** 2
 
     def rates(self, start: int, count: int) -> Floats:
         """Step sizes of slots `start + 1, ..., start + count`: `R / sqrt(t C (C + sqrt(d) sigma_N))`.
@@ -141,6 +164,8 @@ def plan_ftrl(
     tangent: bool = False,
     horizon: int | None = None,
     strategy: StrategyName | Toeplitz | BLT = "auto",
+    forks: int = 0,
+    window: int = 4096,
 ) -> FTRLPlan:
     """Calibrate the noise of PRIVACY.md 4.3 for a budget.
 
@@ -148,7 +173,7 @@ def plan_ftrl(
     ----------
     mu
         Budget in mu-GDP, see `mu_from`.
-    dim, influence, diameter, clip, radius, tangent, horizon
+    dim, influence, diameter, clip, radius, tangent, horizon, forks, window
         As in `FTRLPlan`.
     strategy
         A name, or a strategy as it is (that of a restored learner).
@@ -172,7 +197,9 @@ def plan_ftrl(
     chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
     grid = grid_step(chosen, pattern, diameter, dim)
     sensitivity = pattern_sensitivity(chosen, pattern, diameter, grid=grid, dim=dim)
-    return FTRLPlan(mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity)
+    return FTRLPlan(
+        mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity, forks, window
+    )
 
 
 @dataclass(frozen=True)

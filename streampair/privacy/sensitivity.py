@@ -172,6 +172,44 @@ def pattern_sensitivity(
     return strategy.norm(extended, steps)
 
 
+def window_sensitivity(
+    strategy: Strategy,
+    pattern: Floats,
+    diameter: float = 1.0,
+    *,
+    window: int,
+    grid: float = 0.0,
+    dim: int = 1,
+) -> float:
+    """l2 sensitivity of the releases of any `window` consecutive steps: `max_j ||(C w)_{j..j+window-1}||`.
+
+    What a second view of a window costs the record that it costs most, be it new or in the buffer already
+    (PRIVACY.md 8). `w = D v + grid sqrt(dim) 1[v > 0]`. Behind the pattern the rows of `C w` fall: no later
+    window is worse.
+
+    Parameters
+    ----------
+    strategy, pattern, diameter, grid, dim
+        As in `pattern_sensitivity`.
+    window
+        Steps that are released again.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Toeplitz, fifo_pattern, pattern_sensitivity, window_sensitivity
+    >>> root = Toeplitz.square_root(100)
+    >>> window_sensitivity(root, fifo_pattern(2), window=100) == pattern_sensitivity(root, fifo_pattern(2))
+    True
+    """
+    if window < 1:
+        raise ConfigError(f"a window of {window} steps", fix="give a window of at least 1")
+    extended = diameter * pattern + grid * math.sqrt(dim) * (pattern > 0)
+    squares = strategy.image(extended, len(pattern) + window) ** 2
+    sums = np.concatenate([[0.0], np.cumsum(squares)])
+    reach = min(window, len(squares))
+    return math.sqrt(float(np.max(sums[reach:] - sums[: len(sums) - reach])))
+
+
 def grid_step(strategy: Strategy, pattern: Floats, diameter: float, dim: int) -> float:
     """The largest power of two whose rounding adds at most 1 % to the sensitivity (PRIVACY.md 7)."""
     room = 0.01 * diameter * strategy.norm(pattern, None)

@@ -1,0 +1,148 @@
+"""The account of a private lane: its ledger, and the journal that is written before anything is released.
+
+The rules are those of `streampair.privacy.ledger`; here they meet the learner and the disk.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from streampair.errors import ConfigError
+from streampair.privacy import Journal, Ledger
+
+__all__ = ["Account", "LaneJournal", "context_of"]
+
+_PLACE = struct.Struct(">iq").pack
+
+
+class LaneJournal(Protocol):
+    """The journal of one lane: bytes that are durable when the call returns, apart from the snapshots."""
+
+    def read(self) -> bytes | None:
+        """What it holds; None if there is none."""
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add to it."""
+        ...
+
+    def restart(self, data: bytes) -> None:
+        """Put `data` in its place, at once or not at all."""
+        ...
+
+
+def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
+    """What identifies a record of a topic: its place, and a digest of its bytes (PRIVACY.md 8)."""
+    payload = hashlib.blake2b(
+        b"" if value is None else b"v" + value, digest_size=32, key=b"streampair record"
+    )
+    if key is not None:
+        payload.update(b"k" + len(key).to_bytes(8, "big") + key)
+    return _PLACE(partition, offset) + payload.digest()
+
+
+class Account:
+    """Keeps a private learner inside what its lane has reserved.
+
+    Parameters
+    ----------
+    learner
+        The private learner.
+    lane
+        What the lane is: its app, topic and partition.
+    journal
+        Where it is noted what is about to be released.
+    payloads_change
+        Whether the record at an offset may be another one when it is read again.
+
+    Raises
+    ------
+    ConfigError
+        If the learner does not declare its features: when its first releases happen is then not known.
+    """
+
+    def __init__(self, learner: Any, lane: str, journal: LaneJournal, *, payloads_change: bool) -> None:
+        if learner.features is None:
+            raise ConfigError(
+                f"{type(learner).__name__} does not declare its features, so that its ledger could not say "
+                "which slot is released when",
+                fix="name them in input.features (or as features= of the learner)",
+            )
+        self._learner = learner
+        self._lane = lane
+        self._journal = journal
+        self._digests: list[bytes] = []
+        self._noted = learner.slots
+        self._journal_window: int | None = None  # of the journal on the disk
+        self._reserved: Ledger | None = None  # as in the last snapshot
+        self.ledger = Ledger(
+            lane,
+            size=learner.window,
+            limit=learner.forks,
+            keyed=learner.noise_key is not None,
+            immutable=not payloads_change,
+        )
+
+    def begin(self, save: Callable[[], None], *, restored: bool) -> None:
+        """Announce an attempt at what is reserved: on the disk before the first release."""
+        raw = self._journal.read()
+        if raw is None and not restored:
+            raw = Journal.head(self._lane, self.ledger.window)
+            self._journal.restart(raw)
+        self.ledger.begin(None if raw is None else Journal.decode(raw, self._lane))
+        self._noted = self._learner.slots
+        # The generation is part of the noise: where a replay cannot be trusted, it never repeats any.
+        self._learner.bind_noise(f"{self._lane}|{self.ledger.generation}", self._digests)
+        self._learner.charge(self.ledger.charged, vouched=True)
+        save()
+        if raw is None:
+            self._journal.restart(Journal.head(self._lane, self.ledger.window))
+
+    @property
+    def room(self) -> int | None:
+        """Records that may be processed before the next commit; None: any number."""
+        left, room = self._learner.horizon_left, self.ledger.room
+        return None if left is not None and left <= room else room
+
+    def note(self) -> None:
+        """Make durable what the records processed since the last call are about to release.
+
+        Raises
+        ------
+        PrivacyError
+            If it may not be released.
+        """
+        first, self._noted = self._noted + 1, self._learner.slots
+        if self._learner.noise_key is None:
+            line = self.ledger.release(first, self._noted - first + 1)
+        else:
+            line = self.ledger.release(first, self._digests)
+            self._digests.clear()
+        self._learner.charge(self.ledger.charged, vouched=True)
+        if line is None:
+            return
+        if self._journal_window == self.ledger.window:
+            self._journal.append(line.encode())
+        else:
+            self._journal.restart(Journal.head(self._lane, self.ledger.window) + line.encode())
+            self._journal_window = self.ledger.window
+
+    def reserved(self, *, clean: bool) -> dict[str, Any]:
+        """The ledger for a snapshot, with the next window reserved; it counts once `committed` is called."""
+        self._reserved = copy.copy(self.ledger)
+        self._reserved.reserve(self._learner.slots, begun=not clean)
+        return self._reserved.to_state()
+
+    def committed(self) -> None:
+        """Say that the last snapshot is durable."""
+        if self._reserved is not None:
+            self.ledger, self._reserved = self._reserved, None
+            self._learner.charge(self.ledger.charged, vouched=True)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the ledger of a snapshot."""
+        self.ledger = Ledger.from_state(state, self.ledger)
