@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampair import _features, buffers, losses
 from streampair import _kernels as k
 from streampair._families import MetricLearner
-from streampair._memory import Rows
+from streampair._memory import Blocks, Rows
 from streampair._ogd import OGD
 from streampair.errors import ConfigError
 
@@ -126,8 +126,12 @@ class PairOGD(OGD, MetricLearner):  # type: ignore[misc]  # see MetricLearner
                 f"buffer is {policy!r}, which pairs records of different classes only",
                 fix="use buffers.Reservoir: a metric learns from both kinds of pairs",
             )
-        self._memory = Rows(policy)
-        self._learn, self._learn_many = k.metric_learn, k.metric_learn_many
+        if isinstance(policy, buffers.FullHistory):
+            blocks = Blocks(policy, k.metric_history_learn, k.metric_history_learn_many)
+            self._memory, self._learn, self._learn_many = blocks, blocks.learn, blocks.learn_many
+        else:
+            self._memory = Rows(policy)
+            self._learn, self._learn_many = k.metric_learn, k.metric_learn_many
 
     @staticmethod
     def _weights_shape(d: int) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ def test_quadratic_and_map(d: int, seed: int) -> None:
 # ---- the algorithm -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3)], ids=str)
+@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()], ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -118,7 +118,7 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     rate = data.draw(st.sampled_from([None, 0.05, 0.5]))
     radius = data.draw(st.sampled_from([0.1, 1.0, 10.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
-    policy = "fifo" if isinstance(buffer, buffers.FIFO) else "reservoir"
+    policy = {k.FIFO: "fifo", k.RESERVOIR: "reservoir", k.FULL: "full"}[buffer.code]
     twin = naive.PairMetric(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, psd)
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "psd": psd, "seed": 7}
     averaged = metric.PairOGD(loss, buffer, **options)
