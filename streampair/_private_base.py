@@ -176,6 +176,12 @@ class PrivateBase(PairLearner):
         """Coordinates of the weights for d features."""
         return d
 
+    def _coins(self) -> int | None:
+        """Seed of the buffer's coins: with a noise key a function of it, for a replay must toss the same."""
+        if self.noise_key is None:
+            return self.seed
+        return int.from_bytes(self.noise_key.mac()(b"coins")[:8], "big")
+
     def _pair_buffer(self, features: int) -> PairBuffer:
         """An empty buffer, as the settings say."""
         asked = self._settings
@@ -186,7 +192,7 @@ class PrivateBase(PairLearner):
             family=self._pairs,
             loss_code=asked.loss.code,
             tangent=asked.tangent,
-            seed=self.seed,
+            seed=self._coins(),
         )
 
     def _set_names(

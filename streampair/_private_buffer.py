@@ -69,13 +69,13 @@ class BufferPlan:
         if type(policy) is buffers.FullHistory:
             if policy.dtype != "float64":
                 raise ConfigError(
-                    "a private learner keeps its full history in float64: rounding would add to the sensitivity",
+                    "a private learner keeps its full history in float64: rounding would add to the noise",
                     fix="use buffers.FullHistory()",
                 )
             if horizon is None or horizon > policy.max_records:
                 raise ConfigError(
                     f"a full history over a horizon of {horizon}",
-                    fix=f"give a horizon of at most max_records, {policy.max_records}; or use buffers.FIFO(32)",
+                    fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
                 )
             return cls(k.ALL, Influence.history())
         if type(policy) is buffers.Reservoir and not policy.replacement:
@@ -126,7 +126,7 @@ class PairBuffer:
     family, loss_code, tangent
         What the kernels compute from it.
     seed
-        Of the coins; None takes one from the operating system.
+        Of the coins, which are functions of the slot alone; None takes one from the operating system.
     """
 
     def __init__(

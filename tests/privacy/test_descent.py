@@ -1,0 +1,614 @@
+"""Private gradient descent: kernels against twins, influence, calibration, residuals, canaries."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import naive_descent
+import naive_output
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from streampair import _kernels as k
+from streampair import auc, buffers, losses
+from streampair._descent import NoisyDescent, OutputPerturbation
+from streampair._private_buffer import BufferPlan, PairBuffer
+from streampair.errors import ConfigError, PrivacyError
+from streampair.privacy import (
+    Influence,
+    NormalStream,
+    epsilon_from,
+    plan_noisy,
+    plan_output,
+    plan_output_paper,
+)
+
+PAIRS = {k.LINEAR_PAIRS: naive_descent.linear_pair, k.METRIC_PAIRS: naive_descent.metric_pair}
+POLICIES = {
+    "window": BufferPlan(k.WINDOW, Influence.fifo(3)),
+    "sample": BufferPlan(k.SAMPLE, Influence.reservoir(3, 4)),
+    "all": BufferPlan(k.ALL, Influence.history()),
+}
+unit = st.floats(-1, 1, width=32)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rows in the unit ball, labels of a family, and the family."""
+    dim, steps = draw(st.integers(1, 3)), draw(st.integers(1, 14))
+    family = draw(st.sampled_from([k.LINEAR_PAIRS, k.METRIC_PAIRS]))
+    kinds = [1.0, -1.0, 0.5, 0.0, math.nan] if family == k.LINEAR_PAIRS else [0.0, 1.0, 2.0, math.nan]
+    rows = np.array([[draw(unit) for _ in range(dim)] for _ in range(steps)])
+    labels = np.array([draw(st.sampled_from(kinds)) for _ in range(steps)])
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0), labels, family
+
+
+def coordinates(dim: int, family: int) -> int:
+    return dim if family == k.LINEAR_PAIRS else dim * (dim + 1) // 2
+
+
+def buffer_of(policy: str, dim: int, steps: int, family: int, loss: losses.PairLoss) -> PairBuffer:
+    return PairBuffer(POLICIES[policy], dim, steps, family=family, loss_code=loss.code, seed=5)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    data=streams(),
+    policy=st.sampled_from([*POLICIES]),
+    loss=st.sampled_from([losses.Logistic(), losses.Hinge(), losses.Square()]),
+    clip=st.sampled_from([0.5, 4.0]),
+    seed=st.integers(0, 99),
+)
+def test_the_kernels(
+    data: tuple[np.ndarray, np.ndarray, int], policy: str, loss: losses.PairLoss, clip: float, seed: int
+) -> None:
+    rows, labels, family = data
+    steps, dim = len(rows), coordinates(rows.shape[1], family)
+    twin = partial(naive_descent.gradient, pair=PAIRS[family], code=loss.code, clip=clip)
+
+    def naive_buffer() -> naive_descent.Buffer:
+        return naive_descent.Buffer(policy, 3, 4, seed=5)
+
+    noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
+    rates, grid = np.linspace(0.5, 0.1, steps), 2.0**-20
+    scalars, vectors = np.array([clip, 2.0, grid, 0.1]), np.zeros((3, dim))
+    one = buffer_of(policy, rows.shape[1], steps, family, loss)
+    expected = naive_descent.noisy(
+        rows.tolist(), labels.tolist(), noise, rates.tolist(), naive_buffer(),
+        radius=2.0, grid=grid, l2=0.1, gradient=lambda w, x, y, b: twin(w, x, y, b),
+    )  # fmt: skip
+    for t in range(steps):
+        at = slice(t, t + 1)
+        k.noisy_steps(
+            rows[at], labels[at], noise[at], rates[at], t, one.ints, scalars, vectors, one.rows, one.labels,
+            one.ages,
+        )  # fmt: skip
+        assert vectors[0] == pytest.approx(expected["w"][t], abs=1e-4)
+        assert vectors[1] == pytest.approx(expected["average"][t], abs=1e-4)
+
+    alpha, etas = 0.3, np.concatenate([[0.0], np.full(steps - 1, 0.2)])
+    centre = np.full(dim, 0.05)
+    vectors = np.stack([centre, centre, np.zeros(dim)])
+    cells = np.empty((steps, dim), dtype=np.int64)
+    two = buffer_of(policy, rows.shape[1], steps, family, loss)
+    k.output_steps(
+        rows, labels, etas, np.full(steps, grid), 0, two.ints, np.array([clip, 2.0, alpha]), vectors,
+        two.rows, two.labels, two.ages, cells,
+    )  # fmt: skip
+    iterates = naive_descent.output(
+        rows.tolist(), labels.tolist(), etas.tolist(), naive_buffer(),
+        radius=2.0, alpha=alpha, centre=centre, gradient=lambda w, x, y, b: twin(w, x, y, b),
+    )  # fmt: skip
+    assert cells * grid == pytest.approx(iterates, abs=1e-5)
+
+
+def test_releases_are_averaged_by_their_precision() -> None:
+    cells = np.array([[4, -8], [16, 0]])
+    noise, gammas = np.array([[0.3, 0.1], [-0.2, 0.0]]), np.array([0.5, 0.25])
+    average, published = np.zeros(2), np.zeros(2)
+    total = k.output_releases(cells, noise, gammas, np.array([1.0, 3.0]), 2.0, 0.0, average, published)
+    released = np.array([[2.5, -4.0], [4.0 - 0.25, 0.0]])
+    assert total == 4.0
+    assert average == pytest.approx((released[0] + 3 * released[1]) / 4)
+    assert published == pytest.approx(average * 2 / np.linalg.norm(average))
+    k.output_releases(cells, noise, gammas, np.array([math.inf, math.inf]), 9.0, 0.0, average, published)
+    assert published == pytest.approx(released[1])
+
+
+# ---- influence (9.2) -----------------------------------------------------------------------------------
+
+
+def bound(plan: BufferPlan, position: int, steps: int) -> np.ndarray:
+    """v of the record of a slot, from 0, for the longest stay."""
+    v = np.zeros(steps)
+    for t in range(position, steps):
+        if t == position:
+            v[t] = 1.0 if t > 0 else 0.0
+        elif plan.influence.uses is None or t - position <= plan.influence.uses:
+            v[t] = 1.0 / plan.influence.size if plan.influence.size else 1.0 / t
+    return v
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    data=streams(),
+    policy=st.sampled_from([*POLICIES]),
+    position=st.integers(0, 13),
+    other=st.tuples(st.lists(unit, min_size=3, max_size=3), st.sampled_from([1.0, -1.0, 0.0, math.nan])),
+    loss=st.sampled_from([losses.Logistic(), losses.Hinge()]),
+)
+def test_one_record_moves_gradients_and_iterates_only_as_planned(
+    data: tuple[np.ndarray, np.ndarray, int],
+    policy: str,
+    position: int,
+    other: tuple[list[float], float],
+    loss: losses.PairLoss,
+) -> None:
+    rows, labels, family = data
+    steps, d = rows.shape
+    position %= steps
+    row = np.array(other[0][:d])
+    rows2, labels2 = rows.copy(), labels.copy()
+    rows2[position], labels2[position] = row / max(float(np.linalg.norm(row)), 1.0), other[1]
+    dim, clip, radius = coordinates(d, family), 1.0, 2.0
+    plan, form = POLICIES[policy], "raw" if family == k.LINEAR_PAIRS else "metric"
+    diameter = loss.diameter(1.0, radius, clip, form=form)
+    v = bound(plan, position, steps)
+
+    # Gradients at the same released iterates.
+    ws = np.random.default_rng(0).normal(0, 0.5, (steps, dim))
+    moves = []
+    for xs, ys in ((rows, labels), (rows2, labels2)):
+        held, out = buffer_of(policy, d, steps, family, loss), []
+        for t in range(steps):
+            g = np.empty(dim)
+            k.private_gradient(ws[t], xs[t], ys[t], t, held.ints, clip, held.rows, held.labels, g)
+            k.private_store(xs[t], ys[t], t, held.ints, held.rows, held.labels, held.ages)
+            out.append(g)
+        moves.append(np.array(out))
+    assert np.all(np.linalg.norm(moves[0] - moves[1], axis=1) <= diameter * v * (1 + 1e-9) + 1e-12)
+
+    # Iterates of a run without noise.
+    if loss != losses.Logistic():
+        return
+    alpha = 0.2
+    made = plan_output(
+        1.0, dim=dim, influence=plan.influence, diameter=diameter, clip=clip, radius=radius, alpha=alpha,
+        smoothness=loss.smoothness(1.0, radius, form=form), horizon=max(steps, 2),
+    )  # fmt: skip
+    iterates = []
+    for xs, ys in ((rows, labels), (rows2, labels2)):
+        held, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
+        cells = np.empty((steps, dim), dtype=np.int64)
+        k.output_steps(
+            xs, ys, made.etas[:steps], np.full(steps, 2.0**-30), 0, held.ints,
+            np.array([clip, radius, alpha]), vectors, held.rows, held.labels, held.ages, cells,
+        )  # fmt: skip
+        iterates.append(cells * 2.0**-30)
+    moved = np.linalg.norm(iterates[0] - iterates[1], axis=1)
+    allowed = naive_output.moves(
+        position, made.etas.tolist(), made.factors.tolist(), size=plan.influence.size,
+        uses=plan.influence.uses, diameter=diameter, radius=radius,
+    )  # fmt: skip
+    assert np.all(moved <= allowed[:steps] * (1 + 1e-9) + 1e-8)
+
+
+def test_twins_of_the_influence_are_caught() -> None:
+    # A label swing of an old record: what breaks a class-split buffer, a data-dependent denominator and a
+    # reservoir with replacement, which may hold the record several times.
+    rng = np.random.default_rng(1)
+    v, worst = bound(POLICIES["window"], 2, 8), dict.fromkeys(("class", "count", "copies", "right"), 0.0)
+    for _ in range(200):
+        rows, ws = rng.uniform(-0.7, 0.7, (8, 2)), rng.normal(size=(8, 2))
+        labels = rng.choice([1.0, -1.0], 8)
+        flipped = labels.copy()
+        flipped[2] *= -1
+        for kind in worst:
+            outs = []
+            for ys in (labels, flipped):
+                held, out = naive_descent.Buffer("window", 3), []
+                for t in range(8):
+                    x, y = rows[t].tolist(), float(ys[t])
+                    g = naive_descent.gradient(ws[t], x, y, held, naive_descent.linear_pair, 1, 1.0)
+                    if kind == "count":
+                        g = g * held.places / max(1, sum(p[1] != y for p in held.pairs()))
+                    out.append(g)
+                    held.store(x, y)
+                    if kind == "class":
+                        kept = [[r for r in held.records if r[1] == c] for c in (1.0, -1.0)]
+                        held.records = kept[0][-2:] + kept[1][-2:]
+                    if kind == "copies" and t == 2:
+                        held.records = [held.records[-1]] * 3
+                outs.append(np.array(out))
+            extra = np.linalg.norm(outs[0] - outs[1], axis=1) - 2.0 * v
+            worst[kind] = max(worst[kind], float(extra.max()))
+    assert worst.pop("right") <= 1e-12
+    assert min(worst.values()) > 0.05
+
+
+# ---- calibration (9.3) ---------------------------------------------------------------------------------
+
+NOISY: dict[str, Any] = {"dim": 4, "diameter": 2.0, "clip": 1.0, "radius": 3.0}
+
+
+@pytest.mark.parametrize("influence", [p.influence for p in POLICIES.values()])
+def test_noise_in_the_gradient_spends_the_budget_of_the_worst_record(influence: Influence) -> None:
+    n = 12
+    plan = plan_noisy(0.7, influence=influence, horizon=n, **NOISY)
+    worst = 0.0
+    for i in range(n):
+        v = bound(BufferPlan(0, influence), i, n)
+        worst = max(worst, float(np.linalg.norm(2.0 * v + plan.grid * 2.0 * (v > 0))))
+    assert plan.sigma == pytest.approx(worst / 0.7, rel=1e-12)
+    assert plan.mu_spent(n) == pytest.approx(0.7)
+    assert [plan.mu_spent(t) for t in range(n + 1)] == sorted(plan.mu_spent(t) for t in range(n + 1))
+    plain = 2.0 * float(np.linalg.norm(influence.pattern(n)))
+    assert plain / 0.7 < plan.sigma <= 1.01 * plain / 0.7
+
+
+def test_the_closed_forms_of_noise_in_the_gradient() -> None:
+    endless = plan_noisy(1.0, influence=Influence.fifo(4), **NOISY)
+    assert endless.sigma == pytest.approx(2.0 * math.sqrt(1 + 1 / 4), rel=0.011)
+    everything = plan_noisy(1.0, influence=Influence.history(), horizon=5000, **NOISY)
+    assert everything.sigma == pytest.approx(2.0 * math.pi / math.sqrt(6), rel=0.02)
+    sampled = plan_noisy(1.0, influence=Influence.reservoir(4, 16), **NOISY)
+    assert sampled.sigma == pytest.approx(2.0 * math.sqrt(1 + 16 / 16), rel=0.011)
+    with pytest.raises(ConfigError):
+        plan_noisy(1.0, influence=Influence.history(), **NOISY)
+
+
+OUTPUT: dict[str, Any] = {**NOISY, "alpha": 0.1, "smoothness": 4.0}
+
+
+@pytest.mark.parametrize("influence", [p.influence for p in POLICIES.values()])
+@pytest.mark.parametrize("releases", [None, 1, 5])
+@pytest.mark.parametrize("allocation", ["minimal", "equal"])
+def test_releases_spend_the_budget_of_the_worst_record(
+    influence: Influence, releases: int | None, allocation: Any
+) -> None:
+    n = 40
+    plan = plan_output(
+        0.7, influence=influence, horizon=n, releases=releases, allocation=allocation, **OUTPUT
+    )
+    assert plan.releases(n) == (releases or n - 1)
+    assert math.isfinite(plan.sigmas[-1])
+    grids = plan.grids * 2.0
+    _, cost = naive_output.worst(
+        plan.etas.tolist(), plan.factors.tolist(), grids, 1 / plan.sigmas**2,
+        size=influence.size, uses=influence.uses, diameter=2.0, radius=3.0,
+    )  # fmt: skip
+    assert math.sqrt(cost) <= 0.7 * (1 + 1e-9)
+    assert math.sqrt(cost) >= (0.99 if influence.uses else 0.6) * 0.7
+    assert plan.mu_spent(n) == pytest.approx(0.7, rel=1e-9)
+    spends = [plan.mu_spent(t) for t in range(n + 1)]
+    assert spends[0] == spends[1] == 0.0
+    assert spends == sorted(spends)
+    shown = np.isfinite(plan.sigmas)
+    power = {"minimal": 2 / 3, "equal": 1.0}[allocation]
+    ratio = plan.sigmas[shown] / plan.sensitivities[shown] ** power
+    assert ratio == pytest.approx(np.full(len(ratio), ratio[0]))
+
+
+def test_the_minimal_allocation_has_the_smallest_sum_of_stds() -> None:
+    # Exact where the cost is a sum over steps, as for a full history.
+    plans = {
+        name: plan_output(1.0, influence=Influence.history(), horizon=200, allocation=name, **OUTPUT)
+        for name in ("minimal", "equal")
+    }
+    sums = {name: float(plan.sigmas[1:].sum()) for name, plan in plans.items()}
+    assert sums["minimal"] < sums["equal"]
+    rng = np.random.default_rng(0)
+    best = plans["minimal"]
+    for _ in range(50):
+        sigmas = best.sigmas * np.exp(rng.normal(0, 0.1, 200))
+        other = dataclasses.replace(best, sigmas=sigmas)
+        assert other.mu_spent(200) * float(sigmas[1:].sum()) >= sums["minimal"]
+
+
+@pytest.mark.parametrize("influence", [Influence.fifo(4), Influence.history()])
+def test_the_papers_constants_promise_less_than_they_keep(influence: Influence) -> None:
+    loss, radius, alpha = losses.Logistic(), 1.0, 2.0
+    plan = plan_output_paper(
+        1.0, 1e-4, dim=3, influence=influence, diameter=loss.diameter(1.0, radius),
+        lipschitz=loss.lipschitz(1.0, radius) + alpha * radius, radius=radius, alpha=alpha,
+        smoothness=loss.smoothness(1.0, radius), horizon=400,
+    )  # fmt: skip
+    assert plan.warmup == 144
+    assert not np.isfinite(plan.sigmas[:144]).any()
+    t, rho = np.arange(145, 401), (math.sqrt(math.log(1e4) + 1) - math.sqrt(math.log(1e4))) ** 2
+    g = loss.lipschitz(1.0, radius) + alpha * radius
+    assert plan.sigmas[144:] ** 2 == pytest.approx(32 * g**2 * 256 / (alpha**2 * t**2 * rho))
+    assert 0.05 < epsilon_from(plan.mu_spent(400), 1e-4) < 0.5
+    with pytest.raises(PrivacyError, match="promise"):
+        plan_output_paper(
+            1.0, 1e-4, dim=3, influence=influence, diameter=100.0, lipschitz=g, radius=50.0, alpha=alpha,
+            smoothness=4.0, horizon=400,
+        )  # fmt: skip
+
+
+def test_forks_are_set_aside() -> None:
+    plain = plan_noisy(1.0, influence=Influence.fifo(4), **NOISY)
+    safe = plan_noisy(1.0, influence=Influence.fifo(4), forks=2, window=3, **NOISY)
+    assert safe.sigma > plain.sigma
+    assert safe.mu_spent(10**6) ** 2 + 2 * safe.fork_mu2(3) == pytest.approx(1.0)
+    first = plan_output(1.0, influence=Influence.fifo(4), horizon=50, **OUTPUT)
+    spare = plan_output(1.0, influence=Influence.fifo(4), horizon=50, forks=2, window=10, **OUTPUT)
+    assert spare.sigma > first.sigma
+    assert spare.mu_spent(50) ** 2 + 2 * spare.fork_mu2(10) == pytest.approx(1.0)
+    costs = [spare.fork_mu2(10, start) for start in range(41)]
+    assert max(costs) == pytest.approx(spare.fork_mu2(10))
+
+
+# ---- learners ------------------------------------------------------------------------------------------
+
+Learner = Callable[..., Any]
+LEARNERS: dict[str, Learner] = {
+    "noisy": partial(auc.NoisyOGD, 1.0, 1e-3, warmup=0),
+    "strongly": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1),
+    "convex": partial(auc.OnPairC, 1.0, 1e-3, 60, buffer=buffers.FullHistory()),
+    "paper": partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"),
+    "sampled": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, buffer=buffers.Reservoir(4), releases=7),
+}
+
+
+def events(count: int) -> list[tuple[dict[str, float], bool]]:
+    rng = np.random.default_rng(0)
+    out = []
+    for _ in range(count):
+        y = bool(rng.integers(2))
+        out.append(({"a": float(rng.normal(0.3 if y else -0.3, 0.3)), "b": float(rng.uniform(-1, 1))}, y))
+    return out
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_life_of_a_learner(name: str) -> None:
+    model = LEARNERS[name](seed=1)
+    horizon = model.horizon
+    for x, y in events(30):
+        model.learn_one(x, y)
+    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.clone()]
+    twins[2].load_state(model.to_state())
+    for twin in twins:
+        assert np.array_equal(twin.weights_vector, model.weights_vector)
+        assert twin.privacy.epsilon_spent == model.privacy.epsilon_spent
+        assert twin._rule.buffer.ints.tolist() == model._rule.buffer.ints.tolist()
+        twin.learn_null()
+    model.learn_null()
+    for twin in twins:
+        assert not np.array_equal(twin.weights_vector, model.weights_vector) or name == "sampled"
+    for x, y in events(60):
+        model.learn_one(x, y)
+    if horizon is not None:
+        assert model.slots == 60
+        weights = model.weights_vector
+        model.learn_one(*events(1)[0])
+        assert np.array_equal(model.weights_vector, weights)
+        assert model.privacy.horizon_left == 0
+    assert model.privacy.epsilon_spent <= 1.0
+    assert model.privacy.epsilon_spent == pytest.approx(1.0, rel=1e-6) or name == "paper"
+    assert np.linalg.norm(model.weights_vector) <= model.comparator_radius * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_noise_key_repeats_a_run_and_nothing_else(name: str) -> None:
+    key, data = bytes(range(32)), events(40)
+
+    def run(stream: list[Any]) -> np.ndarray:
+        model, out = LEARNERS[name](noise_key=key), []
+        for x, y in stream:
+            model.learn_one(x, y)
+            out.append(model.weights_vector)
+        return np.array(out)
+
+    one, two = run(data), run(data)
+    assert np.array_equal(one, two)
+    swapped = run([*data[:20], data[21], data[20], *data[22:]])
+    assert np.array_equal(one[:20], swapped[:20])
+    assert not np.any(one[-1] == swapped[-1])
+
+
+def test_what_cannot_hold_is_refused() -> None:
+    base = {"epsilon": 1.0, "delta": 1e-3, "horizon": 100}
+    for options, message in [
+        ({"loss": losses.Hinge()}, "not smooth"),
+        ({"calibration": "loose"}, "'tight' or 'paper'"),
+        ({"allocation": "odd"}, "'minimal' or 'equal'"),
+        ({"releases": 0}, "number of releases"),
+        ({"l2": 0.0}, "l2 is"),
+        ({"buffer": buffers.ClassReservoir(4)}, "depend on labels"),
+        ({"buffer": buffers.Reservoir(4, replacement=True)}, "many copies"),
+        ({"buffer": buffers.FullHistory(dtype="float32")}, "float64"),
+        ({"buffer": buffers.FullHistory(max_records=50)}, "max_records=50"),
+        ({"max_uses": 5}, "no reservoir"),
+        ({"buffer": buffers.Reservoir(4), "max_uses": 0}, "max_uses is 0"),
+        ({"calibration": "paper", "releases": 5}, "neither releases"),
+        ({"horizon": None}, "needs a horizon"),
+        ({"horizon": 10**8}, "output perturbation"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            auc.OnPairStrC(**{**base, **options}, features=["a"])
+    for bad in (auc.PairFTRL, auc.NoisyOGD):
+        with pytest.raises(ConfigError, match="full history"):
+            bad(buffer=buffers.FullHistory())
+    with pytest.raises(ConfigError, match="l2"):
+        auc.NoisyOGD(l2=-1.0)
+
+
+def test_the_reports_say_what_is_done() -> None:
+    text = str(auc.OnPairStrC(1.0, 1e-3, 100, features=["a"]).privacy)
+    assert "output" not in text
+    for phrase in ("descent without noise", "fresh Gaussian noise", "a FIFO buffer of 32 places"):
+        assert phrase in text
+    paper = auc.OnPairC(1.0, 1e-3, 400, l2=2.0, calibration="paper", features=["a"], buffer=buffers.FIFO(2))
+    note = str(paper.privacy)
+    assert "constants promise epsilon 1" in note
+    assert "144 of 400 outputs are random" in note
+    exact = epsilon_from(paper._rule.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
+    assert f"spends epsilon {exact:.6g}" in note
+    noisy = auc.NoisyOGD(buffer=buffers.Reservoir(4), warmup=0)
+    assert "a reservoir of 4 places, where each record is used at most 4 times" in str(noisy.privacy)
+
+
+def test_it_ranks() -> None:
+    from river import datasets
+
+    for make in (
+        lambda n: auc.OnPairC(2.0, 1e-3, n),
+        lambda n: auc.OnPairStrC(2.0, 1e-3, n, l2=0.3),
+        lambda n: auc.PairFTRL(2.0, 1e-3, n, buffer=buffers.FullHistory(), warmup=0),
+        lambda n: auc.PairFTRL(2.0, 1e-3, n, buffer=buffers.Reservoir(8), max_uses=16, warmup=0),
+    ):
+        data = [({name: 2 * v - 1 for name, v in x.items()}, y) for x, y in datasets.Phishing()]
+        model = make(len(data))
+        for x, y in data:
+            model.learn_one(x, y)
+        scores, truth = np.array([model.score_one(x) for x, _ in data]), np.array([y for _, y in data])
+        ranks = stats.rankdata(scores)
+        n = truth.sum()
+        area = (ranks[truth].sum() - n * (n + 1) / 2) / (n * (len(truth) - n))
+        assert area > 0.85
+
+
+# ---- residuals (9.4) and canaries (9.5) ----------------------------------------------------------------
+
+
+def white(z: np.ndarray) -> bool:
+    """Whether size and independence over time are as they should be, at about 1e-5."""
+    total = float((z**2).sum())
+    if min(stats.chi2.sf(total, z.size), stats.chi2.cdf(total, z.size)) < 1e-6:
+        return False
+    return all(abs((z[lag:] * z[:-lag]).sum()) < 5.5 * math.sqrt(z[lag:].size) for lag in (1, 2, 5))
+
+
+def noise_of(rule: NoisyDescent | OutputPerturbation, steps: int, seed: int | None) -> np.ndarray:
+    """Noise of a run of null slots, whose gradients and iterates are known to be 0."""
+    stream, out = NormalStream(seed), []
+    for t in range(steps):
+        before = rule._vectors[0].copy()
+        weight = 0.0 if isinstance(rule, NoisyDescent) else rule._weight
+        average = None if isinstance(rule, NoisyDescent) else rule._average.copy()
+        rule.learn(np.zeros((1, 2)), np.array([math.nan]), stream)
+        if isinstance(rule, NoisyDescent):
+            out.append((before - rule._vectors[0]) / rule.plan.rates(t, 1)[0])
+        elif rule._weight > weight:
+            assert average is not None
+            h = rule._weight - weight
+            out.append(average + (rule._average - average) * (rule._weight / h))
+        else:
+            out.append(np.zeros(2))
+    return np.array(out)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2 / 3, 3 / 2])
+def test_the_noise_is_white_and_of_the_planned_size(factor: float) -> None:
+    steps = 400
+    for seed in [*range(20 if factor == 1.0 else 3), None]:
+        noisy = plan_noisy(1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9)
+        rule = NoisyDescent(noisy, buffer_of("window", 2, steps, 0, losses.Hinge()))
+        sigma = noisy.sigma
+        if factor != 1.0:
+            object.__setattr__(noisy, "sigma", factor * sigma)
+        assert white(noise_of(rule, steps, seed) / sigma) == (factor == 1.0)
+        plan = plan_output(
+            1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9, alpha=0.5,
+            smoothness=4.0, horizon=steps,
+        )  # fmt: skip
+        broken = dataclasses.replace(plan, sigmas=factor * plan.sigmas)
+        held = OutputPerturbation(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
+        z = noise_of(held, steps, seed)[1:] / plan.sigmas[1:, None]
+        assert white(z) == (factor == 1.0)
+
+
+MU, SLOTS, REJECT = 3.0, 24, 3.719  # one-sided, p = 1e-4
+
+Breaker = Callable[[Influence, float], tuple[Influence, float]]
+
+
+def as_planned(influence: Influence, mu: float) -> tuple[Influence, float]:
+    return influence, mu
+
+
+def less_noise(influence: Influence, mu: float) -> tuple[Influence, float]:
+    return influence, mu / 0.7
+
+
+def no_buffer_term(influence: Influence, mu: float) -> tuple[Influence, float]:
+    return Influence.reservoir(10**9, 1), mu  # its copies weigh nothing
+
+
+def canary_rule(kind: str, breaker: Breaker) -> NoisyDescent | OutputPerturbation:
+    """A rule with three places whose steps are too small to satisfy any pair."""
+    influence, mu = breaker(Influence.fifo(3), MU)
+    if kind == "noisy":
+        plan = plan_noisy(mu, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=1.0)
+        object.__setattr__(plan, "rates", lambda start, count: np.full(count, 1e-9))
+        return NoisyDescent(plan, buffer_of("window", 1, SLOTS, 0, losses.Hinge()))
+    output = plan_output(
+        mu, dim=1, influence=influence, diameter=1.0, clip=0.5, radius=10.0, alpha=0.5, smoothness=4.0,
+        horizon=SLOTS,
+    )  # fmt: skip
+    return OutputPerturbation(output, buffer_of("window", 1, SLOTS, 0, losses.Logistic()))
+
+
+def canary_run(kind: str, breaker: Breaker, side: float, spot: int, seed: int | None) -> np.ndarray:
+    """Releases, over their noise, of a run with a canary at `side` among records at 0 of the other label."""
+    rule, stream, out = canary_rule(kind, breaker), NormalStream(seed), []
+    for t in range(SLOTS):
+        x, y = (side, 1.0) if t == spot else (0.0, -1.0)
+        if isinstance(rule, NoisyDescent):
+            before = float(rule._vectors[0, 0])
+            rule.learn(np.array([[x]]), np.array([y]), stream)
+            out.append((before - float(rule._vectors[0, 0])) / 1e-9 / rule.plan.sigma)
+            continue
+        weight, average = rule._weight, float(rule._average[0])
+        rule.learn(np.array([[x]]), np.array([y]), stream)
+        if rule._weight > weight:
+            release = average + (float(rule._average[0]) - average) * rule._weight / (rule._weight - weight)
+            out.append(release / rule.plan.sigmas[t])
+    return np.array(out)
+
+
+def canary_signal(kind: str, breaker: Breaker, spot: int) -> np.ndarray:
+    """What the canary moves in the mean of the releases, over their noise: the same noise on both sides."""
+    one, two = (canary_run(kind, breaker, side, spot, 1) for side in (1.0, -1.0))
+    return one - two
+
+
+def measured_mu(kind: str, breaker: Breaker, spot: int, runs: int, seed: int | None) -> float:
+    """mu by the best statistic, from runs on both sides."""
+    signal = canary_signal(kind, as_planned, spot)
+    told = []
+    for number, side in enumerate((1.0, -1.0)):
+        seeds = [None if seed is None else 10**6 * seed + 2 * r + number for r in range(runs)]
+        told.append(np.array([canary_run(kind, breaker, side, spot, s) @ signal for s in seeds]))
+    spread = math.sqrt((told[0].var(ddof=1) + told[1].var(ddof=1)) / 2)
+    return float(abs(told[0].mean() - told[1].mean()) / spread)
+
+
+def canary_fails(mu: float, runs: int) -> bool:
+    return mu > MU + REJECT * math.sqrt(2 / runs + MU**2 / (4 * runs))
+
+
+@pytest.mark.parametrize("kind", ["noisy", "output"])
+def test_the_canary_shows_what_is_promised_and_no_more(kind: str) -> None:
+    # Exact: the moves of the mean, in units of the noise, for every place of the canary.
+    shown = [float(np.linalg.norm(canary_signal(kind, as_planned, spot))) for spot in range(1, SLOTS)]
+    assert max(shown) <= MU * (1 + 1e-6)
+    assert max(shown) >= 0.95 * MU
+    spot = 1 + int(np.argmax(shown))
+    for twin in (less_noise, no_buffer_term):
+        assert float(np.linalg.norm(canary_signal(kind, twin, spot))) > 1.04 * MU
+    # And by runs, noise included.
+    for seed in range(20):
+        assert not canary_fails(measured_mu(kind, as_planned, spot, 30, seed), 30)
+    assert not canary_fails(measured_mu(kind, as_planned, spot, 60, None), 60)
+    assert canary_fails(measured_mu(kind, less_noise, spot, 200, 1), 200)
