@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
-from river import base, utils
+from river import base
 
 from streampair import _features, _kernels
 from streampair._learner import LinearPairLearner, Nothing, PairLearner
+from streampair._tables import Table
 from streampair.errors import ConfigError, RecordError
 
 __all__ = ["AUCLearner", "MetricLearner", "RankingLearner"]
@@ -75,9 +75,14 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
             )
         return 1.0 if same else -1.0
 
-    def _labels(self, y: nw.Series[Any]) -> Array:
-        if y.dtype == nw.Boolean and self.positive in (True, False) and not y.null_count():
-            return np.where(np.asarray(y.to_numpy(), dtype=bool) == bool(self.positive), 1.0, -1.0)
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        # Only where NumPy compares as Python does: whole numbers with whole ones, and none that is NaN.
+        if (
+            isinstance(y, np.ndarray)
+            and y.dtype.kind in "biu"
+            and isinstance(self.positive, bool | int | np.bool_ | np.integer)
+        ):
+            return np.where(y == self.positive, 1.0, -1.0)
         return super()._labels(y)
 
     # ---- River -----------------------------------------------------------------------------------------
@@ -98,19 +103,17 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
         return (self.score_one(x) > 0.0) is not self._flipped
 
     def predict_proba_many(self, X: Any) -> Any:
-        """Probabilities of the rows of a data frame; columns False and True (as text outside pandas)."""
-        frame, scores = self._frame_scores(X)
+        """Probabilities of the rows; columns False and True (as text outside pandas, none for an array)."""
+        table, scores = self._table_scores(X)
         p = np.empty_like(scores)
         _kernels.sigmoid_many(scores, p)
         columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
-        return utils.dataframe.to_native_frame(columns, like=frame)
+        return table.frame(columns)
 
     def predict_many(self, X: Any) -> Any:
-        """Predicted labels of the rows of a data frame, as a boolean series with the frame's index."""
-        frame, scores = self._frame_scores(X)
-        return utils.dataframe.to_native_series(
-            (scores > 0.0) != self._flipped, name=self._y_name, like=frame
-        )
+        """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
+        table, scores = self._table_scores(X)
+        return table.series((scores > 0.0) != self._flipped, self._y_name)
 
 
 class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
@@ -165,9 +168,9 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
             stage="label",
         )
 
-    def _labels(self, y: nw.Series[Any]) -> Array:
-        if y.dtype.is_numeric() and not y.null_count():
-            values = np.asarray(y.to_numpy(), dtype=np.float64)
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        if isinstance(y, np.ndarray):
+            values = np.asarray(y, dtype=np.float64)
             if bool(np.all((values >= self._low_relevance) & (values <= self._high_relevance))):
                 scaled: Array = np.clip((values - self._middle) / self._half, -1.0, 1.0)
                 return scaled
@@ -180,9 +183,9 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
         return self.score_one(x)
 
     def predict_many(self, X: Any) -> Any:
-        """Scores of the rows of a data frame, as a series of the same kind with the frame's index."""
-        frame, scores = self._frame_scores(X)
-        return utils.dataframe.to_native_series(scores, name=self._y_name, like=frame)
+        """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""
+        table, scores = self._table_scores(X)
+        return table.series(scores, self._y_name)
 
 
 @lru_cache(maxsize=1024)
@@ -316,17 +319,19 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
         return {name: _kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
 
     def transform_many(self, X: Any) -> Any:
-        """`transform_one` of the rows of a data frame, as a frame of the same kind with its index."""
-        frame = _features.open_frame(X)
-        columns, rows = _features.frame_rows(frame)
-        designs = self._design_rows(columns, rows)
+        """`transform_one` of the rows: of a frame as a frame of the same kind with its index, of an array as
+        one.
+        """
+        table = Table(X)
+        table.check_names(self.feature_names)
+        designs = self._design_rows(table.columns, table.rows)
         root = self._map()
         if root is None:
-            names, out = columns, rows
+            names, out = table.columns, table.rows
         else:
             names, out = list(self.feature_names), np.empty_like(designs)
             _kernels.map_rows(root, designs, out)
-        return utils.dataframe.to_native_frame(out, columns=names, like=frame)
+        return table.matrix(out, names)
 
     def distance_one(self, x: Mapping[Any, Any], x2: Mapping[Any, Any]) -> float:
         """Distance of two records: the Euclidean one between what `transform_one` makes of them.

@@ -7,11 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
-from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
-from river import utils
 
 from streampair._kernels import MAX_ABS
 from streampair.errors import RecordError
@@ -19,10 +16,8 @@ from streampair.errors import RecordError
 __all__ = [
     "arrange",
     "as_number",
-    "frame_rows",
     "getter",
     "in_order",
-    "open_frame",
     "packed",
     "read_record",
     "unusable_value",
@@ -109,7 +104,7 @@ def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:
 
 def in_order(names: Iterable[Hashable]) -> list[Hashable]:
     """Names in an order that does not depend on how they came, so that sums round the same way."""
-    return sorted(names, key=lambda name: (type(name).__name__, str(name)))
+    return sorted(names, key=lambda name: (type(name).__name__, name if type(name) is int else 0, str(name)))
 
 
 def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
@@ -137,53 +132,6 @@ def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS)
     except Exception:  # a name that is missing, or a value that struct refuses
         return None
     return rows if (np.abs(rows) <= limit).all() else None
-
-
-def open_frame(frame: Any) -> nw.DataFrame[Any]:
-    """A pandas, polars or other data frame, wrapped by narwhals."""
-    try:
-        return utils.dataframe.into_frame(frame)
-    except DuplicateError:
-        raise RecordError(
-            "the frame has two columns of one name", fix="give every feature one column"
-        ) from None
-
-
-def frame_rows(frame: nw.DataFrame[Any], *, strict: bool = True) -> tuple[list[Hashable], Array]:
-    """Columns and float64 rows, C order, shape (n, columns), of a data frame.
-
-    Missing cells become NaN. Cells that are no numbers raise RecordError, or become NaN if not `strict`.
-    """
-    columns: list[Hashable] = list(frame.columns)
-    if not columns:
-        raise RecordError("the frame has no columns", fix="give at least one feature")
-    n = len(frame)
-    if frame.implementation.is_pandas_like() and all(t.kind in "biuf" for t in set(frame.to_native().dtypes)):
-        other = []  # the usual case, without a look at every column
-    else:
-        schema = frame.schema
-        other = [c for c in frame.columns if not (schema[c].is_numeric() or schema[c] == nw.Boolean)]
-    if not other:
-        return columns, np.ascontiguousarray(utils.dataframe.to_numpy(frame))
-    rows = np.empty((n, len(columns)))
-    numeric = [j for j, c in enumerate(frame.columns) if c not in other]
-    if numeric:
-        rows[:, numeric] = utils.dataframe.to_numpy(frame[[frame.columns[j] for j in numeric]])
-    for column in other:
-        j = frame.columns.index(column)
-        for i, cell in enumerate(frame[column].to_list()):
-            try:
-                rows[i, j] = np.nan if _is_missing(cell) else as_number(cell)
-            except (TypeError, ValueError, OverflowError):
-                if strict:
-                    raise unusable_value(column, cell, row=i) from None
-                rows[i, j] = np.nan
-    return columns, rows
-
-
-def _is_missing(cell: object) -> bool:
-    """None, pandas.NA or NaT, without importing pandas."""
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def arrange(

@@ -9,12 +9,12 @@ import abc
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
-from river import base, utils
+from river import base
 
-from streampair import _features, losses
+from streampair import losses
+from streampair._tables import Table, label_values
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class PairLearner(base.Estimator):
             If the label is unknown or cannot be used.
         """
 
-    def _labels(self, y: nw.Series[Any]) -> Array:
-        """`_label` of every row; an error names the row."""
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`_label` of every row of an array of booleans or numbers, or of a list; an error names the row."""
         labels = np.empty(len(y))
-        for i, label in enumerate(y.to_list()):
+        for i, label in enumerate(y if isinstance(y, list) else y.tolist()):
             try:
                 labels[i] = self._label(label)
             except RecordError as error:
@@ -134,33 +134,37 @@ class PairLearner(base.Estimator):
         return None
 
     def learn_many(self, X: Any, y: Any) -> None:
-        """Learn the rows of a data frame in order: the same as `learn_one` row by row, bit for bit.
+        """Learn the rows of a data frame or an array in order: as `learn_one` row by row, bit for bit.
+
+        The work is one call of compiled code, without Python's global lock.
 
         Parameters
         ----------
         X
-            Data frame of numbers (pandas, polars or another that narwhals knows).
+            Data frame of numbers (pandas, polars or another that narwhals knows), or NumPy array of shape
+            (n, d): its features are named 0 to d - 1.
         y
-            Series of labels, as long as the frame.
+            Series or NumPy array of labels, one for each row.
 
         Raises
         ------
         RecordError
-            If any cell or label cannot be used; then no row has been learned.
+            If any cell or label cannot be used, or if it is an array and the learner knows its features by
+            other names; then no row has been learned.
         """
-        frame = _features.open_frame(X)
-        series = utils.dataframe.into_series(y)
-        if len(frame) != len(series):
+        table = Table(X, strict=self._strict_frames)
+        table.check_names(self.feature_names)
+        values, name = label_values(y)
+        if len(table) != len(values):
             raise RecordError(
-                f"there are {len(frame)} rows and {len(series)} labels",
+                f"there are {len(table)} rows and {len(values)} labels",
                 fix="give one label for each row",
                 stage="label",
             )
-        labels = self._labels(series)
-        columns, rows = _features.frame_rows(frame, strict=self._strict_frames)
+        labels = self._labels(values)
         if len(labels):
-            self._learn_rows(columns, rows, labels)
-        self._y_name = series.name
+            self._learn_rows(table.columns, table.rows, labels)
+        self._y_name = name
 
     # ---- state -----------------------------------------------------------------------------------------
 
@@ -235,12 +239,12 @@ class LinearPairLearner(PairLearner):
         """Published weights by feature name."""
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
 
-    def _frame_scores(self, X: Any) -> tuple[nw.DataFrame[Any], Array]:
-        frame = _features.open_frame(X)
-        columns, rows = _features.frame_rows(frame)
-        return frame, self._score_rows(columns, rows)
+    def _table_scores(self, X: Any) -> tuple[Table, Array]:
+        table = Table(X)
+        table.check_names(self.feature_names)
+        return table, self._score_rows(table.columns, table.rows)
 
     def score_many(self, X: Any) -> Any:
-        """Scores of the rows of a data frame, as a series of the same kind with the frame's index."""
-        frame, scores = self._frame_scores(X)
-        return utils.dataframe.to_native_series(scores, name=None, like=frame)
+        """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""
+        table, scores = self._table_scores(X)
+        return table.series(scores, None)

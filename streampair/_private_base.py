@@ -14,7 +14,6 @@ import struct
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -228,10 +227,11 @@ class PrivateBase(PairLearner):
         except Exception:
             return math.nan
 
-    def _labels(self, y: nw.Series[Any]) -> Array:
-        if y.dtype == nw.Boolean and not y.null_count():
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        if isinstance(y, np.ndarray) and y.dtype.kind == "b":
             return super()._labels(y)
-        return np.array([self._label_or_null(label) for label in y.to_list()], dtype=np.float64)
+        labels = y if isinstance(y, list) else y.tolist()
+        return np.array([self._label_or_null(label) for label in labels], dtype=np.float64)
 
     # ---- learning --------------------------------------------------------------------------------------
 

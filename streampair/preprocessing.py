@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from river import base, utils
 
 from streampair import _features, _kernels
+from streampair._tables import Table, open_frame
 from streampair.errors import ConfigError
 
 __all__ = ["Bounds", "Hashing", "RandomFourier", "UnitBall"]
@@ -92,8 +93,8 @@ class Bounds(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        frame = _features.open_frame(X)
-        columns, rows = _features.frame_rows(frame)
+        table = Table(X)
+        columns, rows = table.columns, table.rows
         out = rows.copy()
         for j, name in enumerate(columns):
             if name in self._scale:
@@ -101,7 +102,7 @@ class Bounds(base.MiniBatchTransformer):
                 finite = np.isfinite(rows[:, j])
                 scaled = (np.clip(rows[:, j], low, high) - low) * factor - 1.0
                 out[:, j] = np.where(finite, np.minimum(scaled, 1.0), rows[:, j])
-        return utils.dataframe.to_native_frame(out, like=frame, columns=columns)
+        return table.matrix(out, columns)
 
 
 class UnitBall(base.MiniBatchTransformer):
@@ -153,11 +154,11 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        frame = _features.open_frame(X)
-        columns, rows = _features.frame_rows(frame)
+        table = Table(X)
+        columns, rows = table.columns, table.rows
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
-        return utils.dataframe.to_native_frame(out, like=frame, columns=columns)
+        return table.matrix(out, columns)
 
 
 def _digest(seed: int, token: str, bits: int) -> int:
@@ -300,14 +301,14 @@ class RandomFourier(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind."""
-        frame = _features.open_frame(X)
-        columns, rows = _features.frame_rows(frame, strict=False)
+        table = Table(X, strict=False)
+        columns, rows = table.columns, table.rows
         names, frequencies = self._of(self._names or tuple(columns))
         index = {name: j for j, name in enumerate(names)}
         out = np.full((len(rows), self.components), math.nan)
         if any(name in index for name in columns):
             _kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
-        return utils.dataframe.to_native_frame(out, like=frame, columns=self._out)
+        return table.matrix(out, self._out)
 
 
 class Hashing(base.MiniBatchTransformer):
@@ -380,7 +381,7 @@ class Hashing(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind."""
-        frame = _features.open_frame(X)
+        frame = open_frame(X)
         names = _features.in_order(frame.columns)
         order = [frame.columns.index(name) for name in names]  # type: ignore[arg-type]
         rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]

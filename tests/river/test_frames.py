@@ -223,6 +223,101 @@ def test_transformers(backend: Any) -> None:
             assert row == pytest.approx(model.transform_one(x), rel=1e-15)
 
 
+# ---- arrays ------------------------------------------------------------------------------------------------
+
+
+def _arrays(n: int = 120, d: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, X[:, 0] + rng.normal(size=n) > 0
+
+
+@pytest.mark.parametrize("labels", ["bool", "int", "float", "text"])
+@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda X: X[:, ::-1][:, ::-1]])
+def test_arrays_are_records_with_numbers_as_names(labels: str, make: Any) -> None:
+    X, positive = _arrays()
+    y = {"bool": positive, "int": positive.astype(np.int8), "float": positive * 1.0}.get(
+        labels, np.where(positive, "yes", "no")
+    )
+    model = auc.PairOGD(seed=0, positive="yes" if labels == "text" else 1)
+    one, many, framed = model.clone(), model.clone(), model.clone()
+    rows = make(X)
+    rows.flags.writeable = False
+    many.learn_many(rows[:70], y[:70])
+    many.learn_many(rows[70:], y[70:])
+    framed.learn_many(pd.DataFrame(X), pd.Series(y))
+    for row, label in zip(X.tolist(), y.tolist(), strict=True):
+        one.learn_one(dict(enumerate(row)), label)
+    assert frozen(one) == frozen(many) == frozen(framed)
+    assert many.feature_names == tuple(range(12))  # so nothing has to be put in order
+    scores = many.score_many(rows)
+    assert scores.tolist() == [one.score_one(dict(enumerate(row))) for row in X.tolist()]
+    assert many.predict_many(rows).tolist() == (scores > 0).tolist()
+    p = many.predict_proba_many(rows)
+    assert p.shape == (120, 2)
+    assert p[:, 1].tolist() == [one.predict_proba_one(dict(enumerate(row)))[True] for row in X.tolist()]
+    assert (p[:, 0] == 1.0 - p[:, 1]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, bool, object])
+def test_arrays_of_other_types(dtype: Any) -> None:
+    X, y = _arrays(40, 3)
+    X = np.abs(X * 10).astype(dtype)
+    one, many = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    many.learn_many(X, y)
+    for row, label in zip(X.astype(float).tolist(), y, strict=True):
+        one.learn_one(dict(enumerate(row)), label)
+    assert frozen(one) == frozen(many)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.ones(3), np.ones(3, bool), r"shape \(3,\)"),
+        (np.ones((3, 0)), np.ones(3, bool), "no columns"),
+        (np.ones((3, 2)), np.ones(2, bool), "3 rows and 2 labels"),
+        (np.ones((3, 2)), np.ones((3, 1), bool), r"labels has shape \(3, 1\)"),
+        (np.array([[1.0, math.nan]]), np.ones(1, bool), "feature 1 in row 0 is NaN"),
+        (np.array([[1.0, "x"]], dtype=object), np.ones(1, bool), "feature 1 in row 0 is text"),
+        (np.array([["1", "2"]]), np.ones(1, bool), "feature 0 in row 0 is text"),
+        (np.ones((2, 2)), np.array([1.0, math.nan]), "in row 1, the label is nan"),
+        (np.ones((2, 2)), np.array([True, None]), "in row 1, the label is None"),
+    ],
+)
+def test_bad_arrays_change_nothing(X: np.ndarray, y: np.ndarray, message: str) -> None:
+    model = auc.PairOGD()
+    model.learn_one({0: 1.0}, True)
+    before = frozen(model)
+    with pytest.raises(RecordError, match=message):
+        model.learn_many(X, y)
+    assert frozen(model) == before
+
+
+def test_an_array_cannot_meet_names() -> None:
+    X, y = _arrays(20, 3)
+    model = auc.PairOGD()
+    model.learn_one({"a": 1.0}, True)
+    before = frozen(model)
+    for call in (lambda: model.learn_many(X, y), lambda: model.score_many(X), lambda: model.predict_many(X)):
+        with pytest.raises(RecordError, match=r"by names such as 'a'.*data frame"):
+            call()
+    assert frozen(model) == before
+    with pytest.raises(RecordError, match="give a data frame"):
+        preprocessing.RandomFourier(4, 1.0, 0).transform_many(X)
+    assert preprocessing.UnitBall().transform_many(X).shape == X.shape
+
+
+def test_labels_beyond_what_floats_tell_apart() -> None:
+    big = 2**53
+    one, many = auc.PairOGD(seed=0, positive=float(big)), auc.PairOGD(seed=0, positive=float(big))
+    y = np.array([big, big + 1, big, 3])
+    X = np.arange(8.0).reshape(4, 2)
+    many.learn_many(X, y)
+    for row, label in zip(X.tolist(), y.tolist(), strict=True):
+        one.learn_one(dict(enumerate(row)), label)
+    assert frozen(one) == frozen(many)
+
+
 def test_two_columns_of_one_name() -> None:
     model = auc.PairOGD()
     X = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])

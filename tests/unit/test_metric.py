@@ -320,6 +320,46 @@ def test_large_numbers_do_not_overflow() -> None:
         assert math.isfinite(model.score_one({"a": 1e30, "b": -1e30, "c": 1e30}))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_full_history_is_a_window_that_holds_everything(dtype: str) -> None:
+    options: dict[str, Any] = {"loss": losses.Logistic(), "l2": 0.1, "seed": 0}
+    window = metric.PairOGD(buffer=buffers.FIFO(200), **options)
+    full = metric.PairOGD(buffer=buffers.FullHistory(dtype, max_records=100), **options)
+    many = full.clone()
+    records = [
+        ({name: float(np.float32(v)) for name, v in x.items() if name != "f3" or t > 70}, y)
+        for t, (x, y) in enumerate(stream(100))
+    ]
+    for x, y in records:
+        window.learn_one(x, y)
+        full.learn_one(x, y)
+    assert full.metric_ == pytest.approx(window.metric_, rel=1e-9, abs=1e-12)
+    assert full.buffer_records == 100
+    early, late = records[:71], records[71:]
+    for part in (early, late):
+        many.learn_many(pd.DataFrame([x for x, _ in part]), pd.Series([y for _, y in part]))
+    assert frozen(many) == frozen(full)
+    twin = pickle.loads(pickle.dumps(full))
+    assert frozen(twin) == frozen(full)
+    with pytest.raises(RecordError, match="max_records=100"):
+        full.learn_one(records[0][0], "a")
+
+
+def test_arrays() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.where(X[:, 0] > 0, "up", "down")
+    one, many = metric.PairOGD(seed=0), metric.PairOGD(seed=0)
+    assert many.transform_many(X).tolist() == X.tolist()
+    many.learn_many(X, y)
+    for row, label in zip(X.tolist(), y.tolist(), strict=True):
+        one.learn_one(dict(enumerate(row)), label)
+    assert frozen(one) == frozen(many)
+    out = many.transform_many(X)
+    assert out.tolist() == [list(one.transform_one(dict(enumerate(row))).values()) for row in X.tolist()]
+    with pytest.raises(RecordError, match="by names such as 'f0'"):
+        taught(metric.PairOGD()).transform_many(X)
+
+
 def test_new_names_get_new_columns_up_to_the_limit() -> None:
     grown, whole = (metric.PairOGD(buffer=buffers.FIFO(4), max_features=7) for _ in range(2))
     records = stream(30, d=7)
