@@ -122,7 +122,7 @@ class History:
             least = rows.shape[1]
             if not np.isfinite(rows).all():
                 raise ValueError("numbers that are not finite")
-            blocks.append((np.array(rows, order="C"), np.array(labels)))
+            blocks.append((np.array(rows, self._dtype, order="C"), np.array(labels, np.float64)))
             records += len(rows)
         if blocks and least == columns:  # the last block is open
             rows, labels = blocks.pop()
