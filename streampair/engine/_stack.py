@@ -16,51 +16,19 @@ import hashlib
 import math
 import pickle  # only ever loads what a signature vouches for, see Stack.load
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Final
+from typing import Any
 
 from river import base, compose
 
-from streampair.errors import ConfigError, PrivacyError, RecordError, SnapshotError
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.privacy.pipeline import check_pipeline, is_private, is_stateless, private_inside, walk
 
 __all__ = ["Stack"]
-
-#: Steps whose output is a function of the one record they are given. By name: to import all of River's
-#: preprocessing costs every start a second.
-_STATELESS: Final = frozenset(
-    {
-        "river.compose.func.FuncTransformer",
-        "river.compose.select.Select",
-        "river.compose.select.SelectType",
-        "river.compose.select.Discard",
-        "river.compose.renamer.Renamer",
-        "river.compose.renamer.Prefixer",
-        "river.compose.renamer.Suffixer",
-        "river.preprocessing.scale.Binarizer",
-        "river.preprocessing.scale.Normalizer",
-        "river.preprocessing.feature_hasher.FeatureHasher",
-        "river.feature_extraction.poly.PolynomialExtender",
-        "streampair.preprocessing.Bounds",
-        "streampair.preprocessing.Hashing",
-        "streampair.preprocessing.RandomFourier",
-        "streampair.preprocessing.UnitBall",
-    }
-)
-
-
-def is_private(step: object) -> bool:
-    """Whether the step keeps a privacy ledger: it can take a null step."""
-    return callable(getattr(step, "learn_null", None))
 
 
 def is_own(step: object) -> bool:
     """Whether the step is one of ours, that is, saves itself without pickle."""
     return callable(getattr(step, "to_state", None)) and callable(getattr(step, "load_state", None))
-
-
-def is_stateless(step: object) -> bool:
-    """Whether the step's output depends on one record alone."""
-    kind = type(step)
-    return f"{kind.__module__}.{kind.__qualname__}" in _STATELESS
 
 
 class Stack:
@@ -94,7 +62,8 @@ class Stack:
         self.private = is_private(self.learner)
         #: Void because of a step that learns in front of a private learner.
         self.untrusted: str | None = None
-        self._check_privacy(trust_preprocessing)
+        if self.private or any(is_private(step) or private_inside(step) for _, step, _, _ in self._leaves()):
+            self.untrusted = next(iter(check_pipeline(model, trust_preprocessing=trust_preprocessing)), None)
         leaves = [(path, step) for path, step, _, _ in self._leaves()]
         #: Steps that only pickle can save.
         self.pickled = [path for path, step in leaves if not is_stateless(step) and not is_own(step)]
@@ -305,56 +274,7 @@ class Stack:
 
     def _leaves(self) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
         """(path, step, the mapping that holds it, its key there), the learner last."""
-        yield from _walk(self.steps, "")
-
-    def _check_privacy(self, trust: bool) -> None:
-        name = type(self.learner).__name__
-        for path, step, _, _ in self._leaves():
-            if step is not self.learner and is_private(step):
-                raise PrivacyError(
-                    f"the private learner {type(step).__name__} is not the last step (it is at {path!r})",
-                    fix="put it last, and give every private learner a lane of its own",
-                )
-            inner = None if is_private(step) else _private_inside(step)
-            if inner is not None:
-                raise PrivacyError(
-                    f"{type(step).__name__} wraps the private learner {inner}: how often it learns a "
-                    "record, and which, is then not under the control of its accountant",
-                    fix=f"use {inner} as the last step, without a wrapper",
-                )
-        if not self.private:
-            return
-        learns = [
-            (path, step)
-            for path, step, _, _ in self._leaves()
-            if step is not self.learner and not is_stateless(step)
-        ]
-        if not learns:
-            return
-        path, step = learns[0]
-        kind = type(step).__name__
-        if not trust:
-            raise PrivacyError(
-                f"{kind} (at {path!r}) may learn from the stream in front of the private learner {name}: "
-                "what it passes on then depends on every earlier record, and the guarantee does not hold",
-                fix="scale by declared public bounds with streampair.preprocessing.Bounds, or with bounds= "
-                f"and warmup= of {name}; steps that are functions of one record (Select, FuncTransformer, "
-                "Normalizer, ...) are fine; trust_preprocessing=True accepts the loss of the guarantee",
-            )
-        self.untrusted = f"{kind} learns from the stream in front of {name}"
-
-
-def _walk(
-    steps: MutableMapping[str, Any], prefix: str
-) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
-    for name, step in list(steps.items()):
-        path = f"{prefix}{name}"
-        if isinstance(step, compose.Pipeline):
-            yield from _walk(step.steps, f"{path}/")
-        elif isinstance(step, compose.TransformerUnion):
-            yield from _walk(step.transformers, f"{path}/")
-        else:
-            yield path, step, steps, name
+        yield from walk(self.steps)
 
 
 def _forget_plans(step: Any) -> None:
@@ -366,23 +286,6 @@ def _forget_plans(step: Any) -> None:
     elif isinstance(step, compose.TransformerUnion):
         for inner in step.transformers.values():
             _forget_plans(inner)
-
-
-def _private_inside(step: object) -> str | None:
-    """The class of a private learner among the attributes of a wrapper, two levels deep."""
-    seen: list[object] = [step]
-    for _ in range(2):
-        below: list[object] = []
-        for item in seen:
-            for value in getattr(item, "__dict__", {}).values():
-                below.extend(value if isinstance(value, list | tuple) else [value])
-                if isinstance(value, dict):
-                    below.extend(value.values())
-        for item in below:
-            if is_private(item):
-                return type(item).__name__
-        seen = [item for item in below if isinstance(item, base.Base)]
-    return None
 
 
 def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:

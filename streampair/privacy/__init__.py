@@ -20,6 +20,7 @@ from streampair.privacy.output import (
     paper_steps,
     paper_warmup,
 )
+from streampair.privacy.pipeline import check_pipeline
 from streampair.privacy.plan import FTRLPlan, MomentsPlan, plan_ftrl, plan_moments
 from streampair.privacy.plan_descent import (
     NoisyPlan,
@@ -55,6 +56,7 @@ __all__ = [
     "Spend",
     "Toeplitz",
     "ToeplitzNoise",
+    "check_pipeline",
     "compose",
     "delta_from",
     "epsilon_from",

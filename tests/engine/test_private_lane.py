@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
 
 from streampair import auc
-from streampair.engine import _stack
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
-from streampair.preprocessing import Bounds, UnitBall
+from streampair.preprocessing import Bounds, Hashing, RandomFourier, UnitBall
+from streampair.privacy import check_pipeline, pipeline
 
 GOOD = ({"a": 0.1, "b": -0.4, "c": 0.3}, True)
 
@@ -132,6 +132,9 @@ def test_bulk_and_one_by_one_give_the_same_model() -> None:
 def test_steps_that_learn_from_the_stream_are_refused(front: Any) -> None:
     with pytest.raises(PrivacyError, match=r"learn from the stream in front.*Bounds"):
         Driver(lambda: front() | private())
+    with pytest.raises(PrivacyError, match=r"learn from the stream in front.*Bounds"):
+        check_pipeline(front() | private())
+    assert check_pipeline(front() | private(), trust_preprocessing=True)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +146,13 @@ def test_steps_that_learn_from_the_stream_are_refused(front: Any) -> None:
         lambda: compose.FuncTransformer(dict) | compose.Discard("d"),
         lambda: compose.Select("a") + compose.Select("b", "c"),
         lambda: preprocessing.Binarizer(),
+        lambda: preprocessing.FeatureHasher(n_features=3, seed=1),
+        lambda: Hashing(size=3),
+        lambda: RandomFourier(components=4, gamma=1.0, seed=1),
     ],
 )
 def test_functions_of_one_record_are_fine(front: Any) -> None:
+    assert check_pipeline(front() | private()) == ()
     driver = Driver(lambda: front() | private())
     driver.feed([*lanes.stream(20), b"junk"])
     assert driver.lane.privacy.kind != "void" or "seed" in driver.lane.privacy.guarantee
@@ -165,6 +172,18 @@ def test_functions_of_one_record_are_fine(front: Any) -> None:
 def test_a_wrapped_private_learner_is_refused(model: Any) -> None:
     with pytest.raises(PrivacyError, match="wraps the private learner PairFTRL"):
         Driver(model)
+
+
+def test_a_hash_that_changes_with_every_start_is_refused() -> None:
+    with pytest.raises(PrivacyError, match=r"no seed.*Hashing"):
+        check_pipeline(preprocessing.FeatureHasher() | private())
+
+
+def test_a_model_without_a_private_learner_is_not_called_safe() -> None:
+    for model in (linear_model.LogisticRegression(), preprocessing.Binarizer() | lanes.pair_ogd()):
+        with pytest.raises(PrivacyError, match="no private learner"):
+            check_pipeline(model)
+    assert check_pipeline(private()) == ()
 
 
 def test_a_private_learner_that_is_not_last_is_refused() -> None:
@@ -237,7 +256,7 @@ def test_a_foreign_lane_has_no_privacy_report() -> None:
     assert Driver(linear_model.LogisticRegression, snapshots=False).lane.privacy is None
 
 
-@pytest.mark.parametrize("name", sorted(_stack._STATELESS))
+@pytest.mark.parametrize("name", sorted(pipeline.STATELESS))
 def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name

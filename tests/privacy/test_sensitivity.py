@@ -22,6 +22,8 @@ from streampair.privacy import (
     grid_step,
     moment_sensitivities,
     pattern_sensitivity,
+    plan_ftrl,
+    window_sensitivity,
 )
 
 blts = st.integers(1, 4).flatmap(
@@ -158,3 +160,41 @@ def test_a_plan_is_refused_when_its_noise_would_not_fit() -> None:
         privacy.plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="nope", **PLAIN)
     with pytest.raises(ConfigError):
         fifo_pattern(0)
+
+
+@pytest.mark.parametrize("strategy", ["toeplitz", "blt", "endless"])
+@given(size=st.integers(1, 4), window=st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+def test_a_second_view_of_a_window_against_all_records_and_windows(
+    strategy: str, size: int, window: int
+) -> None:
+    """The slow way: every record, every window of consecutive releases of a run."""
+    n = 40
+    horizon = None if strategy == "endless" else n
+    pattern = fifo_pattern(size, horizon)
+    root = Toeplitz.square_root(n)
+    chosen = root if strategy == "toeplitz" else blt(([0.3, 0.2], [0.05, 0.5]), horizon)
+    column = chosen.column if isinstance(chosen, Toeplitz) else chosen.column(n)
+    matrix = dense(column.tolist())
+    worst = 0.0
+    for position in range(n):
+        v = fifo_influence(position, n, size)
+        image = matrix @ (2.0 * v + 0.25 * (v > 0))
+        for first in range(n):
+            worst = max(worst, float(np.linalg.norm(image[first : first + window])))
+    got = window_sensitivity(chosen, pattern, 2.0, window=window, grid=0.125, dim=4)
+    assert got == pytest.approx(worst, rel=1e-9 if horizon or window <= n - size - 1 else 0.05)
+
+
+def test_the_forks_set_aside_are_inside_the_budget() -> None:
+    """mu of the whole run and of all forks together is the budget; the twin forgets the forks."""
+    for horizon in (500, None):
+        for forks in (0, 1, 3):
+            fixed = {**PLAIN, "dim": 3, "influence": Influence.fifo(8), "window": 100}
+            plan = plan_ftrl(0.7, horizon=horizon, forks=forks, **fixed)
+            steps = horizon or 10**7
+            total = math.sqrt(plan.mu_spent(steps) ** 2 + forks * plan.fork_mu2(100))
+            assert total == pytest.approx(0.7, rel=1e-4)
+            assert plan.fork_mu2(10) < plan.fork_mu2(100) <= plan.mu_spent(steps) ** 2 * (1 + 1e-9)
+            if forks:
+                assert plan.mu_spent(steps) < 0.65
