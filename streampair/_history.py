@@ -72,6 +72,9 @@ class History:
         streams give equal states.
         """
         rows = min(max(_FIRST_ROWS, room), max(1, _BLOCK_BYTES // (self._dtype.itemsize * columns)))
+        return self._block(rows, columns)
+
+    def _block(self, rows: int, columns: int) -> tuple[Rows, Array]:
         return np.empty((rows, columns), dtype=self._dtype), np.empty(rows)
 
     def close(self, records: int) -> None:
@@ -122,7 +125,9 @@ class History:
             least = rows.shape[1]
             if not np.isfinite(rows).all():
                 raise ValueError("numbers that are not finite")
-            blocks.append((np.array(rows, self._dtype, order="C"), np.array(labels, np.float64)))
+            kept = self._block(*rows.shape)
+            kept[0][:], kept[1][:] = rows, labels
+            blocks.append(kept)
             records += len(rows)
         if blocks and least == columns:  # the last block is open
             rows, labels = blocks.pop()
