@@ -287,9 +287,9 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
 
     @property
     def weights(self) -> dict[tuple[Any, Any], float]:
-        """Entries of W by the names of two features; each pair once, in the order of `feature_names`."""
-        w, names = self.metric_, self.feature_names
-        return {(names[i], names[j]): float(w[i, j]) for i in range(len(names)) for j in range(i, len(names))}
+        """Entries of W by the names of two features, both ways round."""
+        w, names = self.metric_.tolist(), self.feature_names
+        return {(a, b): w[i][j] for i, a in enumerate(names) for j, b in enumerate(names)}
 
     def _map(self) -> Array | None:
         """Symmetric root of the positive semi-definite part of W; None, the identity, where that is 0."""

@@ -63,6 +63,11 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         kind = _import(path, f"{where}.class")
         values = {k: _value(v, f"{where}.options.{k}") for k, v in options.items()}
         last = number == len(steps) - 1
+        if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
+            raise ConfigError(
+                f"{where}.class = {path!r} learns from a relevance, and the input has two labels",
+                fix='add labels = "any" to [input]',
+            )
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared(kind, values, config, noise_key, alone=len(steps) == 1)
         built.append(_construct(kind, values, f"{where}.options"))

@@ -141,6 +141,9 @@ class InputConfig(_Model):
 
     topic: str = "events"
     label: str
+    # "two": only the labels positive and negative count. "any": every number, text or boolean, as the learner
+    # takes it: a relevance for ranking, or any number of classes for a metric.
+    labels: Literal["two", "any"] = "two"
     features: list[str] | dict[str, Range] | None = None
     positive: Label = True
     negative: Label | None = None
@@ -177,10 +180,10 @@ class InputConfig(_Model):
 
     @model_validator(mode="after")
     def _labels(self) -> InputConfig:
-        if self.negative is None and not isinstance(self.positive, bool):
+        if self.labels == "two" and self.negative is None and not isinstance(self.positive, bool):
             raise ValueError(
                 f"positive is {self.positive!r}, so the other label must be named: "
-                "add negative = ... (all other labels go to the dead letters)"
+                'add negative = ... (all other labels go to the dead letters), or labels = "any"'
             )
         if self.negative is not None and self.negative == self.positive:
             raise ValueError("positive and negative are the same label")
@@ -408,6 +411,7 @@ class Config(_Model):
             "label": self.input.label,
             "positive": self.input.positive,
             "negative": self.input.negative_label(),
+            **({"labels": "any"} if self.input.labels == "any" else {}),
             "features": self.input.model_dump(mode="json", include={"features"}),
         }
         data = msgspec.json.encode(meaning, order="sorted")

@@ -92,10 +92,10 @@ class LaneTimer:
 
 
 def _scorer(model: Any) -> Callable[[Any], Any]:
-    if not isinstance(model, compose.Pipeline) and hasattr(model, "score_one"):
-        return cast("Callable[[Any], Any]", model.score_one)
-    name = "predict_proba_one" if hasattr(model, "predict_proba_one") else "predict_one"
-    return cast("Callable[[Any], Any]", getattr(model, name))
+    # A pipeline has every method, its last step those that work.
+    last = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
+    names = ("score_one", "predict_proba_one", "predict_one")
+    return cast("Callable[[Any], Any]", getattr(model, next(name for name in names if hasattr(last, name))))
 
 
 class HeldLane:

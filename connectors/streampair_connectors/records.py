@@ -157,9 +157,10 @@ def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
 
 
 class _Labels:
-    """The two labels that count."""
+    """The two labels that count, or any."""
 
     def __init__(self, config: InputConfig) -> None:
+        self._any = config.labels == "any"
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
         self._field = config.label
@@ -168,17 +169,21 @@ class _Labels:
             for text in _spellings(label):
                 self._texts[text] = label
 
-    def resolve(self, y: object) -> Label:
+    def resolve(self, y: object) -> object:
         if y == self._positive:
             return self._positive
         if y == self._negative:
             return self._negative
+        if self._any and isinstance(y, bool | int | float | str) and y == y:
+            return y
         raise self._unknown(y)
 
-    def resolve_text(self, text: str) -> Label:
-        found = self._texts.get(text.strip())
+    def resolve_text(self, text: str) -> object:
+        found: object = self._texts.get(text.strip())
         if found is None:
             found = self._texts.get(text.strip().lower())
+        if found is None and self._any:
+            return _plain(text.strip())
         if found is None:
             raise self._unknown(text)
         return found
@@ -186,10 +191,21 @@ class _Labels:
     def _unknown(self, y: object) -> RecordError:
         return RecordError(
             f"unknown label {_shorten(y)} in field {self._field!r}",
-            fix=f"send {self._positive!r} or {self._negative!r}, or name the labels as "
-            "input.positive and input.negative",
+            fix="send a number, a text, true or false"
+            if self._any
+            else f"send {self._positive!r} or {self._negative!r}, or name the labels as "
+            'input.positive and input.negative; for ranking and metrics, input.labels = "any"',
             stage="label",
         )
+
+
+def _plain(text: str) -> float | str:
+    """A label of a CSV cell: a finite number if it reads like one, else text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
 
 
 def _spellings(label: Label) -> list[str]:

@@ -95,7 +95,8 @@ class Intake:
         if done < len(records):
             self._take_carefully(records[done:] if done else records, output, labels, given, saved)
         output.next_offset = self.next_offset
-        self._auc.extend(labels, given)
+        if self._stack.ranks:
+            self._auc.extend(labels, given)
         return output
 
     def _take_plain(

@@ -92,6 +92,16 @@ class Stack:
         return self.steps[self._last]
 
     @property
+    def two_classes(self) -> bool:
+        """Whether the learner tells one label from the others, so that pairs of the two make its regret."""
+        return bool(getattr(self.learner, "_two_classes", True))
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its scores are to rank events: those of a metric are distances, which do not."""
+        return not isinstance(self.learner, base.Transformer)
+
+    @property
     def model(self) -> Any:
         """The model as a whole; for a pipeline a new one around the same steps."""
         if len(self.steps) == 1:

@@ -100,9 +100,11 @@ class Lane:
         stop because of content is a function of content, so a private lane with a breaker, or with
         `on_bad="fail"`, says in its report that the guarantee is void.
     regret
-        How to estimate the regret; None: not at all.
+        How to estimate the regret; None: not at all. A learner of ranking or of a metric has none: the lane
+        warns, and goes without.
     auc_window
-        Number of latest labelled events in the AUC.
+        Number of latest labelled events in the AUC, of `positive` against all other labels. It stays empty
+        for a metric, whose scores are distances.
     allow_pickle
         Allow pickle for steps that are not ours; needs `signing_key`.
     signing_key
@@ -194,6 +196,14 @@ class Lane:
                 f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
             )
         self._auc = RollingAUC(auc_window)
+        if regret is not None and not self._stack.two_classes:
+            warnings.warn(
+                f"no regret is estimated for {type(self._stack.learner).__name__}: it is that of ranking one "
+                "label above the others, which this learner does not do",
+                UserWarning,
+                stacklevel=2,
+            )
+            regret = None
         self._regret = None if regret is None else self._make_regret(regret)
         self._estimate: RegretEstimate | None = None
         self._intake = Intake(

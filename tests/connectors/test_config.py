@@ -216,6 +216,20 @@ def test_declared_features_bounds_and_labels_reach_our_own_learners() -> None:
     assert list(learner.features) == ["a"]
 
 
+def test_ranking_needs_more_than_two_labels() -> None:
+    learner = {"class": "streampair.ranking.PairOGD", "options": {"relevance": [0, 4]}}
+    data = {"app": "grades", "input": {"label": "grade"}, "learner": learner}
+    with pytest.raises(ConfigError, match=r'two labels.*Fix: add labels = "any" to'):
+        build_learner(Config.model_validate(data))
+    config = Config.model_validate({**data, "input": {"label": "grade", "labels": "any"}})
+    model = build_learner(config)
+    model.learn_one({"a": 1.0}, 4)
+    assert model.relevance == [0, 4]
+    # A label that ranks high needs no other one then.
+    Config.model_validate({**data, "input": {"label": "grade", "labels": "any", "positive": "a"}})
+    assert config.fingerprint() != Config.model_validate({**data, "input": {"label": "grade"}}).fingerprint()
+
+
 def test_options_may_hold_objects() -> None:
     options = {
         "loss": {"class": "streampair.losses.Logistic"},

@@ -198,3 +198,19 @@ def test_scores_and_dead_letters_are_encoded() -> None:
     assert dict(headers)["streampair.offset"] == b"9"
     assert dict(headers)["streampair.stage"] == b"label"
     assert len(dict(headers)["streampair.error"]) <= 2000
+
+
+def test_any_label() -> None:
+    """For relevances and classes: what the learner can use is the learner's to say."""
+    config = InputConfig(label="y", features=["a"], labels="any", positive="high")
+    for text, wanted in {"0.25": 0.25, "3": 3, '"blue"': "blue", "true": True, '"high"': "high"}.items():
+        got = decode(f'{{"a": 1, "y": {text}}}'.encode(), config).y
+        assert (got, type(got)) == (wanted, type(wanted))
+    assert decode(b'{"a": 1, "y": null}', config).y is None
+    refused = refusal(b'{"a": 1, "y": [1]}', config)
+    assert (refused.stage, refused.fix) == ("label", "send a number, a text, true or false")
+    line = csv_decoder(config, ["a", "y"])
+    cells = {"0.25": 0.25, " blue ": "blue", "high": "high", "nan": "nan", "": None}
+    assert {cell: line(Record(0, f"1,{cell}".encode())).y for cell in cells} == cells
+    # Only two otherwise, and the error says what to do.
+    assert 'input.labels = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix

@@ -9,7 +9,7 @@ from typing import Any
 
 from river import compose, linear_model, preprocessing
 
-from streampair import auc
+from streampair import auc, losses, metric, ranking
 from streampair.engine.envelope import unpack
 from streampair.engine.lane import RegretConfig
 from streampair.preprocessing import Bounds, UnitBall
@@ -40,6 +40,9 @@ def pair_ftrl() -> Any:
 
 MODELS: dict[str, Callable[[], Any]] = {
     "PairOGD": pair_ogd,
+    "ranking.PairOGD": lambda: ranking.PairOGD(losses.MinimumErrorEntropy(), seed=3),
+    "metric.PairOGD": lambda: metric.PairOGD(seed=3),
+    "metric.PairOGD|LogisticRegression": lambda: metric.PairOGD(seed=3) | linear_model.LogisticRegression(),
     "LogisticRegression": linear_model.LogisticRegression,
     "Bounds|UnitBall|PairOGD": lambda: Bounds({"a": (-1, 1)}) | UnitBall() | pair_ogd(),
     "StandardScaler|LogisticRegression": lambda: (
@@ -57,6 +60,12 @@ OPTIONS: dict[str, Any] = {
     "regret": RegretConfig(pairs=16, exact=4),
     "auc_window": 7,
 }
+
+
+def options(name: str) -> dict[str, Any]:
+    """`OPTIONS`, without what the model cannot have."""
+    alone = name in ("ranking.PairOGD", "metric.PairOGD")
+    return {key: value for key, value in OPTIONS.items() if not (alone and key == "regret")}
 
 
 def content(snapshot: bytes) -> Any:

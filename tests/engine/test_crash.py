@@ -40,10 +40,10 @@ def run(driver: Driver, events: list[Any]) -> tuple[list[Scored], Any]:
 @pytest.mark.parametrize("name", lanes.MODELS)
 def test_a_crash_at_any_point_changes_nothing(name: str) -> None:
     events = mixed(32)
-    expected, final = run(Driver(lanes.MODELS[name], **lanes.OPTIONS), events)
+    expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
     assert {scored.outcome for scored in expected} == {"learned", "scored", "dead_letter"}
     for point in range(len(events) + 1):
-        driver = Driver(lanes.MODELS[name], **lanes.OPTIONS)
+        driver = Driver(lanes.MODELS[name], **lanes.options(name))
         before = driver.feed(events[:point]).scores
         driver.commit()
         driver.feed(events[point : point + 3])  # lost in the crash
@@ -58,8 +58,8 @@ def test_a_crash_at_any_point_changes_nothing(name: str) -> None:
 @given(data=st.data())
 def test_batches_and_crashes_in_any_pattern_change_nothing(name: str, data: st.DataObject) -> None:
     events = mixed(24, seed=data.draw(st.integers(0, 3)))
-    expected, final = run(Driver(lanes.MODELS[name], **lanes.OPTIONS), events)
-    driver = Driver(lanes.MODELS[name], **lanes.OPTIONS)
+    expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
+    driver = Driver(lanes.MODELS[name], **lanes.options(name))
     scores: dict[int, Scored] = {}
     at = 0
     while at < len(events):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
-from streampair import auc
+from streampair import auc, metric, ranking
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
@@ -384,3 +384,43 @@ def test_privacy_errors_are_never_swallowed() -> None:
 
     with pytest.raises(PrivacyError):
         Lane(lanes.pair_ogd(), decode, **PLAIN).process([Record(0, b"")])
+
+
+# ---- learners of ranking and of metrics --------------------------------------------------------------------
+
+
+def test_ranking_learns_relevances_and_has_no_regret_of_two_classes() -> None:
+    rows: list[tuple[dict[str, float], Any]] = [(x, 0.5 * x["a"]) for x, _ in lanes.stream(60)]
+    with pytest.warns(UserWarning, match="no regret is estimated for PairOGD"):
+        lane = Lane(ranking.PairOGD(seed=1), decode_json, **PLAIN, regret=RegretConfig())
+    assert lane.regret() is None
+    driver, model = Driver(lambda: ranking.PairOGD(seed=1)), ranking.PairOGD(seed=1)
+    scores = []
+    for x, y in rows:
+        scores.append(model.score_one(x))
+        model.learn_one(x, y)
+    output = driver.feed(rows)
+    assert [scored.score for scored in output.scores] == scores
+    assert {scored.outcome for scored in output.scores} == {"learned"}
+    bad = driver.feed([({"a": 1.0, "b": 0.0, "c": 0.0}, 1.5)])
+    assert bad.dead_letters[0].stage == "label"
+    assert "not a number from -1 to 1" in bad.dead_letters[0].error
+    assert driver.lane.gauges().regret is None
+
+
+def test_a_metric_learns_classes_and_its_scores_are_distances() -> None:
+    rows: list[tuple[dict[str, float], Any]] = [
+        (x, "abc"[i % 3]) for i, (x, _) in enumerate(lanes.stream(60))
+    ]
+    driver, model = Driver(lambda: metric.PairOGD(seed=1)), metric.PairOGD(seed=1)
+    scores = []
+    for x, y in rows:
+        scores.append(model.score_one(x))
+        model.learn_one(x, y)
+    assert [scored.score for scored in driver.feed(rows).scores] == scores
+    gauges = driver.lane.gauges()
+    assert math.isnan(gauges.auc)  # distances rank nothing
+    assert gauges.weight_norm == pytest.approx(np.linalg.norm(model.metric_))
+    assert gauges.buffer_records == 1
+    with pytest.warns(UserWarning, match="no regret"):
+        Lane(metric.PairOGD(), decode_json, **PLAIN, regret=RegretConfig())

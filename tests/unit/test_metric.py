@@ -185,8 +185,8 @@ def test_the_transformation_is_the_root_of_the_metric(psd: bool) -> None:
     assert model.transform_one({"f1": 1.0, "new": 9.0}) == model.transform_one(
         {**dict.fromkeys(xs[0], 0), "f1": 1}
     )
-    assert model.weights["f0", "f1"] == w[0, 1]
-    assert len(model.weights) == 10
+    assert model.weights["f0", "f1"] == model.weights["f1", "f0"] == w[0, 1]
+    assert len(model.weights) == 16
     model.metric_[:] = 7.0  # a copy
     assert 7.0 not in model.weights.values()
 
