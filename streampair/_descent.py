@@ -52,6 +52,12 @@ class NoisyDescent:
         """Models released so far."""
         return self.steps
 
+    @property
+    def released(self) -> Floats:
+        """The noisy gradient of the last slot, (p,), before the projection: for the audit."""
+        noisy: Floats = self._vectors[2].copy()
+        return noisy
+
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
         plan = self.plan
@@ -116,6 +122,8 @@ class OutputPerturbation:
         Start at a random point w_0 of the ball, which the ridge term pulls to (H20, Algorithm 2).
     """
 
+    secret_iterate = True
+
     def __init__(
         self, plan: OutputPlan, buffer: PairBuffer, *, last: bool = False, scattered: bool = False
     ) -> None:
@@ -139,6 +147,11 @@ class OutputPerturbation:
     def releases(self) -> int:
         """Models released so far, without the random ones."""
         return self.plan.releases(self.steps)
+
+    @property
+    def released(self) -> Floats:
+        """The average of the releases, (p,), before the projection: for the audit."""
+        return self._average.copy()
 
     def _scatter(self, stream: Stream) -> Floats:
         """A uniform point of the ball: d coordinates of one on the sphere in d + 2 dimensions."""

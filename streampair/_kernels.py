@@ -1655,15 +1655,17 @@ def noisy_move(
     """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + rnd(noise / gamma)) + l2 w))`.
 
     The average of the iterates is weighted by t. scalars: clip, radius, gamma, l2. vectors (3, p): iterate,
-    average, gradient.
+    average, gradient; the last one becomes the noisy gradient.
     """
     w = vectors[0]
     average = vectors[1]
+    noisy = vectors[2]
     gamma = scalars[2]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
         released = cells[i] + np.int64(math.floor(noise[i] / gamma + 0.5))
-        w[i] -= eta * (gamma * np.float64(released) + scalars[3] * w[i])
+        noisy[i] = gamma * np.float64(released)
+        w[i] -= eta * (noisy[i] + scalars[3] * w[i])
     project_ball(w, scalars[1])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])

@@ -101,6 +101,7 @@ class Moments:
     def __init__(self, plan: MomentsPlan, dim: int) -> None:
         self.plan = plan
         self.sums = np.zeros((2, dim), dtype=np.int64)
+        self.released: Floats = np.empty(0)  # the noisy means, for the audit
 
     def add(self, rows: Floats, usable: Floats) -> None:
         """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0."""
@@ -118,6 +119,7 @@ class Moments:
         noise = stream.take(2 * d).reshape(2, d) * std
         mean, square = (self.sums + np.floor(noise * unit + 0.5).astype(np.int64)) / (unit * slots)
         self.sums = np.zeros_like(self.sums)
+        self.released = np.concatenate((mean, square))
         mean = np.clip(mean, -1.0, 1.0)
         variances = shrunk_variances(
             mean, square, self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
@@ -163,6 +165,11 @@ class FTRL:
     def releases(self) -> int:
         """Models released so far."""
         return self.steps
+
+    @property
+    def released(self) -> Floats:
+        """The noisy sum of the gradients, (d,), before the projection: for the audit."""
+        return np.asarray(self._total * self.plan.grid, dtype=np.float64)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""

@@ -10,6 +10,7 @@ from streampair.privacy.accounting import (
     mu_from,
     rho_from,
 )
+from streampair.privacy.audit import AuditPart, AuditReport, audit
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
 from streampair.privacy.ledger import Journal, Ledger, Line
 from streampair.privacy.noise import BLTNoise, ChainedNoise, NoiseKey, NormalStream, ToeplitzNoise
@@ -38,7 +39,9 @@ from streampair.privacy.sensitivity import (
     window_sensitivity,
 )
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
+    "AuditPart",
+    "AuditReport",
     "BLT",
     "BLTNoise",
     "ChainedNoise",
@@ -56,6 +59,7 @@ __all__ = [
     "Spend",
     "Toeplitz",
     "ToeplitzNoise",
+    "audit",
     "check_pipeline",
     "compose",
     "delta_from",

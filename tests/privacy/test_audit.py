@@ -13,8 +13,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import _pairftrl, auc, buffers
-from streampair.privacy import BLT, FTRLPlan, epsilon_from, pattern_sensitivity, plan_ftrl
+from streampair import _pairftrl, auc, buffers, losses, privacy
+from streampair.errors import ConfigError
+from streampair.privacy import (
+    BLT,
+    FTRLPlan,
+    NormalStream,
+    epsilon_from,
+    pattern_sensitivity,
+    plan_ftrl,
+)
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)
@@ -132,6 +140,97 @@ def test_the_audit_is_tight() -> None:
     # The canary reaches the bound up to the grid's 1 %, so the promise is not slack either.
     mu, error = measured_mu(600, 3, horizon=STEPS)
     assert abs(mu - MU) < 4.5 * error + 0.03 * MU
+
+
+# ---- the audit that ships ------------------------------------------------------------------------------
+
+LEARNERS = {
+    "square root": {"horizon": STEPS},
+    "endless": {},
+    "long horizon with a warm-up": {"horizon": 10**6, "features": ["a", "b"], "bounds": {"a": (0, 5)}},
+    "keyed": {"horizon": STEPS, "noise_key": b"0123456789abcdef0123456789abcdef"},
+    "full history": {"horizon": STEPS, "buffer": buffers.FullHistory()},
+    "reservoir": {"horizon": STEPS, "buffer": buffers.Reservoir(SIZE)},
+    "logistic": {"horizon": STEPS, "loss": losses.Logistic(), "positive": "fraud"},
+    "ordered low": {"horizon": STEPS, "positive": False, "clip": 0.25},
+}
+
+
+def audited(runs: int = 120, **options: Any) -> privacy.AuditReport:
+    base = {"epsilon": EPSILON, "delta": DELTA, "buffer": buffers.FIFO(SIZE), "seed": None}
+    return privacy.audit(auc.PairFTRL(**{**base, **options}), runs=runs)
+
+
+@pytest.mark.parametrize("options", LEARNERS.values(), ids=LEARNERS)
+def test_true_learners_pass_and_the_canary_comes_close(options: dict[str, Any]) -> None:
+    report = audited(**options)
+    assert report.holds, report.verdict
+    *prefix, learning = report.parts
+    assert bool(prefix) == (options.get("horizon") in (None, 10**6))
+    assert learning.exact > 0.9 * learning.accounted
+    assert learning.planned <= MU * (1 + 1e-9)
+    assert 0.0 < learning.lower < learning.measured
+    assert learning.claimed == pytest.approx(MU)
+    for part in prefix:
+        assert part.part == "warm-up"
+        assert 0.7 * MU < part.exact <= part.claimed
+
+
+def wrong_account(monkeypatch: pytest.MonkeyPatch) -> str:
+    whole = FTRLPlan.mu_spent
+
+    def own_step_only(self: FTRLPlan, steps: int) -> float:
+        own = pattern_sensitivity(self.strategy, np.ones(1), self.diameter, grid=self.grid, dim=self.dim)
+        return min(whole(self, steps), own / self.sigma)
+
+    monkeypatch.setattr(FTRLPlan, "mu_spent", own_step_only)
+    return "accounted for"
+
+
+def small_noise(monkeypatch: pytest.MonkeyPatch) -> str:
+    true = NormalStream.take
+    monkeypatch.setattr(NormalStream, "take", lambda self, count: 0.7 * true(self, count))
+    return "of the size that it should have"
+
+
+def small_plan(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: less_noise(plan_ftrl(*a, **k)))
+    return "the account comes to"
+
+
+def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The plan forgets the buffer, and so does the account."""
+    monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: no_buffer_term(plan_ftrl(*a, **k)))
+    wrong_account(monkeypatch)
+    return "accounted for"
+
+
+@pytest.mark.parametrize("twin", [wrong_account, small_noise, small_plan, split_buffer])
+@pytest.mark.parametrize("options", [{"horizon": STEPS}, {"warmup": 0}], ids=["horizon", "endless"])
+def test_the_audit_catches(
+    twin: Callable[[pytest.MonkeyPatch], str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = twin(monkeypatch)
+    report = audited(**options)
+    assert not report.holds
+    assert report.verdict.startswith("VIOLATED")
+    assert reason in report.verdict
+
+
+def test_an_audit_leaves_the_learner_as_it_was() -> None:
+    model = auc.PairFTRL(epsilon=EPSILON, horizon=STEPS, features=["a"])
+    before = repr(model.to_state())
+    privacy.audit(model, slots=12, runs=10)
+    assert repr(model.to_state()) == before
+    assert model.privacy.epsilon_spent == 0.0
+
+
+def test_what_cannot_be_audited_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not private"):
+        privacy.audit(auc.PairOGD())
+    for options in ({"slots": 3}, {"runs": True}, {"runs": 1.5}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            privacy.audit(auc.PairFTRL(), **options)
 
 
 # ---- residuals -----------------------------------------------------------------------------------------
