@@ -1,4 +1,4 @@
-"""The command line: `streampair demo`, `run`, `check`, `replay` and `reproduce`.
+"""The command line of streampair.
 
 Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
 """
@@ -216,6 +216,32 @@ def demo(
         result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
         if as_json:
             typer.echo(json.dumps(result))
+
+
+@app.command(epilog="Example: streampair audit fraud.toml --runs 1000")
+def audit(
+    config: ConfigPath,
+    runs: Annotated[
+        int | None, typer.Option(min=4, help="Runs on each of two streams; without it 200 to 4000, by mu.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=4, help="Slots of a run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack the configured private learner with a canary: claimed mu, what it shows, and a verdict.
+
+    Reads no data, spends no budget, changes nothing. Exit code 1 if the claim does not hold.
+    """
+    from streampair_connectors.auditing import audit_config, audit_dict, audit_lines
+
+    with _errors(as_json):
+        report = audit_config(load_config(config), slots=slots, runs=runs)
+        if as_json:
+            typer.echo(json.dumps(audit_dict(report)))
+        else:
+            for line in audit_lines(report):
+                typer.echo(line)
+        if not report.holds:
+            raise typer.Exit(1)
 
 
 @app.command(epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german")

@@ -306,6 +306,11 @@ def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArra
 
 def _part(learner: Any, part: str, slots: int, runs: int | None) -> AuditPart:
     trial = _Trial(learner, part, slots)
+    if part == "learning" and not hasattr(trial.make()._rule, "released"):
+        raise ConfigError(
+            f"{type(learner).__name__} does not show its releases to an audit",
+            fix="audit another private learner, such as streampair.auc.PairFTRL",
+        )
     exact, spot, one, other, middle, moved, weights = _best(trial)
     if runs is None:
         # Enough for a lower bound of about half of mu.

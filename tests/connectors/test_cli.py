@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streampair_connectors import auditing
 from streampair_connectors.cli import app
 from typer.testing import CliRunner
 
 from streampair import __version__
+from streampair.privacy import FTRLPlan
 
 TOML = """
 app = "fraud"
@@ -50,7 +52,7 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
     return [{"a": i % 7 / 7 + (i % 3 == 0), "b": 0.5, "y": i % 3 == 0} for i in range(count)]
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "check", "replay"])
+@pytest.mark.parametrize("command", ["demo", "run", "check", "replay", "audit", "reproduce"])
 def test_every_help_has_an_example(command: str) -> None:
     assert f"Example: streampair {command}" in call(command, "--help").stdout
     assert command in call("--help").stdout
@@ -219,3 +221,24 @@ def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert process.stderr.read() == ""
+
+
+def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text(
+        TOML.replace("auc.PairOGD", "auc.PairFTRL") + "[learner.options]\nepsilon = 8.0\nhorizon = 40\n"
+    )
+    # The key is thrown away after an audit: here it is fixed, and with it the noise.
+    monkeypatch.setattr(auditing.secrets, "token_bytes", lambda count: bytes(count))
+    told = call("audit", config, "--runs", 60).stdout
+    assert "verdict: nothing contradicts the claim" in told
+    assert "the best attack, exactly" in told
+    report = json.loads(call("audit", config, "--runs", 60, "--slots", 20, "--json").stdout)
+    assert report["holds"]
+    (part,) = report["parts"]
+    assert part["slots"] == 20
+    assert part["exact"] <= part["accounted"] * (1 + 1e-6)
+    true = FTRLPlan.mu_spent
+    monkeypatch.setattr(FTRLPlan, "mu_spent", lambda self, steps: 0.7 * true(self, steps))
+    assert "VIOLATED" in call("audit", config, "--runs", 60, code=1).stdout
+    config.write_text(TOML)
+    assert "not private" in call("audit", config, code=2).stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import _pairftrl, auc, buffers, losses, privacy
+from streampair import _pairftrl, _private_base, auc, buffers, losses, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import (
     BLT,
@@ -156,12 +157,20 @@ LEARNERS = {
 }
 
 
+@pytest.fixture
+def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that differs from run to run of a test, but not from one test session to the next."""
+    numbers = itertools.count()
+    monkeypatch.setattr(_private_base, "NormalStream", lambda seed: NormalStream(next(numbers)))
+
+
 def audited(runs: int = 120, **options: Any) -> privacy.AuditReport:
     base = {"epsilon": EPSILON, "delta": DELTA, "buffer": buffers.FIFO(SIZE), "seed": None}
     return privacy.audit(auc.PairFTRL(**{**base, **options}), runs=runs)
 
 
 @pytest.mark.parametrize("options", LEARNERS.values(), ids=LEARNERS)
+@pytest.mark.usefixtures("repeatable")
 def test_true_learners_pass_and_the_canary_comes_close(options: dict[str, Any]) -> None:
     report = audited(**options)
     assert report.holds, report.verdict
@@ -207,6 +216,7 @@ def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("twin", [wrong_account, small_noise, small_plan, split_buffer])
 @pytest.mark.parametrize("options", [{"horizon": STEPS}, {"warmup": 0}], ids=["horizon", "endless"])
+@pytest.mark.usefixtures("repeatable")
 def test_the_audit_catches(
     twin: Callable[[pytest.MonkeyPatch], str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
