@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
-from river import base, datasets, evaluate
+from river import base, compose, datasets, evaluate, neighbors
 from streampair_connectors.config import Config, parse_config
 
-from streampair import auc, buffers, evaluation, losses
+from streampair import auc, buffers, evaluation, losses, metric, ranking
 from streampair.engine.lane import Event, Lane, LaneOutput, Record
 from streampair.errors import RecordError, StreampairError
 from streampair.privacy import PrivacyReport
@@ -39,10 +39,23 @@ def learn_and_score(model: auc.PairOGD | auc.PairFTRL) -> float:
     return score + sum(weights.values())
 
 
+def grades_and_distances() -> tuple[float, float]:
+    ranker = ranking.PairOGD(losses.MinimumErrorEntropy(0.5), relevance=(0, 4))
+    learner = metric.PairOGD(psd=False, radius=2.0)
+    for grade in (0, 3, 4):
+        ranker.learn_one({"a": float(grade)}, grade)
+        learner.learn_one({"a": float(grade)}, "low" if grade < 2 else "high")
+    assert_type(ranker.predict_one({"a": 1.0}), float)
+    assert_type(learner.transform_one({"a": 1.0}), dict[Any, float])
+    pipeline: compose.Pipeline = learner | neighbors.KNNClassifier()
+    pipeline.learn_one({"a": 2.0}, "high")
+    return ranker.score_one({"a": 1.0}), learner.distance_one({"a": 0.0}, {"a": 3.0})
+
+
 def evaluate_on_phishing(model: base.Classifier) -> float:
-    metric = evaluation.RollingAUC(window=200)
-    evaluate.progressive_val_score(datasets.Phishing(), model, metric)
-    return metric.get()
+    rolling = evaluation.RollingAUC(window=200)
+    evaluate.progressive_val_score(datasets.Phishing(), model, rolling)
+    return rolling.get()
 
 
 def decoder(known: dict[bytes, Event]) -> Callable[[Record], Event]:
@@ -77,7 +90,11 @@ def configuration(directory: Path) -> Config:
 
 
 if __name__ == "__main__":
-    print([round(learn_and_score(model), 3) for model in learners()], [spent(model) for model in learners()])
+    print(
+        [round(learn_and_score(model), 3) for model in learners()],
+        [spent(model) for model in learners()],
+        grades_and_distances(),
+    )
     print(evaluate_on_phishing(auc.PairOGD()) > 0.5)
     print([scored.outcome for scored in lane().scores])
     print(configuration(Path()).state_directory.name)

@@ -40,7 +40,7 @@ def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], fl
     return out
 
 
-@pytest.mark.parametrize("buffer", [buffers.FIFO(1), buffers.FIFO(3), buffers.Reservoir(3)], ids=str)
+@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()], ids=str)
 @pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
 @given(data=st.data())
 def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
@@ -51,7 +51,7 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     rate = data.draw(st.sampled_from([None, 0.05, 2.0]))
     radius = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
-    policy = "fifo" if isinstance(buffer, buffers.FIFO) else "reservoir"
+    policy = {0: "fifo", 1: "reservoir", 3: "full"}[buffer.code]
     twin = naive.PairOGD(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, loss.width)
     model = ranking.PairOGD(loss, buffer, learning_rate=rate, radius=radius, l2=l2, average=False, seed=7)
     for x, y in records:
@@ -174,6 +174,9 @@ def test_frames(backend: Any) -> None:
         y = pd.Series([y for _, y in records], name="grade")
     many.learn_many(X, y)
     assert one.weights == many.weights
+    array = ranking.PairOGD(relevance=(-2, 2), seed=0)
+    array.learn_many(np.array([list(x.values()) for x, _ in records]), np.array([y for _, y in records]))
+    assert list(array.weights.values()) == list(one.weights.values())
     predicted = many.predict_many(X)
     assert list(predicted) == [one.predict_one(x) for x, _ in records] == list(many.score_many(X))
     assert predicted.name == "grade"
