@@ -35,6 +35,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+budget_app = typer.Typer(help="What privacy costs, and what is spent.", no_args_is_help=True)
+app.add_typer(budget_app, name="budget")
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
@@ -242,6 +245,26 @@ def audit(
                 typer.echo(line)
         if not report.holds:
             raise typer.Exit(1)
+
+
+@budget_app.command("show", epilog="Example: streampair budget show fraud.toml")
+def budget_show(
+    config: ConfigPath,
+    every: Annotated[
+        bool, typer.Option("--all", help="All applications in the store, which may read the same records.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the private lanes of an application have spent, from their last commits. Changes nothing."""
+    from streampair_connectors.budget import read_budget, show_budget
+
+    with _errors(as_json):
+        settings = load_config(config)
+        budget = read_budget(settings.state_directory, None if every else settings.app)
+        if as_json:
+            typer.echo(json.dumps(budget.as_dict()))
+        else:
+            show_budget(budget, Console())
 
 
 @app.command(epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german")

@@ -168,6 +168,8 @@ def _add_privacy(f: _Families, labels: list[str], g: LaneGauges) -> None:
         report.horizon_left,
     )
     f.counter("privacy_releases", "Models released.", labels, report.releases)
+    f.gauge("privacy_forks", "Second views charged; absent without a ledger.", labels, g.forks)
+    f.gauge("privacy_generation", "Generation of the noise; absent without a ledger.", labels, g.generation)
     for kind in ("holds", "void", "unvouched"):
         f.gauge(
             "privacy_guarantee",

@@ -361,6 +361,8 @@ class Lane:
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
+            forks=None if self._account is None else self._account.ledger.charged,
+            generation=None if self._account is None else self._account.ledger.generation,
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -442,7 +444,15 @@ class Lane:
         report = self.privacy
         if report is None:
             return None
-        names = ("epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
+        names = (
+            "epsilon_spent",
+            "epsilon_budget",
+            "delta",
+            "mu_spent",
+            "mu_budget",
+            "releases",
+            "horizon_left",
+        )
         told = {name: getattr(report, name) for name in names}
         return told | {"kind": report.kind, "guarantee": report.guarantee}
 

@@ -203,6 +203,8 @@ class LaneGauges:
         As in `LaneOutput`.
     privacy
         The report of a private learner, as `Lane.privacy`.
+    forks, generation
+        Second views that the ledger has charged, and the generation of its noise; None without a ledger.
     """
 
     events: dict[str, int]
@@ -215,3 +217,5 @@ class LaneGauges:
     state_bytes: int | None
     next_offset: int | None
     privacy: Any
+    forks: int | None = None
+    generation: int | None = None

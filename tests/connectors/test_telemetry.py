@@ -17,6 +17,7 @@ from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import HEALTH_STATES, LaneLabels, Telemetry
 
 from streampair.engine.lane import LaneGauges, Record
+from streampair.engine.testing import MemoryJournal
 from streampair.errors import SourceError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -30,7 +31,7 @@ OPERATOR = {
 PUBLIC = {
     *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
     *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
-    *("noise_std", "build_info"),
+    *("privacy_forks", "privacy_generation", "noise_std", "build_info"),
 }
 
 
@@ -45,7 +46,9 @@ def gauges() -> LaneGauges:
             },
         }
     )
-    lane = build_lane(config, json_decoder(config.input), topic="events", partition=0)
+    decode, journal = json_decoder(config.input), MemoryJournal()
+    lane = build_lane(config, decode, topic="events", partition=0, journal=journal)
+    lane.begin(lambda data: None)
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
     lane.process([Record(i, value) for i, value in enumerate([*values, b"bad"])])
     lane.snapshot()
