@@ -286,7 +286,7 @@ def reproduce(
 
     Exit code 1 if a cell is further from the published mean than one published standard deviation.
     """
-    from streampair_connectors.reproducing import as_dicts, reproduce_yang2021, show
+    from streampair_connectors.reproducing import as_dicts, reproduce_yang2021, table_lines
 
     with _errors(as_json):
         if paper != "yang2021":
@@ -304,7 +304,8 @@ def reproduce(
         if as_json:
             typer.echo(json.dumps(list(as_dicts(cells))))
         else:
-            show(cells, Console())
+            for line in table_lines(cells):
+                typer.echo(line)
         if not all(cell.within for cell in cells):
             raise typer.Exit(1)
 

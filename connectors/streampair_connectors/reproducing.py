@@ -13,12 +13,11 @@ from typing import IO, Any, cast
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from streampair.errors import ConfigError, SourceError
 from streampair.reproduce import yang2021
 
-__all__ = ["as_dicts", "read_set", "reproduce_yang2021", "show"]
+__all__ = ["as_dicts", "read_set", "reproduce_yang2021", "table_lines"]
 
 
 def read_set(folder: Path, name: str) -> yang2021.DataSet:
@@ -99,28 +98,19 @@ def as_dicts(cells: Sequence[yang2021.Cell]) -> Iterator[dict[str, Any]]:
         yield {**asdict(each), "within": each.within}
 
 
-def show(cells: Sequence[yang2021.Cell], console: Console) -> None:
-    """Print every cell, one a line."""
-    table = Table(title="Yang et al. 2021, Table 1: AUC on the held-out fold")
-    for name in ("data", "method"):
-        table.add_column(name)
-    for name in ("published", "here", "std error", "std of folds", "difference", "within one std"):
-        table.add_column(name, justify="right")
+def table_lines(cells: Sequence[yang2021.Cell]) -> Iterator[str]:
+    """The table for people, a cell a line."""
+    yield "Yang et al. 2021, Table 1: AUC on the fold held out, over folds"
+    yield ""
+    yield "data      method      published     here   std error  std dev  difference  within"
     for each in cells:
-        table.add_row(
-            each.data,
-            each.method,
-            f"{each.published:.3f} ± {each.published_std:.3f}",
-            f"{each.mean:.4f}",
-            f"{each.stderr:.4f}",
-            f"{each.std:.4f}",
-            f"{each.mean - each.published:+.4f}",
-            "yes" if each.within else "NO",
+        published = f"{each.published:.3f} ± {each.published_std:.3f}"
+        yield (
+            f"{each.data:<10}{each.method:<8}{published}   {each.mean:.4f}{each.stderr:12.4f}"
+            f"{each.std:9.4f}{each.mean - each.published:+12.4f}{'yes' if each.within else 'NO':>8}"
         )
-    console.print(table)
     inside = sum(each.within for each in cells)
-    console.print(f"{inside} of {len(cells)} cells within one published standard deviation.")
-    console.print(
-        "Settings are chosen by 5-fold cross-validation inside each training part. The paper chose them on"
-        " all rows and reports the best moment of each run."
-    )
+    yield ""
+    yield f"{inside} of {len(cells)} cells within one published standard deviation."
+    yield "Settings are chosen by 5-fold cross-validation inside each training part. The paper chose them"
+    yield "on all rows, and reports the best moment of each run."

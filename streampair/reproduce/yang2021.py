@@ -212,7 +212,9 @@ def _part(data: DataSet, index: NDArray[np.intp]) -> DataSet:
     return DataSet(data.name, data.rows[index], data.positive[index])
 
 
-def held_out(method: str, data: DataSet, repeat: int, number: int, grid: Sequence[float] = GRID) -> Fold:
+def held_out(
+    method: str, data: DataSet, repeat: int, number: int, grid: Sequence[float] | None = None
+) -> Fold:
     """Tune on the training rows of one fold by 5-fold cross-validation; AUC on its test rows.
 
     Parameters
@@ -224,14 +226,14 @@ def held_out(method: str, data: DataSet, repeat: int, number: int, grid: Sequenc
     repeat, number
         Which split, and which of its five folds.
     grid
-        Step sizes and radii to choose from.
+        Step sizes and radii to choose from; None: `GRID`.
     """
     train, test = folds(len(data.positive), repeat)[number]
     seed = 1000 * repeat + 10 * number
     inner = folds(len(train), seed + 1)
     best = (-math.inf, math.nan, math.nan)
     known = _part(data, train)
-    for step, radius in itertools.product(grid, grid):
+    for step, radius in itertools.product(grid or GRID, repeat=2):
         found = [
             _run(method, _part(known, fit), _part(known, check), step, radius, seed + i)
             for i, (fit, check) in enumerate(inner)

@@ -1,0 +1,113 @@
+"""`streampair reproduce` on made-up sets of the right shape: the protocol, not the figures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from streampair_connectors.cli import app
+from streampair_connectors.reproducing import read_set
+from typer.testing import CliRunner
+
+from streampair.errors import ConfigError, SourceError
+from streampair.reproduce import yang2021
+
+LABELS = {"diabetes": ["-1", "1"], "german": ["2", "1"], "letter": [*"NA"], "usps": ["7", "2"]}
+
+
+def write(folder: Path, name: str, n: int, *, packed: bool = True) -> None:
+    """A set with the first column a little higher where the label is one that counts as positive."""
+    rng = np.random.default_rng(1)
+    lines = ["a,b,c,label"]
+    for _ in range(n):
+        high = rng.random() < 0.4
+        a, b, c = rng.normal(size=3) + 1.5 * high * np.array([1.0, 0.0, 0.0])
+        lines.append(f"{a:.3f},{b:.3f},{c:.3f},{LABELS[name][high]}")
+    if name in ("letter", "usps"):  # more than two classes
+        others = {"letter": ["C", "Z"], "usps": ["0", "9"]}[name]
+        lines += [f"0.1,0.2,0.3,{label}" for label in others]
+    text = "\n".join(lines) + "\n"
+    if packed:
+        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
+    else:
+        (folder / f"{name}.csv").write_text(text)
+
+
+def call(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_sets_are_made_binary_as_users_of_the_libsvm_files_do(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, 50, packed=name != "german")
+    data = read_set(tmp_path, name)
+    assert data.rows.shape == (len(data.positive), 3)
+    assert data.rows[data.positive, 0].mean() > data.rows[~data.positive, 0].mean() + 0.5
+    if name in ("letter", "usps"):
+        assert data.positive[-2:].tolist() == [True, False]
+
+
+def test_the_files_of_the_libsvm_page_are_shorter_than_the_sets() -> None:
+    rows = np.zeros((9298, 2))
+    assert len(yang2021.binary("usps", rows, [str(i % 10) for i in range(9298)]).positive) == 7291
+
+
+@pytest.mark.parametrize("method", yang2021.METHODS)
+def test_test_rows_decide_nothing(tmp_path: Path, method: str) -> None:
+    """Neither settings nor scaling: other test rows, with other labels, change neither."""
+    write(tmp_path, "diabetes", 120)
+    data = read_set(tmp_path, "diabetes")
+    train, test = yang2021.folds(len(data.positive), 0)[2]
+    assert sorted([*train, *test]) == list(range(120))
+    rows, positive = data.rows.copy(), data.positive.copy()
+    rows[test[1:]] = 1e6
+    positive[test] = ~positive[test]
+    other = yang2021.DataSet("diabetes", rows, positive)
+    one, two = (yang2021.held_out(method, each, 0, 2, (0.1, 10.0)) for each in (data, other))
+    assert (one.step, one.radius) == (two.step, two.radius)
+    assert one.auc > 0.75
+
+
+def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "diabetes", 60)
+    write(tmp_path, "german", 60)
+    monkeypatch.setattr(yang2021, "GRID", (1.0,))
+    told = call(
+        "yang2021", "--data", tmp_path, "--sets", "diabetes,german", "--methods", "Ours,SPAUC", code=1
+    )
+    for word in ("0.831 ± 0.030", "0.793", "std error", "Ours", "SPAUC", "one published standard deviation"):
+        assert word in told.stdout
+    arguments = ["--data", tmp_path, "--sets", "german", "--methods", "OLP,OAM", "--repeats", 2, "--json"]
+    olp, oam = json.loads(call(*arguments, code=1).stdout)
+    assert (olp["method"], olp["published"], olp["published_std"], olp["folds"]) == ("OLP", 0.787, 0.028, 10)
+    assert oam["stderr"] == pytest.approx(oam["std"] / 10**0.5)
+    assert oam["settings"] == [[1.0, 1.0]] * 10
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    assert "give --data" in call("yang2021", code=2).stderr
+    assert "use yang2021" in call("yang2020", "--data", tmp_path, code=2).stderr
+    assert "not in the table" in call("--data", tmp_path, "--sets", "iris", code=2).stderr
+    assert "no diabetes.csv" in call("--data", tmp_path, "--sets", "diabetes", code=1).stderr
+    (tmp_path / "diabetes.csv").write_text("a,label\n1,1\n,-1\n")
+    with pytest.raises(SourceError, match=r"diabetes\.csv"):
+        read_set(tmp_path, "diabetes")
+    with pytest.raises(ConfigError, match="original labels"):
+        yang2021.binary("german", np.zeros((2, 1)), ["good", "bad"])
+    with pytest.raises(ConfigError, match="no data set"):
+        yang2021.binary("iris", np.zeros((2, 1)), ["1", "2"])
+
+
+def test_a_cell_says_whether_it_is_within() -> None:
+    runs = [yang2021.Fold(auc, 1.0, 1.0) for auc in (0.95, 0.92)]
+    cell = yang2021.cell("Ours", "ijcnn1", runs)
+    assert cell.mean == pytest.approx(0.935)
+    assert cell.within
+    assert cell.stderr == pytest.approx(0.015)
+    assert not yang2021.cell("Ours", "ijcnn1", [yang2021.Fold(0.9, 1.0, 1.0)]).within
