@@ -276,7 +276,7 @@ def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArra
     if not moved.any():
         raise ConfigError(
             "nothing that the learner releases depends on the canary",
-            fix="give it more slots: a calibration with a random warm-up releases nothing before its end",
+            fix="give it more slots",
         )
     spot, content = trial.spots()[0], next(trial.contents())
     base = runs[spot, content]
@@ -306,10 +306,16 @@ def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArra
 
 def _part(learner: Any, part: str, slots: int, runs: int | None) -> AuditPart:
     trial = _Trial(learner, part, slots)
-    if part == "learning" and not hasattr(trial.make()._rule, "released"):
+    rule = trial.make()._rule
+    if not hasattr(rule, "released"):
         raise ConfigError(
             f"{type(learner).__name__} does not show its releases to an audit",
             fix="audit another private learner, such as streampair.auc.PairFTRL",
+        )
+    if part == "learning" and getattr(rule.plan, "warmup", False):
+        raise ConfigError(
+            f"{type(learner).__name__} releases {rule.plan.warmup} random points before anything of the data",
+            fix="audit it with calibration='tight'",
         )
     exact, spot, one, other, middle, moved, weights = _best(trial)
     if runs is None:
@@ -371,7 +377,8 @@ def audit(learner: Any, *, slots: int | None = None, runs: int | None = None) ->
     Raises
     ------
     ConfigError
-        If the learner is not private, or its rule shows no releases.
+        If the learner is not private, or shows no releases, or random points before anything of the data (the
+        papers' calibration).
 
     References
     ----------

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import _pairftrl, _private_base, auc, buffers, losses, privacy
+from streampair import _pairdescent, _pairftrl, _private_base, auc, buffers, losses, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import (
     BLT,
@@ -23,6 +23,7 @@ from streampair.privacy import (
     epsilon_from,
     pattern_sensitivity,
     plan_ftrl,
+    plan_noisy,
 )
 
 MU, DELTA = 3.0, 1e-3
@@ -164,9 +165,9 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_private_base, "NormalStream", lambda seed: NormalStream(next(numbers)))
 
 
-def audited(runs: int = 120, **options: Any) -> privacy.AuditReport:
+def audited(runs: int = 100, **options: Any) -> privacy.AuditReport:
     base = {"epsilon": EPSILON, "delta": DELTA, "buffer": buffers.FIFO(SIZE), "seed": None}
-    return privacy.audit(auc.PairFTRL(**{**base, **options}), runs=runs)
+    return privacy.audit(auc.PairFTRL(**{**base, **options}), slots=24, runs=runs)
 
 
 @pytest.mark.parametrize("options", LEARNERS.values(), ids=LEARNERS)
@@ -183,6 +184,30 @@ def test_true_learners_pass_and_the_canary_comes_close(options: dict[str, Any]) 
     for part in prefix:
         assert part.part == "warm-up"
         assert 0.7 * MU < part.exact <= part.claimed
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0),
+        auc.OnPairStrC(epsilon=EPSILON, delta=DELTA, horizon=STEPS, buffer=buffers.FIFO(SIZE)),
+        auc.OnPairC(epsilon=EPSILON, delta=DELTA, horizon=STEPS),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.usefixtures("repeatable")
+def test_other_mechanisms_pass(model: Any) -> None:
+    report = privacy.audit(model, runs=60)
+    assert report.holds, report.verdict
+    assert report.parts[-1].exact > 0.4 * report.parts[-1].accounted
+
+
+def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, so it takes no runs."""
+    true = plan_noisy
+    monkeypatch.setattr(_pairdescent, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
+    model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
+    assert "the account comes to" in privacy.audit(model, runs=4).verdict
 
 
 def wrong_account(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -238,6 +263,8 @@ def test_an_audit_leaves_the_learner_as_it_was() -> None:
 def test_what_cannot_be_audited_is_refused() -> None:
     with pytest.raises(ConfigError, match="not private"):
         privacy.audit(auc.PairOGD())
+    with pytest.raises(ConfigError, match="random points"):
+        privacy.audit(auc.OnPairStrC(epsilon=1.0, delta=DELTA, horizon=STEPS, calibration="paper"))
     for options in ({"slots": 3}, {"runs": True}, {"runs": 1.5}):
         with pytest.raises(ConfigError, match=next(iter(options))):
             privacy.audit(auc.PairFTRL(), **options)
