@@ -12,6 +12,7 @@ from streampair.privacy.accounting import (
 )
 from streampair.privacy.audit import AuditPart, AuditReport, audit
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
+from streampair.privacy.entities import Admission, EntityLimit, EntitySpend, entity_pattern
 from streampair.privacy.ledger import Journal, Ledger, Line
 from streampair.privacy.noise import BLTNoise, ChainedNoise, NoiseKey, NormalStream, ToeplitzNoise
 from streampair.privacy.output import (
@@ -40,11 +41,14 @@ from streampair.privacy.sensitivity import (
 )
 
 __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
+    "Admission",
     "AuditPart",
     "AuditReport",
     "BLT",
     "BLTNoise",
     "ChainedNoise",
+    "EntityLimit",
+    "EntitySpend",
     "FTRLPlan",
     "Influence",
     "Journal",
@@ -63,6 +67,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "check_pipeline",
     "compose",
     "delta_from",
+    "entity_pattern",
     "epsilon_from",
     "epsilon_from_rho",
     "fifo_pattern",

@@ -1,0 +1,297 @@
+"""One person, many records: admission, influence and spend of an entity (PRIVACY.md 8).
+
+With an entity declared, neighbours differ in the contents of *all* records of one entity. How often and how
+densely an entity may come is bounded by admission, which looks at (entity, slot) and at nothing else; the
+noise is then calibrated on the densest admissible pattern.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from streampair import _kernels
+from streampair.errors import ConfigError, SnapshotError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.correlated import BLT
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Admission", "EntityLimit", "EntitySpend", "entity_pattern"]
+
+_SHARED: Final = 2**16
+_FIRST_CELLS: Final = 1024
+_FULLEST: Final = 0.7
+
+
+@dataclass(frozen=True)
+class EntityLimit:
+    """How often an entity is learned from.
+
+    Parameters
+    ----------
+    records
+        k: at most so many of its records, null ones included.
+    separation
+        b: at least so many slots from one to the next.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit
+    >>> EntityLimit(records=5, separation=100)
+    EntityLimit(records=5, separation=100)
+    """
+
+    records: int
+    separation: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("records", "separation"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}", fix="give an integer of at least 1")
+        if self.records > 65_535:
+            raise ConfigError(
+                f"records is {self.records}", fix="give at most 65535: more could not be protected usefully"
+            )
+
+    def within(self, slots: int) -> int:
+        """k0: how many records of an entity fit into so many slots."""
+        return min(self.records, math.ceil(slots / self.separation))
+
+
+def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None) -> Floats:
+    """Influence pattern that dominates every admissible entity: `sum_j shift(v)` at exact spacing b.
+
+    Where a record meets earlier ones of its entity in the buffer, both ends of a pair change: its own step
+    then is `(1 - f) + f 2G/D`, f their share of the partners. As `G <= D`, that is at most `1 + f`, which is
+    what the sum gives.
+
+    Parameters
+    ----------
+    single
+        v of one record, from its own step on.
+    limit
+        k and b.
+    length
+        Steps of the run; None: no end.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit, entity_pattern, fifo_pattern
+    >>> entity_pattern(fifo_pattern(2), EntityLimit(records=2, separation=1))
+    array([1. , 1.5, 1. , 0.5])
+    """
+    count = limit.records if length is None else limit.within(length)
+    last = (count - 1) * limit.separation
+    steps = last + len(single) if length is None else min(last + len(single), length)
+    pattern = np.zeros(steps)
+    for first in range(0, last + 1, limit.separation):
+        part = single[: steps - first]
+        pattern[first : first + len(part)] += part
+    return pattern
+
+
+class Admission:
+    """Says which records of an entity are learned from, by entity and slot alone.
+
+    Parameters
+    ----------
+    limit
+        k and b.
+    capacity
+        Entities that are told apart. Later ones share 65536 accounts among them.
+
+    Notes
+    -----
+    A table of 64-bit digests, in 18 bytes an entry and at most 302 MB for ten million entities. It starts
+    small and doubles; nothing else grows. Two entities with one digest, or with one shared account, are
+    taken for one entity: they are admitted less often than they might be, never more often. So every error
+    of the table is on the side of charging too much.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Admission, EntityLimit
+    >>> admission = Admission(EntityLimit(records=2, separation=10))
+    >>> [admission.admit("ann", slot) for slot in (1, 5, 11, 30)]
+    [True, False, True, False]
+    """
+
+    def __init__(self, limit: EntityLimit, capacity: int = 10_000_000) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= 10**9:
+            raise ConfigError(f"capacity is {capacity!r}", fix="give an integer from 1 to 1000000000")
+        self.limit = limit
+        self.capacity = capacity
+        self.entities = 0
+        self._make(_FIRST_CELLS)
+
+    def _make(self, cells: int) -> None:
+        self._keys = np.zeros(cells, dtype=np.uint64)
+        self._last = np.zeros(cells, dtype=np.int64)
+        self._count = np.zeros(cells, dtype=np.uint16)
+
+    def admit(self, entity: Hashable, slot: int) -> bool:
+        """Whether the record in this slot is learned from; if so, it is counted, whatever is in it.
+
+        Parameters
+        ----------
+        entity
+            Text, bytes or a whole number.
+        slot
+            Number of the slot, growing.
+
+        Raises
+        ------
+        TypeError
+            If the entity is anything else: its text might differ between processes.
+        """
+        if self.entities >= _FULLEST * len(self._keys):
+            self._grow()
+        key = _digest(entity)
+        index = _kernels.entity_cell(self._keys, key)
+        if self._keys[index] == 0 and self.entities >= self.capacity:
+            key = np.uint64(1 + int(key) % _SHARED)
+            index = _kernels.entity_cell(self._keys, key)
+        if self._keys[index] == 0:
+            self._keys[index] = key
+            self.entities += 1
+        elif self._count[index] >= self.limit.records or slot - self._last[index] < self.limit.separation:
+            return False
+        self._count[index] += 1
+        self._last[index] = slot
+        return True
+
+    def _grow(self) -> None:
+        used = np.flatnonzero(self._keys)
+        keys, last, count = self._keys[used], self._last[used], self._count[used]
+        self._make(2 * len(self._keys))
+        self._fill(keys, last, count)
+
+    def _fill(self, keys: NDArray[np.uint64], last: NDArray[np.int64], count: NDArray[np.uint16]) -> None:
+        _kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
+
+    def to_state(self) -> dict[str, Any]:
+        """Digests, last slots and counts, as arrays: personal data where entities can be guessed."""
+        used = np.flatnonzero(self._keys)
+        order = used[np.argsort(self._keys[used])]
+        return {
+            "keys": self._keys[order],
+            "last": self._last[order],
+            "count": self._count[order].astype(np.int32),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state`.
+
+        Raises
+        ------
+        SnapshotError
+            If it is damaged.
+        """
+        keys, last, count = state["keys"], state["last"], state["count"]
+        whole = len(keys) == len(last) == len(count) <= self.capacity + _SHARED
+        if not whole or np.any(keys == 0) or np.any(count < 1) or np.any(count > self.limit.records):
+            raise SnapshotError("the table of entities is damaged", fix="use an earlier snapshot")
+        cells = _FIRST_CELLS
+        while len(keys) >= _FULLEST * cells:
+            cells *= 2
+        self._make(cells)
+        self._fill(
+            np.ascontiguousarray(keys, dtype=np.uint64),
+            np.ascontiguousarray(last, dtype=np.int64),
+            np.ascontiguousarray(count, dtype=np.uint16),
+        )
+        self.entities = len(keys)
+
+
+def _digest(entity: Hashable) -> np.uint64:
+    """64 bits of an entity, above the numbers of the shared accounts."""
+    if isinstance(entity, str):
+        raw = b"s" + entity.encode("utf-8", "surrogatepass")
+    elif isinstance(entity, bytes):
+        raw = b"b" + entity
+    elif isinstance(entity, int | np.integer):
+        raw = b"i%d" % int(entity)
+    else:
+        raise TypeError(f"an entity is text, bytes or a whole number, not {type(entity).__name__}")
+    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
+    return np.uint64(key if key > _SHARED else key + _SHARED + 1)
+
+
+class EntitySpend:
+    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (PRIVACY.md 8).
+
+    Not the sum of its records' squares: records that are near in time add up before they are squared. A
+    state of h numbers follows the entity, and is decayed lazily: a step for every slot in which a record of
+    it is in the buffer, and a closed form over the rest. A function of raw data: for the operator's eyes.
+
+    Parameters
+    ----------
+    strategy
+        The matrix C.
+    size
+        Places of the FIFO buffer s.
+    own
+        `2 G / D`: what a pair of two of its own records counts, in units of D.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy import BLT, EntitySpend
+    >>> spend = EntitySpend(BLT(np.array([0.5]), np.array([0.5]), None), size=1)
+    >>> spend.learned(1)
+    >>> round(spend.norm(2), 6)  # releases 1 and 2: rows 1, 1 + 0.5
+    1.802776
+    """
+
+    def __init__(self, strategy: BLT, size: int, *, own: float = 2.0) -> None:
+        self._strategy = strategy
+        self._size = size
+        self._own = own
+        self._slot = 0
+        self._slots: list[int] = []  # of its records that are in the buffer
+        self._memory = np.zeros(len(strategy.omega))
+        self._energy = 0.0
+
+    def learned(self, slot: int) -> None:
+        """One of its records is learned in this slot, later than all before."""
+        self._advance(slot - 1)
+        share = len(self._slots) / self._size
+        self._step((1.0 - share) + share * self._own)
+        self._slots.append(slot)
+
+    def norm(self, slot: int) -> float:
+        """`||C v_e||` over the releases up to this slot, which is not before the last record."""
+        self._advance(slot)
+        return math.sqrt(self._energy)
+
+    def _step(self, influence: float) -> None:
+        self._slot += 1
+        row = influence + float(self._strategy.omega @ self._memory)
+        self._energy += row * row
+        self._memory = self._strategy.theta * self._memory + influence
+        if self._slots and self._slots[0] <= self._slot - self._size:
+            del self._slots[0]
+
+    def _advance(self, slot: int) -> None:
+        if slot < self._slot:
+            raise ValueError(f"slot {slot} is before slot {self._slot}")
+        while self._slots and self._slot < slot:
+            self._step(len(self._slots) / self._size)
+        steps = slot - self._slot
+        if steps > 0:
+            decay = self._strategy.decay
+            weight = self._strategy.omega * self._memory
+            both = np.add.outer(decay, decay) - np.outer(decay, decay)
+            kept = -np.expm1(steps * np.log1p(-np.minimum(both, 1.0 - 1e-16)))
+            self._energy += float(weight @ (kept / both) @ weight)
+            self._memory = self._memory * np.exp(steps * np.log1p(-np.minimum(decay, 1.0 - 1e-16)))
+            self._slot = slot
