@@ -172,7 +172,7 @@ def test_ten_million_entities_fit_as_documented() -> None:
     """The table that ten million entities end in, without filling it entry by entry."""
     admission = Admission(EntityLimit(3))
     cells = 1024
-    while 10_000_000 > 0.7 * cells:
+    while cells * 0.7 < 10_000_000:
         cells *= 2
     assert cells == 2**24
     bytes_a_cell = sum(part.itemsize for part in (admission._keys, admission._last, admission._count))
