@@ -257,6 +257,14 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
             stage="label",
         )
 
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        values = y if isinstance(y, list) else y.tolist()
+        try:
+            numbers = {label: self._label(label) for label in set(values)}
+            return np.array([numbers[label] for label in values], dtype=np.float64)
+        except (TypeError, RecordError):  # a label that is none: which row is it?
+            return super()._labels(values)
+
     # ---- what an update rule provides ------------------------------------------------------------------
 
     @property
