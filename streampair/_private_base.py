@@ -109,6 +109,7 @@ class PrivateBase(PairLearner):
     _strict_frames = False
     # What the kernels know the pairs of the family by.
     _pairs: ClassVar[int] = _kernels.LINEAR_PAIRS
+    _most_features: ClassVar[int] = MAX_FEATURES
     # Whether the buffer must bound how often a record is used.
     _bounded_uses: ClassVar[bool] = True
     # Radius of the weights without and with a warm-up.
@@ -198,9 +199,9 @@ class PrivateBase(PairLearner):
         self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None
     ) -> tuple[Design, Rule]:
         """Fix the feature set, and with it the dimension and the noise; `saved`: the rule of a saved run."""
-        if len(names) > MAX_FEATURES:
+        if len(names) > self._most_features:
             raise ConfigError(
-                f"there are {len(names)} features, more than {MAX_FEATURES}",
+                f"there are {len(names)} features, more than {self._most_features}",
                 fix="select or hash the features first",
             )
         asked = self._settings
@@ -401,6 +402,27 @@ class PrivateBase(PairLearner):
         for i, x in enumerate(xs):
             out[i] = self.design(x)
         return out
+
+    def _prepared(self, columns: list[Hashable], rows: Array) -> Array:
+        """Designs (n, d) of raw rows that are not learned; no columns until the features are known.
+
+        Raises
+        ------
+        RecordError
+            If a known feature is not finite.
+        """
+        design = self._design
+        known = [j for j, name in enumerate(columns) if design is None or name in design.index]
+        bad = np.argwhere(~np.isfinite(rows[:, known]))
+        if len(bad):
+            i, j = int(bad[0][0]), known[int(bad[0][1])]
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+        if design is None:
+            return np.empty((len(rows), 0))
+        raw = design.arranged(columns, rows)
+        ready = np.empty(raw.shape)
+        design.prepare(raw, ready, np.empty(len(raw)))
+        return ready
 
     # ---- what others look at ---------------------------------------------------------------------------
 
@@ -611,17 +633,9 @@ class LinearPrivate(PrivateBase, LinearPairLearner):
         return float(_kernels.dot(self._rule.average, self._design.of(x)))
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        design = self._design
-        known = [j for j, name in enumerate(columns) if design is None or name in design.index]
-        bad = np.argwhere(~np.isfinite(rows[:, known]))
-        if len(bad):
-            i, j = int(bad[0][0]), known[int(bad[0][1])]
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+        ready = self._prepared(columns, rows)
         out = np.zeros(len(rows))
-        if design is not None and self._rule is not None and len(rows):
-            raw = design.arranged(columns, rows)
-            ready = np.empty(raw.shape)
-            design.prepare(raw, ready, np.empty(len(raw)))
+        if self._rule is not None and len(rows):
             _kernels.score_many(self._rule.average, ready, out)
         return out
 

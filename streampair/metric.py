@@ -12,10 +12,11 @@ from streampair import _features, buffers, losses
 from streampair import _kernels as k
 from streampair._families import MetricLearner
 from streampair._memory import Blocks, Rows
+from streampair._metric_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 from streampair._ogd import OGD
 from streampair.errors import ConfigError
 
-__all__ = ["PairOGD"]
+__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from streampair import buffers, losses
 from streampair._families import RankingLearner
 from streampair._ogd import LinearOGD
+from streampair._ranking_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 
-__all__ = ["PairOGD"]
+__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 
 class PairOGD(LinearOGD, RankingLearner):
