@@ -195,7 +195,7 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed
+    features, bounds, warmup, positive, noise_key, seed, forks, window
         As in `PairFTRL`.
     max_uses
         For a reservoir: slots after which a record in it is blanked; None: never, since what it did fades.
@@ -254,6 +254,8 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -273,6 +275,8 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(positive)
         self._init_private()
@@ -291,7 +295,7 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
     l2
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
-    features, bounds, warmup, positive, noise_key, seed, max_uses
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window
         As in `OnPairStrC`.
 
     Raises
@@ -344,6 +348,8 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -363,6 +369,8 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(positive)
         self._init_private()
@@ -389,7 +397,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, max_uses
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window
         As in `PairFTRL`.
 
     Raises
@@ -437,6 +445,8 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -453,6 +463,8 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(positive)
         self._init_private()

@@ -23,7 +23,7 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses
+    strategy, max_uses, forks, window
         As in `streampair.auc.PairFTRL`.
 
     Raises
@@ -75,6 +75,8 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
         seed: int | None = None,
         strategy: str = "auto",
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -90,6 +92,8 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
         self.seed = seed
         self.strategy = strategy
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_private()
 
@@ -104,7 +108,7 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses
+    bounds, warmup, noise_key, seed, max_uses, forks, window
         As in `streampair.auc.OnPairStrC`.
 
     Raises
@@ -157,6 +161,8 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -175,6 +181,8 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_private()
 
@@ -189,7 +197,7 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses
+    bounds, warmup, noise_key, seed, max_uses, forks, window
         As in `streampair.auc.OnPairC`.
 
     Raises
@@ -243,6 +251,8 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -261,6 +271,8 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_private()
 
@@ -275,7 +287,7 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses
+    max_uses, forks, window
         As in `streampair.auc.NoisyOGD`.
 
     Raises
@@ -324,6 +336,8 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -339,5 +353,7 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_private()

@@ -37,6 +37,8 @@ class NoisyBase(PrivateBase):
             clip=asked.clip,
             radius=asked.radius,
             horizon=asked.learning,
+            forks=asked.forks,
+            window=asked.window,
         )
         return NoisyDescent(plan, self._pair_buffer(features), float(self.l2))
 
@@ -80,10 +82,10 @@ class OutputBase(PrivateBase):
             )
         if self.l2 is not None:
             scale("l2", self.l2)
-        if self._paper and (self.releases is not None or self.warmup or self.clip is not None):
+        if self._paper and (self.releases is not None or self.warmup or self.clip is not None or self.forks):
             raise ConfigError(
-                "the paper's calibration knows neither releases nor a warm-up on moments nor clipping",
-                fix="leave releases=None, warmup=None and clip=None, or use calibration='tight'",
+                "the paper's calibration knows neither releases nor a warm-up on moments nor clipping nor forks",
+                fix="leave releases, warmup and clip at None and forks at 0, or use calibration='tight'",
             )
         super()._init_private()
 
@@ -157,6 +159,8 @@ class OutputBase(PrivateBase):
                 horizon=asked.learning,
                 releases=self.releases,
                 allocation=self.allocation,  # type: ignore[arg-type]
+                forks=asked.forks,
+                window=asked.window,
             )
         return OutputPerturbation(
             plan, self._pair_buffer(features), last=self._paper, scattered=self._centred and self._paper

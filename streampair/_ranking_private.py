@@ -23,7 +23,7 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses
+    strategy, max_uses, forks, window
         As in `streampair.auc.PairFTRL`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -79,6 +79,8 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
         seed: int | None = None,
         strategy: str = "auto",
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -95,6 +97,8 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
         self.seed = seed
         self.strategy = strategy
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(relevance)
         self._init_private()
@@ -109,7 +113,7 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses
+    bounds, warmup, noise_key, seed, max_uses, forks, window
         As in `streampair.auc.OnPairStrC`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -166,6 +170,8 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -185,6 +191,8 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(relevance)
         self._init_private()
@@ -199,7 +207,7 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses
+    bounds, warmup, noise_key, seed, max_uses, forks, window
         As in `streampair.auc.OnPairC`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -257,6 +265,8 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -276,6 +286,8 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(relevance)
         self._init_private()
@@ -290,7 +302,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses
+    max_uses, forks, window
         As in `streampair.auc.NoisyOGD`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -343,6 +355,8 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
         noise_key: Any = None,
         seed: int | None = None,
         max_uses: int | None = None,
+        forks: int = 0,
+        window: int = 4096,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -359,6 +373,8 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
         self.noise_key = noise_key
         self.seed = seed
         self.max_uses = max_uses
+        self.forks = forks
+        self.window = window
 
         self._init_labels(relevance)
         self._init_private()

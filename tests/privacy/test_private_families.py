@@ -181,9 +181,9 @@ def test_the_diameter_of_metric_pairs_is_kept_and_nearly_reached(loss: losses.Pa
 @pytest.mark.parametrize("kind", ["leader", "strongly", "convex"])
 def test_ranking_learns(kind: str) -> None:
     model = {
-        "leader": partial(ranking.PairFTRL, 4.0, 1e-4, 2000, warmup=0),
-        "strongly": partial(ranking.OnPairStrC, 4.0, 1e-4, 2000, l2=0.1),
-        "convex": partial(ranking.OnPairC, 4.0, 1e-4, 2000),
+        "leader": partial(ranking.PairFTRL, 4.0, 1e-4, 2000, warmup=0, seed=1),
+        "strongly": partial(ranking.OnPairStrC, 4.0, 1e-4, 2000, l2=0.1, seed=1),
+        "convex": partial(ranking.OnPairC, 4.0, 1e-4, 2000, seed=1),
     }[kind]()
     for x, y in events(2000):
         model.learn_one(x, y)
@@ -198,7 +198,7 @@ def test_ranking_learns(kind: str) -> None:
 def test_metrics_learn(name: str) -> None:
     # One feature tells the classes apart, the other is loud and says nothing.
     rng = np.random.default_rng(0)
-    model = getattr(metric, name)(50.0, 1e-4, 3000, warmup=0, features=["loud", "tells"])
+    model = getattr(metric, name)(50.0, 1e-4, 3000, warmup=0, features=["loud", "tells"], seed=1)
     for _ in range(3000):
         y = int(rng.integers(3))
         model.learn_one({"loud": float(rng.uniform(-0.7, 0.7)), "tells": 0.6 * (y - 1)}, f"class {y}")

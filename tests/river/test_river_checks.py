@@ -29,8 +29,16 @@ ESTIMATORS: list[base.Estimator] = [
     ranking.PairOGD(
         losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, relevance=(0, 100), average=False
     ),
+    ranking.PairFTRL(horizon=5000, relevance=(0, 100)),
+    ranking.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, relevance=(0, 100)),
+    ranking.OnPairC(1.0, 1e-4, 3000, buffer=buffers.FullHistory(), relevance=(0, 100), seed=1),
+    ranking.NoisyOGD(relevance=(0, 100)),
     metric.PairOGD(),
     metric.PairOGD(losses.Logistic(), buffers.Reservoir(20), l2=0.01, average=False, psd=False),
+    metric.PairFTRL(warmup=0),
+    metric.OnPairStrC(1.0, 1e-4, 5000, l2=0.1),
+    metric.OnPairC(1.0, 1e-4, 3000, releases=10, seed=1),
+    metric.NoisyOGD(horizon=5000),
     preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
     preprocessing.UnitBall(),
 ]
