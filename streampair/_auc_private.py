@@ -60,7 +60,8 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
         then says that nothing is guaranteed.
     max_uses
-        For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise.
+        For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise,
+        and fewer leave few partners late in a long stream: a FIFO buffer is nearly always better here.
     strategy
         ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window

@@ -84,7 +84,7 @@ class OutputBase(PrivateBase):
             scale("l2", self.l2)
         if self._paper and (self.releases is not None or self.warmup or self.clip is not None or self.forks):
             raise ConfigError(
-                "the paper's calibration knows neither releases nor a warm-up on moments nor clipping nor forks",
+                "the paper's calibration knows neither releases nor a warm-up nor clipping nor forks",
                 fix="leave releases, warmup and clip at None and forks at 0, or use calibration='tight'",
             )
         super()._init_private()

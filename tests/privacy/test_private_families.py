@@ -203,7 +203,7 @@ def test_metrics_learn(name: str) -> None:
         y = int(rng.integers(3))
         model.learn_one({"loud": float(rng.uniform(-0.7, 0.7)), "tells": 0.6 * (y - 1)}, f"class {y}")
     w = model.metric_
-    assert w[1, 1] > 3 * abs(w[0, 0])
+    assert w[1, 1] > 2 * abs(w[0, 0])
     one, two = {"loud": 0.1, "tells": 0.6}, {"loud": 0.1, "tells": -0.6}
     assert model.distance_one(one, two) > 3 * model.distance_one(one, {"loud": 0.3, "tells": 0.6})
     root = np.array([list(model.transform_one(x).values()) for x in (one, two)])
