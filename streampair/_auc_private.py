@@ -199,7 +199,8 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
     features, bounds, warmup, positive, noise_key, seed, forks, window
         As in `PairFTRL`.
     max_uses
-        For a reservoir: slots after which a record in it is blanked; None: never, since what it did fades.
+        For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
+        the iterates by up to ``D / (alpha s)``, however late, so a reservoir of s places should be large.
 
     Raises
     ------

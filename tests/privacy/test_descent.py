@@ -464,7 +464,7 @@ def test_it_ranks() -> None:
     for make in (
         lambda n: auc.OnPairC(2.0, 1e-3, n, seed=1),
         lambda n: auc.OnPairStrC(2.0, 1e-3, n, l2=0.3, seed=1),
-        lambda n: auc.OnPairC(2.0, 1e-3, n, buffer=buffers.Reservoir(16), seed=1),
+        lambda n: auc.OnPairC(2.0, 1e-3, n, buffer=buffers.Reservoir(200), seed=1),
         lambda n: auc.PairFTRL(2.0, 1e-3, n, buffer=buffers.FullHistory(), warmup=0, seed=1),
     ):
         data = [({name: 2 * v - 1 for name, v in x.items()}, y) for x, y in datasets.Phishing()]
