@@ -6,9 +6,10 @@
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     sets            sets that weights are kept in
-    preprocessing   scaling that is safe in front of a private learner
+    preprocessing   scaling, random features and hashing that are safe in front of a private learner
     evaluation      rolling AUC and regret
-    privacy         accounting, plans and reports
+    privacy         accounting, plans, reports and audits
+    reproduce       the papers' tables, computed again
     errors          every error that this package raises
 
 Examples

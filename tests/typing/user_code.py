@@ -9,7 +9,7 @@ from typing import Any, assert_type
 from river import base, compose, datasets, evaluate, neighbors
 from streampair_connectors.config import Config, parse_config
 
-from streampair import auc, buffers, evaluation, losses, metric, ranking
+from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking
 from streampair.engine.lane import Event, Lane, LaneOutput, Record
 from streampair.errors import RecordError, StreampairError
 from streampair.privacy import PrivacyReport
@@ -37,6 +37,19 @@ def learn_and_score(model: auc.PairOGD | auc.PairFTRL) -> float:
     assert_type(score, float)
     weights = model.weights
     return score + sum(weights.values())
+
+
+def audited(model: auc.PairFTRL) -> str:
+    report = privacy.audit(model, runs=10)
+    assert_type(report.parts[0].exact, float)
+    return report.verdict if report.holds else ""
+
+
+def beyond_linear() -> float:
+    model: compose.Pipeline = preprocessing.RandomFourier(20, gamma=0.5, features=["a"]) | auc.SPAUC(l2=0.01)
+    model.learn_one({"a": 1.0}, True)
+    hashed = preprocessing.Hashing(8).transform_one({"country": "NL"})
+    return auc.OAM(seed=1).score_one(hashed)
 
 
 def grades_and_distances() -> tuple[float, float]:
@@ -94,6 +107,8 @@ if __name__ == "__main__":
         [round(learn_and_score(model), 3) for model in learners()],
         [spent(model) for model in learners()],
         grades_and_distances(),
+        beyond_linear(),
+        audited(auc.PairFTRL(epsilon=8.0, horizon=20, warmup=0, buffer=buffers.FIFO(2))),
     )
     print(evaluate_on_phishing(auc.PairOGD()) > 0.5)
     print([scored.outcome for scored in lane().scores])
