@@ -238,6 +238,9 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
             If the label is unknown (None or NaN), or neither text nor a number.
         """
         try:
+            # Long texts are not remembered: a thousand of them could be much.
+            if isinstance(y, str | bytes) and len(y) > 100:
+                return _class_number.__wrapped__(y)
             return _class_number(y)
         except (TypeError, ValueError, OverflowError):
             pass

@@ -19,6 +19,7 @@ from river import base, compose, datasets, neighbors
 
 from streampair import _kernels as k
 from streampair import buffers, losses, metric
+from streampair._families import _class_number
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
@@ -268,6 +269,9 @@ def test_equal_labels_are_one_class() -> None:
     assert len({model._label(y) for y in different}) == len(different)
     for y in different:
         assert 0 <= model._label(y) < 2**53
+    _class_number.cache_clear()
+    assert model._label("x" * 10_000) != model._label("x" * 10_001)
+    assert _class_number.cache_info().currsize == 0  # what could be large is not remembered
     # Fixed for ever: snapshots hold these numbers.
     assert model._label("a") == 5801712245909554.0
     assert model._label(False) == 5964530359861509.0

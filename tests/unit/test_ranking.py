@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from river import base
 
@@ -42,6 +42,7 @@ def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], fl
 
 @pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()], ids=str)
 @pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 4))
