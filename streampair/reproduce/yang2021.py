@@ -74,7 +74,7 @@ LIBSVM_ROWS = {"letter": 15_000, "usps": 7_291}
 GRID = tuple(10.0**exponent for exponent in range(-3, 3))
 FOLDS = 5
 
-_BATCH = 2048  # rows that fit in a cache
+_BATCH = 256  # rows that fit in a cache
 
 
 def _ours(step: float, radius: float, seed: int) -> Any:
