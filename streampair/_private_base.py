@@ -229,10 +229,11 @@ class PrivateBase(PairLearner):
             return math.nan
 
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
-        if isinstance(y, np.ndarray) and y.dtype.kind == "b":
+        try:
             return super()._labels(y)
-        labels = y if isinstance(y, list) else y.tolist()
-        return np.array([self._label_or_null(label) for label in labels], dtype=np.float64)
+        except Exception:  # one of them cannot be used: which, must not show
+            labels = y if isinstance(y, list) else y.tolist()
+            return np.array([self._label_or_null(label) for label in labels], dtype=np.float64)
 
     # ---- learning --------------------------------------------------------------------------------------
 
