@@ -56,10 +56,14 @@ async def check_config(config: Config) -> Report:
     """Look at everything and return the findings. Creates no topic, holds no lock, saves no state."""
     report = Report()
     names = config.input.feature_names()
+    labels = (
+        "of any kind"
+        if config.input.labels == "any"
+        else f"{config.input.positive!r} ranks high, {config.input.negative_label()!r} low"
+    )
     report.good(
         "input",
-        f"topic {config.input.topic!r}, label {config.input.label!r} "
-        f"({config.input.positive!r} ranks high, {config.input.negative_label()!r} low), "
+        f"topic {config.input.topic!r}, label {config.input.label!r} ({labels}), "
         + ("features are all other fields" if names is None else f"{len(names)} features"),
     )
     _check_learner(config, report)

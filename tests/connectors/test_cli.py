@@ -134,6 +134,26 @@ def test_replay_scores_every_event(config: Path, suffix: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("learner", "labels", "bad"),
+    [("ranking.PairOGD", [-1, -0.25, 0.5, 1], 1.5), ("metric.PairOGD", ["red", "green", "blue"], None)],
+)
+def test_replay_of_relevances_and_of_classes(
+    config: Path, learner: str, labels: list[Any], bad: float | None
+) -> None:
+    text = TOML.replace("auc.PairOGD", learner)
+    config.write_text(text.replace('label = "y"', 'label = "y"\nlabels = "any"'))
+    file = config.with_name("events.jsonl")
+    events = [{**row, "y": labels[i % len(labels)]} for i, row in enumerate(rows())]
+    if bad is not None:
+        events.append({**events[0], "y": bad})
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    summary = json.loads(call("replay", config, file, "--json").stdout.splitlines()[-1])["summary"]
+    assert summary["learned"] == 60
+    assert summary["dead_letters"] == ({} if bad is None else {"label": 1})
+    assert "regret" not in summary
+
+
 def test_replay_sets_bad_events_aside(config: Path) -> None:
     good = [json.dumps(r).encode() for r in rows(4)]
     file = config.with_name("events.jsonl")
