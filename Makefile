@@ -35,8 +35,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/streampair demo $(ARGS)
 
+# Two processes: tests that wait for brokers, and tests that compute (tests/conftest.py). make test JOBS= uses one.
+JOBS ?= -n 2
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/learners.py

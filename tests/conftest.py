@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import hypothesis
 import pytest
 import support
+from xdist.scheduler import LoadScopeScheduling
 
 # No wall-clock limits: the first call of a kernel compiles it, and machines are shared. Where a change is
 # judged, it is by the same examples every time; everywhere else new ones are tried.
@@ -17,6 +19,40 @@ hypothesis.settings.register_profile(
     derandomize=support.require_all(),
 )
 hypothesis.settings.load_profile("streampair")
+
+
+class TwoKinds(LoadScopeScheduling):
+    """Tests that mostly wait, for a broker, a process or a scrape, beside tests that mostly compute.
+
+    With ``-n 2`` each kind has a process of its own: the one waits while the other computes.
+    """
+
+    WAITING = frozenset(("broker", "connectors", "deploy", "typing"))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "waiting" if self.WAITING.intersection(nodeid.split("/")) else "computing"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoKinds:
+    """See ``TwoKinds``."""
+    return TwoKinds(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this one, if one did, what was used here."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["used"] = json.dumps({kind: sorted(what) for kind, what in support.used.items()})
+        told["missing"] = json.dumps(support.missing)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take in what a process of tests has used."""
+    told = getattr(node, "workeroutput", {})
+    for kind, what in json.loads(told.get("used", "{}")).items():
+        support.used.setdefault(kind, set()).update(what)
+    support.missing.update(json.loads(told.get("missing", "{}")))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

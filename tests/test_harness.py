@@ -25,8 +25,9 @@ def test_of_a_known_defect():
 """
 
 
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one", "two"])
 @pytest.mark.parametrize("required", [False, True])
-def test_skips(tmp_path: Path, required: bool) -> None:
+def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
     (tmp_path / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_them.py").write_text(TESTS)
     environment = {**os.environ, "STREAMPAIR_REQUIRE_ALL": "1" if required else ""}
@@ -39,6 +40,7 @@ def test_skips(tmp_path: Path, required: bool) -> None:
             f"pythonpath={support.ROOT / 'tests'}",
             "-p",
             "no:cacheprovider",
+            *processes,
         ],
         capture_output=True,
         text=True,
