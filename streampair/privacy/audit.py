@@ -90,12 +90,10 @@ class AuditPart:
             found.append(f"the account comes to mu {self.planned:.4g}, more than {self.claimed:.4g}")
         if not self.exact <= self.accounted * (1.0 + _TOLERANCE):
             found.append(f"the canary shows mu {self.exact:.4g}, and {self.accounted:.4g} is accounted for")
-        if not self.lower <= self.claimed:
-            found.append(f"mu is at least {self.lower:.4g}, more than the claimed {self.claimed:.4g}")
+        if not self.lower <= self.accounted:
+            found.append(f"mu is at least {self.lower:.4g}, and {self.accounted:.4g} is accounted for")
         if not self.noise >= 1.0 - _Z * self.noise_stderr:
             found.append(f"the noise has only {self.noise:.3f} of the size that it should have")
-        if not self.measured <= self.exact + _Z * self.stderr:
-            found.append(f"the attack shows mu {self.measured:.4g} instead of {self.exact:.4g}")
         return tuple(found)
 
 
@@ -151,12 +149,13 @@ class _Trial:
     def __init__(self, learner: Any, part: str, slots: int) -> None:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner._settings
-        names = list(learner.feature_names or learner.features or ["canary"])[:_FEATURES]
+        names = list(learner.feature_names or learner.features or ["canary", "other"])[:_FEATURES]
         self.names: list[Hashable] = names
         self.bounds: dict[Hashable, tuple[float, float]] = {
             name: settings.bounds[name] for name in names if name in settings.bounds
         }
         self.claimed: float = settings.mu
+        self.metric = hasattr(type(learner), "metric_")
         self.high, self.low = _two_labels(learner)
 
     def make(self) -> Any:
@@ -189,10 +188,16 @@ class _Trial:
             for value in (1.0, -1.0, 0.25, -0.25, 0.0):
                 yield _Content(f"every feature at {value:+g}", (value,) * d, self.high)
             return
-        for (value, place), (label, word) in itertools.product(
-            ((1.0, "+B"), (-1.0, "-B"), (0.0, "0")), ((self.high, "high"), (self.low, "low"))
-        ):
-            yield _Content(f"({place}, {word})", (value, *[0.0] * (d - 1)), label)
+        labels = [(self.high, "high"), (self.low, "low")]
+        places = [("+B", 1.0, 0), ("-B", -1.0, 0), ("0", 0.0, 0)]
+        if self.metric:
+            # A pair of one class sits on the kink of the hinge at W = 0, where noise decides: not exact.
+            labels = labels[:1]
+            places = [*places[::2], ("+B along another feature", 1.0, d - 1)]
+        for (place, value, axis), (label, word) in itertools.product(places, labels):
+            x = [0.0] * d
+            x[axis] = value
+            yield _Content(f"({place}, {word})", tuple(x), label)
 
     def spots(self) -> Sequence[int]:
         """Slots that the canary is tried in."""
