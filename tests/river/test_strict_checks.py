@@ -11,7 +11,10 @@ import math
 import pickle
 import random
 import sys
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -299,7 +302,8 @@ def _python_calls(run: Callable[[], None]) -> int:
 @every_learner
 def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     """The number of Python's calls does not depend on the number of rows."""
-    options: dict[str, Any] = {"features": NAMES, "noise_key": None} if is_private(model) else {}
+    private = {"features": NAMES, "noise_key": None, "warmup": 0}
+    options: dict[str, Any] = private if is_private(model) else {}
     if hasattr(model, "releases"):
         options["releases"] = 10
     fresh = model.clone(options)
@@ -313,3 +317,59 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     records = list(zip(X[350:].to_dict("records"), y[350:].tolist(), strict=True))
     looped = _python_calls(lambda: [fresh.learn_one(x, target) for x, target in records] and None)
     assert looped > few + 200
+
+
+# ---- Python's global lock ----------------------------------------------------------------------------------
+
+
+class Counter(threading.Thread):
+    """Counts in Python, which takes the global lock; its speed is per second that a processor had for it."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.stop = False
+        self.task = threading.Event()
+
+    def run(self) -> None:
+        self.number = threading.get_native_id()
+        self.task.set()
+        while not self.stop:
+            self.count += 1
+
+    def clock(self) -> float:
+        """Seconds, less those in which the thread was ready and the machine had no processor for it."""
+        now = time.perf_counter()
+        try:
+            waited = Path(f"/proc/self/task/{self.number}/schedstat").read_text().split()[1]
+        except (OSError, IndexError):  # not Linux: a busy machine may look like a held lock
+            return now
+        return now - int(waited) * 1e-9
+
+    def speed(self, work: Callable[[], Any]) -> float:
+        start, count = self.clock(), self.count
+        work()
+        return (self.count - count) / (self.clock() - start)
+
+
+def test_python_goes_on_while_a_batch_is_learned() -> None:
+    """A thread that counts keeps 80 % of its speed; beside a call that holds the lock it stands still."""
+    model = auc.PairOGD(losses.Logistic(), buffers.FIFO(400))
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(10_000, 10)), rng.random(10_000) < 0.5
+    model.learn_many(X[:10], y[:10])
+    counter = Counter()
+    counter.start()
+    counter.task.wait()
+    try:
+        for _ in range(5):  # whatever else the machine does can only make it slower
+            idle = counter.speed(lambda: threading.Event().wait(0.1))
+            share = counter.speed(lambda: model.learn_many(X, y)) / idle
+            held = counter.speed(lambda: pow(7, 400_000)) / idle
+            if share >= 0.8:
+                break
+    finally:
+        counter.stop = True
+        counter.join()
+    assert share >= 0.8
+    assert held < 0.5
