@@ -141,6 +141,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        solver: str = "auto",
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -159,6 +160,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.solver = solver
 
         self._init_labels(positive)
         self._init_private()

@@ -60,6 +60,8 @@ class Design:
         Scratch for one record: raw values (1, d), its design (1, d), whether it is whole (1,), its sign (1,).
     mean, factor
         What scaled values are centred with and multiplied by, (d,), where `standardised`.
+    cap
+        Standardised values beyond it are pulled back to it.
     """
 
     def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
@@ -71,6 +73,7 @@ class Design:
         self._shift = -(high + low) / (high - low)
         self.mean = np.zeros(d)
         self.factor = np.ones(d)
+        self.cap = math.inf
         self.standardised = False
         self.raw = np.empty((1, d))
         self.ready = np.empty((1, d))
@@ -140,7 +143,7 @@ class Design:
     def prepare(self, raw: Array, ready: Array, good: Array) -> None:
         """Designs of raw rows into `ready`, and 1 or 0 into `good`: whether all of a row is finite."""
         _kernels.prepare_rows(
-            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, ready, good
+            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, good
         )
 
     def clip(self, raw: Array, ready: Array, good: Array) -> None:

@@ -1415,14 +1415,15 @@ def prepare_rows(
     standardise: bool,
     mean: Array,
     factor: Array,
+    cap: float,
     out: Array,
     whole: Array,
 ) -> None:
     """Raw values (n, d) to the vectors that are learned: bounds, standardisation, unit ball.
 
     A value that is NaN or infinite becomes 0, the neutral value, and `whole[row]` 0 instead of 1. With
-    `standardise` the scaled values are clipped to [-1, 1] first (PRIVACY.md 4.4). A finite value of any
-    size is used.
+    `standardise` the scaled values are clipped to [-1, 1] first, and the standardised ones to [-cap, cap]
+    (PRIVACY.md 4.4). A finite value of any size is used.
     """
     for r in range(raw.shape[0]):
         x = out[r]
@@ -1437,6 +1438,7 @@ def prepare_rows(
             value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
             if standardise:
                 value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
+                value = min(max(value, -cap), cap)
             x[i] = value
             largest = max(largest, abs(value))
         # The norm of values up to 1e200 must not overflow.
@@ -2403,3 +2405,38 @@ def entity_fill(
         keys[at] = new_keys[i]
         last[at] = new_last[i]
         count[at] = new_count[i]
+
+
+# ---- LEADER --------------------------------------------------------------------------------------------
+#
+# Second moments of learned records in whole steps of a grid (privacy/plan_leader.py).
+# Twin: tests/privacy/naive_leader.py.
+
+
+@njit(cache=True, nogil=True)
+def leader_sums(
+    rows: Array, labels: Array, centre: float, weight: float, grid: float, sums: NDArray[np.int64]
+) -> None:
+    """Add `rnd((x x', weight (y - centre) x) / grid)` of each row (n, d) to the sums.
+
+    Of x x' the lower triangle is kept, row by row, off-diagonals times sqrt 2, so that the norm is
+    Frobenius'. A row whose label is NaN is a null record and adds 0.
+    """
+    d = rows.shape[1]
+    root = math.sqrt(2.0) / grid
+    unit = 1.0 / grid
+    for r in range(rows.shape[0]):
+        if labels[r] != labels[r]:
+            continue
+        x = rows[r]
+        at = 0
+        for i in range(d):
+            scaled = x[i] * root
+            for j in range(i):
+                sums[at] += np.int64(math.floor(scaled * x[j] + 0.5))
+                at += 1
+            sums[at] += np.int64(math.floor(x[i] * x[i] * unit + 0.5))
+            at += 1
+        s = weight * (labels[r] - centre) * unit
+        for i in range(d):
+            sums[at + i] += np.int64(math.floor(s * x[i] + 0.5))

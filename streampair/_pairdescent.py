@@ -97,8 +97,7 @@ class OutputBase(PrivateBase):
     def _paper(self) -> bool:
         return self.calibration == "paper"
 
-    @property
-    def _default_warmup(self) -> int | None:
+    def _default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         return 0 if self._paper else None
 
     @property

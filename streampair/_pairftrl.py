@@ -2,32 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streampair._private_base import PrivateBase
+from streampair import losses
+from streampair._design import Design
+from streampair._leader import Leader
+from streampair._private_base import PrivateBase, Rule
 from streampair._updates import FTRL, strategy_from_state
-from streampair.privacy import plan_ftrl
+from streampair.errors import ConfigError
+from streampair.privacy import plan_ftrl, plan_leader
 from streampair.privacy.plan import choose_strategy
 
 __all__ = ["LeaderBase"]
+
+Array = NDArray[np.float64]
+
+# What the solver "moments" fixes; chosen on generated streams, where all of it is flat around these values.
+LEAST_HORIZON = 100  # nothing can be learned from fewer, by either solver
+MOMENTS_FEATURES = 512  # more, and the gradients have less noise
+SPREAD = math.sqrt(3.0)  # of standardised records; the unit ball holds the rest
+CAP = 3.0  # standard deviations
+SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
+WITHIN = 40.0  # sqrt(d) / mu slots bring the noise of the means below a twentieth of their range
+OPEN = 100.0  # the same without a horizon, where the warm-up has to last
 
 
 class LeaderBase(PrivateBase):
     """The mechanism of the PairFTRL learners of all families."""
 
     strategy: Any
+    solver: str = "gradients"
 
     def _init_private(self) -> None:
         if self.strategy not in ("auto", "blt"):
             # Refuses unknown names, and the square root without a horizon.
             choose_strategy(self.strategy, np.ones(1), None if self.horizon is None else 1)
+        if self.solver not in ("auto", "moments", "gradients"):
+            raise ConfigError(
+                f"solver is {self.solver!r}", fix="give solver='auto', 'moments' or 'gradients'"
+            )
+        given = [name for name in ("loss", "buffer", "clip", "max_uses") if getattr(self, name) is not None]
+        if self.strategy != "auto":
+            given.append("strategy")
+        if self.warmup is not None and self.warmup == 0:
+            given.append("warmup")
+        if self.solver == "moments" and given:
+            raise ConfigError(
+                f"solver='moments' cannot use {given[0]}={getattr(self, given[0])!r}: it standardises "
+                "records first and takes the leader of the squared loss over all pairs",
+                fix=f"leave {given[0]} out, or use solver='gradients'",
+            )
+        short = isinstance(self.horizon, int) and self.horizon < LEAST_HORIZON
+        self._auto = "gradients" if given or short else "moments"
+        self._count: int | None = None
         super()._init_private()
 
-    def _make_rule(self, dim: int, features: int, saved: Mapping[str, Any] | None) -> FTRL:
+    def _set_names(
+        self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None
+    ) -> tuple[Design, Rule]:
+        self._count = len(names)
+        design, rule = super()._set_names(names, saved)
+        if self._by_moments:
+            design.cap = CAP * SPREAD / math.sqrt(len(names))
+        return design, rule
+
+    @property
+    def _by_moments(self) -> bool:
+        """Whether the leader is computed from moments; before the features are known, whether it may be."""
+        if self.solver == "auto":
+            return self._auto == "moments" and (self._count is None or self._count <= MOMENTS_FEATURES)
+        return self.solver == "moments"
+
+    def _checked_loss(self, loss: Any) -> losses.PairLoss:
+        return losses.Square() if self._by_moments else super()._checked_loss(loss)
+
+    def _default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        if not self._by_moments:
+            return None
+        root = math.sqrt(features or 1)
+        if horizon is None:
+            return math.ceil(OPEN * root / mu)
+        least, most = SHARES
+        return max(int(min(most * horizon, max(least * horizon, WITHIN * root / mu))), 1)
+
+    @property
+    def _centres_labels(self) -> bool:
+        return self._by_moments
+
+    def _use_moments(self, design: Design, rule: Any, mean: Array, factor: Array, label: float) -> None:
+        if isinstance(rule, Leader):
+            rule.centre(label)
+            factor = SPREAD * factor
+        design.standardise(mean, factor)
+
+    def _make_rule(self, dim: int, features: int, saved: Mapping[str, Any] | None) -> Rule:
         asked = self._settings
+        if self._by_moments:
+            return Leader(
+                plan_leader(
+                    asked.mu,
+                    features=features,
+                    base=float(asked.warmup),
+                    radius=asked.radius,
+                    horizon=asked.learning,
+                )
+            )
         plan = plan_ftrl(
             asked.mu,
             dim=dim,
@@ -45,8 +129,20 @@ class LeaderBase(PrivateBase):
         )
         return FTRL(plan, self._pair_buffer(features))
 
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too; moments need none."""
+        return 0 if self._by_moments else super().buffer_records
+
     def _describe(self) -> str:
         asked = self._settings
+        if self._by_moments:
+            return (
+                "Mechanism: second moments of the records, and of their labels with them, are summed over "
+                "blocks of records; each block's sum is released once, under Gaussian noise that is "
+                "correlated over the blocks, and every model is computed from these releases."
+                f"{asked.warmup_words()}"
+            )
         return (
             f"Mechanism: gradients clipped per pair at {asked.clip:g} and averaged over "
             f"{asked.buffer.describe()}; their running sum is released under correlated Gaussian noise after "

@@ -114,8 +114,15 @@ class Settings:
     window: int
 
     @classmethod
-    def of(cls, model: Any) -> Settings:
+    def of(cls, model: Any, features: int | None = None) -> Settings:
         """Check the parameters of a learner that stores them under the names of its constructor.
+
+        Parameters
+        ----------
+        model
+            The learner.
+        features
+            How many there are, once it is known.
 
         Raises
         ------
@@ -124,7 +131,8 @@ class Settings:
         """
         mu = mu_from(model.epsilon, model.delta)
         horizon = None if model.horizon is None else _whole("horizon", model.horizon, 1)
-        warmup = _warmup(model._default_warmup if model.warmup is None else model.warmup, horizon)
+        asked = model._default_warmup(mu, horizon, features) if model.warmup is None else model.warmup
+        warmup = _warmup(asked, horizon)
         loss = model._checked_loss(model.loss)
         if loss.of_errors:
             raise ConfigError(

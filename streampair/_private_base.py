@@ -129,10 +129,18 @@ class PrivateBase(PairLearner):
         """What the report has to say besides."""
         return []
 
-    @property
-    def _default_warmup(self) -> int | None:
-        """What `warmup=None` means; None: by the horizon."""
+    def _default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
         return None
+
+    @property
+    def _centres_labels(self) -> bool:
+        """Whether the warm-up releases the mean of the labels too."""
+        return False
+
+    def _use_moments(self, design: Design, rule: Any, mean: Array, factor: Array, label: float) -> None:
+        """Standardise with what the warm-up has released."""
+        design.standardise(mean, factor)
 
     @property
     def _default_clip(self) -> float:
@@ -204,13 +212,16 @@ class PrivateBase(PairLearner):
                 f"there are {len(names)} features, more than {self._most_features}",
                 fix="select or hash the features first",
             )
-        asked = self._settings
+        asked = self._settings = Settings.of(self, len(names))
         check_bounds_known(asked.bounds, names, "the first record")
         design, d = Design(names, asked.bounds), len(names)
         rule = self._make_rule(self._coordinates(d), d, saved)
-        self._moments = (
-            Moments(plan_moments(asked.mu_moments, dim=d, slots=asked.warmup), d) if asked.warmup else None
-        )
+        self._moments = None
+        if asked.warmup:
+            labels = self._centres_labels
+            self._moments = Moments(
+                plan_moments(asked.mu_moments, dim=d, slots=asked.warmup, labels=labels), d
+            )
         self._rule = rule
         self._design = design
         return design, rule
@@ -322,14 +333,14 @@ class PrivateBase(PairLearner):
             else:
                 design.clip(part, ready, good)
                 labels = np.where(good == 1.0, given[at : at + count], math.nan)
-                prefix.add(ready, good)
+                prefix.add(ready, good, labels)
                 if chain is not None:
                     chain.advance(prefix.cells() if self._slots + 1 == warmup else b"")
             self.null_slots += int(np.count_nonzero(np.isnan(labels)))
             self._slots += count
             at += count
             if prefix is not None and self._slots == warmup:
-                design.standardise(*prefix.release(stream))
+                self._use_moments(design, rule, *prefix.release(stream))
         self._context = None
 
     # ---- noise -----------------------------------------------------------------------------------------

@@ -100,31 +100,39 @@ class Moments:
 
     def __init__(self, plan: MomentsPlan, dim: int) -> None:
         self.plan = plan
-        self.sums = np.zeros((2, dim), dtype=np.int64)
-        self.released: Floats = np.empty(0)  # the noisy means, for the audit
+        # Sums of x and of x^2, and where they are released that of the labels behind the first.
+        self.sums = np.zeros((2, dim + plan.labels), dtype=np.int64)
+        self._dim = dim
+        self.released = np.zeros(self.sums.size)
 
-    def add(self, rows: Floats, usable: Floats) -> None:
-        """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0."""
+    def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
+        """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0.
+
+        So do labels that are NaN; others are -1 or 1, where they are released.
+        """
         _kernels.moment_sums(rows, usable, float(MomentsPlan.PER_UNIT), self.sums)
+        if self.plan.labels:
+            self.sums[0, self._dim] += MomentsPlan.PER_UNIT * int(np.nansum(labels))
 
     def cells(self) -> bytes:
         """What noise will be added to, as bytes."""
         return self.sums.tobytes()
 
-    def release(self, stream: Stream) -> tuple[Floats, Floats]:
-        """Means (d,) and what centred values are multiplied with (d,), for `E |x|^2 = 1`."""
-        d = self.sums.shape[1]
+    def release(self, stream: Stream) -> tuple[Floats, Floats, float]:
+        """Means (d,), what centred values are multiplied with (d,) for `E |x|^2 = 1`, and the label mean."""
+        d = self._dim
         unit, slots = MomentsPlan.PER_UNIT, self.plan.slots
         std = np.array([[self.plan.sigma_sum], [self.plan.sigma_squares]])
-        noise = stream.take(2 * d).reshape(2, d) * std
+        noise = stream.take(self.sums.size).reshape(self.sums.shape) * std
         mean, square = (self.sums + np.floor(noise * unit + 0.5).astype(np.int64)) / (unit * slots)
         self.sums = np.zeros_like(self.sums)
         self.released = np.concatenate((mean, square))
-        mean = np.clip(mean, -1.0, 1.0)
+        label = float(mean[d]) if self.plan.labels else 0.0
+        mean = np.clip(mean[:d], -1.0, 1.0)
         variances = shrunk_variances(
-            mean, square, self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
+            mean, square[:d], self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
         )
-        return mean, 1.0 / np.sqrt(variances * d)
+        return mean, 1.0 / np.sqrt(variances * d), label
 
 
 class FTRL:

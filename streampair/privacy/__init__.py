@@ -31,11 +31,12 @@ from streampair.privacy.plan_descent import (
     plan_output,
     plan_output_paper,
 )
+from streampair.privacy.plan_leader import LeaderPlan, leader_diameter, plan_leader
 from streampair.privacy.sensitivity import (
     Influence,
     fifo_pattern,
     grid_step,
-    moment_sensitivities,
+    moment_sensitivity,
     pattern_sensitivity,
     window_sensitivity,
 )
@@ -52,6 +53,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "FTRLPlan",
     "Influence",
     "Journal",
+    "LeaderPlan",
     "Ledger",
     "Line",
     "MomentsPlan",
@@ -74,7 +76,8 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "fit_blt",
     "giga_steps",
     "grid_step",
-    "moment_sensitivities",
+    "leader_diameter",
+    "moment_sensitivity",
     "mu_from",
     "output_sensitivities",
     "output_spend",
@@ -82,6 +85,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "paper_warmup",
     "pattern_sensitivity",
     "plan_ftrl",
+    "plan_leader",
     "plan_moments",
     "plan_noisy",
     "plan_output",

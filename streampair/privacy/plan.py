@@ -16,9 +16,10 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.sensitivity import (
+    SQUARE_WEIGHT,
     Influence,
     grid_step,
-    moment_sensitivities,
+    moment_sensitivity,
     pattern_sensitivity,
     window_sensitivity,
 )
@@ -41,7 +42,7 @@ _LONGEST_FIT = 4097
 _MOST_CELLS = 2.0**44
 
 
-def _check_size(cells: float, what: str) -> None:
+def check_cells(cells: float, what: str) -> None:
     if not cells < _MOST_CELLS:
         raise ConfigError(
             f"the {what} would be {cells:.3g} steps of the grid, beyond what 64-bit sums can hold",
@@ -98,7 +99,7 @@ class FTRLPlan:
         if self.forks:
             total = math.hypot(total, math.sqrt(self.forks) * self._window_norm(self.window))
         object.__setattr__(self, "sigma", total / self.mu)
-        _check_size(20.0 * self.sigma / self.grid, "noise")
+        check_cells(20.0 * self.sigma / self.grid, "noise")
 
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
@@ -209,23 +210,26 @@ class MomentsPlan:
     Parameters
     ----------
     mu
-        Budget in mu-GDP; half of `mu^2` for each of the two.
+        Budget in mu-GDP of the joint release.
     slots
         Records in the prefix, null ones too.
     sigma_sum, sigma_squares
-        Noise std, a coordinate, of the sums of x and of x^2.
+        Noise std, a coordinate, of the sums of x (and of the labels), and of x^2.
+    labels
+        Whether the sum of the labels is released too.
     """
 
     mu: float
     slots: int
     sigma_sum: float
     sigma_squares: float
+    labels: bool = False
 
     PER_UNIT = 1024
-    """1 / gamma: values in [-1, 1] stay there when they are rounded, so rounding costs nothing."""
+    """1 / gamma."""
 
 
-def plan_moments(mu: float, *, dim: int, slots: int) -> MomentsPlan:
+def plan_moments(mu: float, *, dim: int, slots: int, labels: bool = False) -> MomentsPlan:
     """Calibrate the moments release for a budget.
 
     Examples
@@ -233,10 +237,9 @@ def plan_moments(mu: float, *, dim: int, slots: int) -> MomentsPlan:
     >>> from streampair.privacy import plan_moments
     >>> plan = plan_moments(1.0, dim=1, slots=100)
     >>> round(plan.sigma_sum, 4), round(plan.sigma_squares, 4)
-    (2.8284, 1.4142)
+    (2.0019, 1.2023)
     """
-    first, second = moment_sensitivities(dim, slots)
-    half = mu / math.sqrt(2.0)
-    plan = MomentsPlan(mu, slots, slots * first / half, slots * second / half)
-    _check_size(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the moments")
+    sigma = moment_sensitivity(dim, labels=labels, grid=1.0 / MomentsPlan.PER_UNIT) / mu
+    plan = MomentsPlan(mu, slots, sigma, sigma / SQUARE_WEIGHT, labels)
+    check_cells(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the moments")
     return plan

@@ -144,9 +144,12 @@ def normals(words: Sequence[int]) -> list[float]:
 
 
 def prepared(
-    raw: Sequence[float], bounds: Sequence[tuple[float, float]], moments: tuple[Vector, Vector] | None
+    raw: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    moments: tuple[Vector, Vector] | None,
+    cap: float = math.inf,
 ) -> Vector:
-    """The design of a record: declared bounds to [-1, 1], standardised, on the unit ball."""
+    """The design of a record: declared bounds to [-1, 1], standardised, capped, on the unit ball."""
     x = []
     for i, (value, (low, high)) in enumerate(zip(raw, bounds, strict=True)):
         if not math.isfinite(value):
@@ -156,6 +159,7 @@ def prepared(
         if moments is not None:
             mean, std = moments[0][i], moments[1][i]
             scaled = (min(max(scaled, -1.0), 1.0) - mean) / std / math.sqrt(len(raw))
+            scaled = min(max(scaled, -cap), cap)
         x.append(scaled)
     norm = math.hypot(*x)
     return [v / norm for v in x] if norm > 1 else x

@@ -112,8 +112,9 @@ def test_the_steps(
         max_size=4,
     ),
     standardise=st.booleans(),
+    cap=st.sampled_from([0.3, math.inf]),
 )
-def test_preparation(raw: list[float], standardise: bool) -> None:
+def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     dim = len(raw)
     bounds = [(-2.0, 3.0), (0.0, 1.0), (-1.0, 1.0), (5.0, 9.0)][:dim]
     low, high = np.array(bounds).T
@@ -126,12 +127,13 @@ def test_preparation(raw: list[float], standardise: bool) -> None:
         standardise,
         mean,
         1 / std / math.sqrt(dim),
+        cap,
         out,
         whole,
     )
     big = [min(max(v, -1e100), 1e100) if math.isfinite(v) else v for v in raw]
     moments = (mean.tolist(), std.tolist()) if standardise else None
-    assert out[0] == pytest.approx(np.array(naive_ftrl.prepared(big, bounds, moments)), abs=1e-9)
+    assert out[0] == pytest.approx(np.array(naive_ftrl.prepared(big, bounds, moments, cap)), abs=1e-9)
     assert np.linalg.norm(out[0]) <= 1 + 1e-15 * dim
     assert whole[0] == float(np.all(np.isfinite(raw)))
 

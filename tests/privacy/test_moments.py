@@ -12,7 +12,8 @@ from scipy import stats
 
 from streampair import _updates, auc
 from streampair._updates import Moments, shrunk_variances
-from streampair.privacy import MomentsPlan, NormalStream, moment_sensitivities, plan_moments
+from streampair.privacy import MomentsPlan, NormalStream, moment_sensitivity, plan_moments
+from streampair.privacy.sensitivity import SQUARE_WEIGHT
 
 MU, SLOTS, DIM = 0.8, 1000, 500
 
@@ -29,9 +30,9 @@ def release(
 
     monkeypatch.setattr(_updates, "shrunk_variances", spy)
     Moments(plan, DIM).release(NormalStream(seed))
-    # mu^2 in halves: each of the two has mu / sqrt(2).
-    want = [s / (MU / math.sqrt(2)) for s in moment_sensitivities(DIM, SLOTS)]
-    return seen["mean"] / want[0], seen["square"] / want[1]
+    # One release, in which the squares have SQUARE_WEIGHT times less noise.
+    want = moment_sensitivity(DIM, grid=1 / MomentsPlan.PER_UNIT) / SLOTS / MU
+    return seen["mean"] / want, seen["square"] / want * SQUARE_WEIGHT
 
 
 def fails(noise: np.ndarray) -> bool:
@@ -54,7 +55,9 @@ def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.Mon
 
 def test_no_two_releases_share_their_noise() -> None:
     # So many slots that no mean is cut to [-1, 1], where two could be equal by chance.
-    first, second = (auc.PairFTRL(features=["a", "b"], delta=1e-3, warmup=2000) for _ in range(2))
+    first, second = (
+        auc.PairFTRL(features=["a", "b"], delta=1e-3, warmup=2000, solver="gradients") for _ in range(2)
+    )
     for model in (first, second):
         for _ in range(2000):
             model.learn_null()

@@ -20,7 +20,7 @@ from streampair.privacy import (
     Toeplitz,
     fifo_pattern,
     grid_step,
-    moment_sensitivities,
+    moment_sensitivity,
     pattern_sensitivity,
     plan_ftrl,
     window_sensitivity,
@@ -125,19 +125,21 @@ def test_the_grid_costs_at_most_one_percent(dim: int, size: int) -> None:
 
 
 def test_moments_by_brute_force() -> None:
-    # Rounding to the grid leaves values in [-1, 1], so the corners of the rounded square are the worst.
-    slots, unit = 5, 4
-    values = [k / unit for k in range(-unit, unit + 1)]
-    for dim in (1, 2):
-        worst = [0.0, 0.0]
-        for a, b in itertools.product(itertools.product(values, repeat=dim), repeat=2):
-            for power in (1, 2):
-                move = [
-                    math.floor(p**power * unit + 0.5) - math.floor(q**power * unit + 0.5)
-                    for p, q in zip(a, b, strict=True)
-                ]
-                worst[power - 1] = max(worst[power - 1], math.hypot(*move) / unit / slots)
-        assert worst == pytest.approx(list(moment_sensitivities(dim, slots)))
+    # Every pair of values of the grid, squares beside them: coordinates are alike and independent.
+    for unit in (4, 64):
+        values = np.arange(-unit, unit + 1) / unit
+        squares = np.floor(values**2 * unit + 0.5) / unit
+        first = np.subtract.outer(values, values) ** 2
+        second = np.subtract.outer(squares, squares) ** 2
+        worst = math.sqrt(float((first + SQUARE_WEIGHT**2 * second).max()))
+        assert 2.0 <= worst <= moment_sensitivity(1, grid=1 / unit)
+    fine = np.linspace(-1.0, 1.0, 2001)
+    first = np.subtract.outer(fine, fine) ** 2
+    second = np.subtract.outer(fine**2, fine**2) ** 2
+    # Exact without the grid, and the weight is the largest one: 2 % more is too much.
+    assert (first + SQUARE_WEIGHT**2 * second).max() <= 4.0 + 1e-12
+    assert (first + (1.02 * SQUARE_WEIGHT) ** 2 * second).max() > 4.0
+    assert moment_sensitivity(3, labels=True) == pytest.approx(4.0)
 
 
 def test_a_plan_spends_its_budget_at_the_end_and_never_more() -> None:

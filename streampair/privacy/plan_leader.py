@@ -1,0 +1,178 @@
+"""The leader of the squared loss from noisy moments: sensitivity and plan (PRIVACY.md 1, 4.3, 7).
+
+Every learned record belongs to one block of slots. At the end of a block the sum over its records of
+
+    F(x, s) = (x x', a s x),   |x| <= 1,  |s| <= 1 / a,
+
+is released under Gaussian noise, in the coordinates of the upper triangle in which the norm is Frobenius'
+(off-diagonals times sqrt 2). Blocks end at public slots that grow geometrically. The noise of the blocks
+is correlated as in PRIVACY.md 4.3, with `c_k = ratio^-k`, so that what is known after any number of blocks
+has noise in proportion to the records seen. All else is computed from these releases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampair.errors import ConfigError
+from streampair.privacy.correlated import BLT
+from streampair.privacy.plan import check_cells
+from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LeaderPlan", "leader_diameter", "plan_leader"]
+
+RATIO = 1.1
+"""How much longer the stream is at each release than at the one before."""
+
+RUNNING_SHARE = 1.0 / 3.0
+"""Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
+
+# One record is in one block.
+_PATTERN = np.ones(1)
+
+
+def leader_diameter(weight: float = 1.0) -> float:
+    """Replacement diameter of `F(x, s) = (x x', s x)` for `|x| <= 1` and `|s| <= weight <= sqrt(2)`, exact.
+
+    For records x, z with `t = x.z` and numbers s, r the squared distance of F is
+    `|x|^4 + |z|^4 - 2 t^2 + s^2 |x|^2 + r^2 |z|^2 - 2 s r t`. It grows with both norms, so both are 1, and is
+    largest at `t = -s r / 2`, which is an angle because `|s r| <= 2`:
+    `2 + s^2 + r^2 + s^2 r^2 / 2 <= 2 (1 + weight^2 / 2)^2`. Two records of one class reach it. A null record
+    has F = 0, at a distance of at most `sqrt(1 + weight^2)`. Relation: one record's content is replaced.
+
+    Examples
+    --------
+    >>> from streampair.privacy import leader_diameter
+    >>> round(leader_diameter(1.0), 6)
+    2.12132
+    """
+    if not 0.0 <= weight <= math.sqrt(2.0):
+        raise ConfigError(f"a weight of {weight!r}", fix="give a weight from 0 to the root of 2")
+    return math.sqrt(2.0) * (1.0 + 0.5 * weight * weight)
+
+
+def _strategy(releases: int | None) -> BLT:
+    share = 1.0 / RATIO
+    return BLT(np.array([share]), np.array([1.0 - share]), releases)
+
+
+@dataclass(frozen=True, eq=False)
+class LeaderPlan:
+    """The mechanism, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    features
+        Features d.
+    base
+        Length that the stream is said to have before the first learned record: block k ends after
+        `base (RATIO^k - 1)` learned slots.
+    horizon
+        Learning slots, None for no end. With one there is a last release at its end, of the sum over all
+        records, with `1 - RUNNING_SHARE` of mu^2 (adaptive composition); the ones before have the rest.
+    radius
+        Radius R of the weights.
+    strategy
+        The matrix C of the releases before the horizon.
+    grid
+        gamma, a power of two.
+    sigma, sigma_last
+        Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
+        one of them is missing.
+    """
+
+    mu: float
+    features: int
+    base: float
+    horizon: int | None
+    radius: float
+    strategy: BLT = field(init=False)
+    grid: float = field(init=False)
+    sigma: float = field(init=False)
+    sigma_last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        diameter = leader_diameter()
+        running = None if self.horizon is None else sum(1 for _ in self._ends_before(self.horizon))
+        strategy = _strategy(running)
+        grid = grid_step(_strategy(None), _PATTERN, diameter, self.dim)
+        share = 1.0 if running is None else RUNNING_SHARE if running else 0.0
+        norm = pattern_sensitivity(strategy, _PATTERN, diameter, grid=grid, dim=self.dim)
+        once = diameter + grid * math.sqrt(self.dim)
+        values = {
+            "strategy": strategy,
+            "grid": grid,
+        }
+        last = once / (self.mu * math.sqrt(1.0 - share)) if share < 1.0 else None
+        first = norm / (self.mu * math.sqrt(share)) if share > 0.0 else last
+        values |= {"sigma": first, "sigma_last": first if last is None else last}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        check_cells(20.0 * max(self.sigma, self.sigma_last) / grid, "noise")
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a release."""
+        d = self.features
+        return d * (d + 1) // 2 + d
+
+    def end(self, block: int) -> int:
+        """Learned slots after which block `block = 1, 2, ...` ends and is released."""
+        return math.ceil(self.base * (RATIO**block - 1.0)) + block
+
+    def _ends_before(self, slots: int) -> Iterator[int]:
+        block = 1
+        while (end := self.end(block)) < slots:
+            yield end
+            block += 1
+
+    def releases(self, steps: int) -> int:
+        """Releases in the first `steps` learned slots."""
+        if self.horizon is not None and steps >= self.horizon:
+            return sum(1 for _ in self._ends_before(self.horizon)) + 1
+        return sum(1 for _ in self._ends_before(steps + 1))
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases in the first `steps` learned slots: that of a record in the first block."""
+        count = self.releases(steps)
+        if count == 0:
+            return 0.0
+        last = self.horizon is not None and steps >= self.horizon
+        norm = pattern_sensitivity(
+            self.strategy,
+            _PATTERN,
+            leader_diameter(),
+            grid=self.grid,
+            dim=self.dim,
+            steps=count - last,
+        )
+        once = leader_diameter() + self.grid * math.sqrt(self.dim)
+        return math.hypot(norm / self.sigma, once / self.sigma_last if last else 0.0)
+
+
+def plan_leader(
+    mu: float, *, features: int, base: float, radius: float, horizon: int | None = None
+) -> LeaderPlan:
+    """Calibrate the noise for a budget; parameters as in `LeaderPlan`.
+
+    Examples
+    --------
+    >>> from streampair.privacy import mu_from, plan_leader
+    >>> plan = plan_leader(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
+    >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
+    (9, 1.0)
+    """
+    return LeaderPlan(mu, features, base, horizon, radius)
