@@ -135,6 +135,7 @@ class Leader:
     def _release(self, stream: Stream) -> None:
         """One noisy sum, and the leader of all sums so far."""
         plan, grid = self.plan, self.plan.grid
+        value: Floats
         if self._at_horizon():
             noise = plan.sigma_last * stream.take(plan.dim)
             value = grid * (self._total + np.floor(noise / grid + 0.5).astype(np.int64))

@@ -110,6 +110,8 @@ class LeaderBase(PrivateBase):
                     base=float(asked.warmup),
                     radius=asked.radius,
                     horizon=asked.learning,
+                    forks=asked.forks,
+                    window=asked.window,
                 )
             )
         plan = plan_ftrl(
@@ -140,8 +142,9 @@ class LeaderBase(PrivateBase):
             return (
                 "Mechanism: second moments of the records, and of their labels with them, are summed over "
                 "blocks of records; each block's sum is released once, under Gaussian noise that is "
-                "correlated over the blocks, and every model is computed from these releases."
-                f"{asked.warmup_words()}"
+                "correlated over the blocks, and every model is computed from these releases. The first "
+                f"{asked.warmup} records are used for one release of means, variances and the share of labels "
+                "only, the later ones for learning only, so each has the whole budget (parallel composition)."
             )
         return (
             f"Mechanism: gradients clipped per pair at {asked.clip:g} and averaged over "

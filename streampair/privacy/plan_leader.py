@@ -24,8 +24,6 @@ from streampair.privacy.plan import check_cells
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -62,6 +60,9 @@ def leader_diameter(weight: float = 1.0) -> float:
     return math.sqrt(2.0) * (1.0 + 0.5 * weight * weight)
 
 
+_DIAMETER = leader_diameter()
+
+
 def _strategy(releases: int | None) -> BLT:
     share = 1.0 / RATIO
     return BLT(np.array([share]), np.array([1.0 - share]), releases)
@@ -78,13 +79,15 @@ class LeaderPlan:
     features
         Features d.
     base
-        Length that the stream is said to have before the first learned record: block k ends after
+        Length that the stream is said to have before the first learned record: block k ends after about
         `base (RATIO^k - 1)` learned slots.
     horizon
         Learning slots, None for no end. With one there is a last release at its end, of the sum over all
         records, with `1 - RUNNING_SHARE` of mu^2 (adaptive composition); the ones before have the rest.
     radius
         Radius R of the weights.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (PRIVACY.md 8).
     strategy
         The matrix C of the releases before the horizon.
     grid
@@ -99,29 +102,31 @@ class LeaderPlan:
     base: float
     horizon: int | None
     radius: float
+    forks: int = 0
+    window: int = 4096
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
     sigma_last: float = field(init=False)
 
     def __post_init__(self) -> None:
-        diameter = leader_diameter()
-        running = None if self.horizon is None else sum(1 for _ in self._ends_before(self.horizon))
-        strategy = _strategy(running)
-        grid = grid_step(_strategy(None), _PATTERN, diameter, self.dim)
+        running = None if self.horizon is None else len(self._ends_before(self.horizon))
+
+        def put(**values: object) -> None:
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
+
+        put(strategy=_strategy(running), grid=grid_step(_strategy(None), _PATTERN, _DIAMETER, self.dim))
         share = 1.0 if running is None else RUNNING_SHARE if running else 0.0
-        norm = pattern_sensitivity(strategy, _PATTERN, diameter, grid=grid, dim=self.dim)
-        once = diameter + grid * math.sqrt(self.dim)
-        values = {
-            "strategy": strategy,
-            "grid": grid,
-        }
-        last = once / (self.mu * math.sqrt(1.0 - share)) if share < 1.0 else None
-        first = norm / (self.mu * math.sqrt(share)) if share > 0.0 else last
-        values |= {"sigma": first, "sigma_last": first if last is None else last}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        check_cells(20.0 * max(self.sigma, self.sigma_last) / grid, "noise")
+        last = self._last_move / (self.mu * math.sqrt(1.0 - share)) if share < 1.0 else None
+        first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
+        assert first is not None
+        put(sigma=first, sigma_last=first if last is None else last)
+        if self.forks:
+            # All noise grows alike: what the releases cost, and each second view of a window.
+            factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
+            put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
+        check_cells(20.0 * max(self.sigma, self.sigma_last) / self.grid, "noise")
 
     @property
     def dim(self) -> int:
@@ -129,42 +134,61 @@ class LeaderPlan:
         d = self.features
         return d * (d + 1) // 2 + d
 
+    @property
+    def _last_move(self) -> float:
+        return _DIAMETER + self.grid * math.sqrt(self.dim)
+
+    def _running_move(self, releases: int | None) -> float:
+        return pattern_sensitivity(
+            self.strategy, _PATTERN, _DIAMETER, grid=self.grid, dim=self.dim, steps=releases
+        )
+
     def end(self, block: int) -> int:
         """Learned slots after which block `block = 1, 2, ...` ends and is released."""
         return math.ceil(self.base * (RATIO**block - 1.0)) + block
 
-    def _ends_before(self, slots: int) -> Iterator[int]:
-        block = 1
-        while (end := self.end(block)) < slots:
-            yield end
-            block += 1
+    def _ends_before(self, slots: int) -> list[int]:
+        ends: list[int] = []
+        while (end := self.end(len(ends) + 1)) < slots:
+            ends.append(end)
+        return ends
 
     def releases(self, steps: int) -> int:
         """Releases in the first `steps` learned slots."""
         if self.horizon is not None and steps >= self.horizon:
-            return sum(1 for _ in self._ends_before(self.horizon)) + 1
-        return sum(1 for _ in self._ends_before(steps + 1))
+            return len(self._ends_before(self.horizon)) + 1
+        return len(self._ends_before(steps + 1))
 
     def mu_spent(self, steps: int) -> float:
         """mu of the releases in the first `steps` learned slots: that of a record in the first block."""
-        count = self.releases(steps)
-        if count == 0:
-            return 0.0
         last = self.horizon is not None and steps >= self.horizon
-        norm = pattern_sensitivity(
-            self.strategy,
-            _PATTERN,
-            leader_diameter(),
-            grid=self.grid,
-            dim=self.dim,
-            steps=count - last,
-        )
-        once = leader_diameter() + self.grid * math.sqrt(self.dim)
-        return math.hypot(norm / self.sigma, once / self.sigma_last if last else 0.0)
+        running = self._running_move(self.releases(steps) - last)
+        return math.hypot(running / self.sigma, self._last_move / self.sigma_last if last else 0.0)
+
+    def fork_mu2(self, window: int) -> float:
+        """`mu^2` of releasing what falls into `window` consecutive slots once more (PRIVACY.md 8).
+
+        Blocks only grow, so no window has more ends than the one that begins with the first end.
+        """
+        if window <= 0:
+            return 0.0
+        slots = self.end(1) - 1 + window
+        if self.horizon is not None:
+            slots = min(slots, self.horizon - 1)
+        running = self._running_move(len(self._ends_before(slots + 1)))
+        last = self._last_move / self.sigma_last if self.horizon is not None else 0.0
+        return (running / self.sigma) ** 2 + last**2
 
 
 def plan_leader(
-    mu: float, *, features: int, base: float, radius: float, horizon: int | None = None
+    mu: float,
+    *,
+    features: int,
+    base: float,
+    radius: float,
+    horizon: int | None = None,
+    forks: int = 0,
+    window: int = 4096,
 ) -> LeaderPlan:
     """Calibrate the noise for a budget; parameters as in `LeaderPlan`.
 
@@ -173,6 +197,6 @@ def plan_leader(
     >>> from streampair.privacy import mu_from, plan_leader
     >>> plan = plan_leader(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
-    (9, 1.0)
+    (18, 1.0)
     """
-    return LeaderPlan(mu, features, base, horizon, radius)
+    return LeaderPlan(mu, features, base, horizon, radius, forks, window)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -25,6 +24,7 @@ from streampair.privacy import (
     plan_ftrl,
     window_sensitivity,
 )
+from streampair.privacy.sensitivity import SQUARE_WEIGHT
 
 blts = st.integers(1, 4).flatmap(
     lambda h: st.tuples(
