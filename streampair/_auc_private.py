@@ -17,10 +17,21 @@ __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
     """Private online ranking: follow the regularised leader on pairs, with correlated noise.
 
-    Each record is paired with the last records in a FIFO buffer. The clipped gradients, averaged over the
-    places of the buffer, are summed under noise that is correlated over time, so that every prefix sum has
-    little of it, and the model is read off the noisy sum. All models of the run together are
-    (epsilon, delta)-differentially private for each record.
+    What the leader needs is summed over the stream under noise that is correlated over time, so that every
+    sum so far has little of it, and the model is computed from the noisy sums. All models of the run together
+    are (epsilon, delta)-differentially private for each record. There are two ways to the leader:
+
+    ``solver="moments"``
+        The leader of the squared loss over all pairs follows from second moments of the records. They are
+        summed over blocks that end at public slots, each a tenth of the stream so far, and at the horizon;
+        each block's sum is released once. A tenth to a quarter of the horizon goes to a first private
+        estimate of means and variances, by which the records are standardised. Far less noise than with
+        gradients, because a model is released a few dozen times, not after every record.
+    ``solver="gradients"``
+        Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
+        averaged over the places of the buffer, are summed, and a model is released after every record.
+
+    Until its first release the learner scores 0.
 
     Parameters
     ----------
@@ -30,7 +41,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         Number of records after which the learner stops learning (it keeps scoring). None: no end; the
         spend stays within the budget on an infinite stream, at a little more noise.
     loss
-        Pair loss; None is `losses.Hinge`.
+        Pair loss of the gradients; None is `losses.Hinge` (the moments' is `losses.Square`).
     buffer
         ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
         Others are refused, with the reason.
@@ -47,8 +58,9 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
     warmup
         Number of first records that are spent on private means and variances only, which the later ones are
-        standardised with. None: a tenth of a horizon of at least 5000, nothing for a shorter one, 2000
-        without a horizon. 0: none. Until it is over every score is 0.
+        standardised with. None: enough for their noise, which is ``40 sqrt(d) / mu`` within a tenth to a
+        quarter of a horizon, and ``100 sqrt(d) / mu`` without one. With gradients, where 0 is none, it is a
+        tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
     positive
         The label that ranks high; any other ranks low.
     noise_key
@@ -63,11 +75,15 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise,
         and fewer leave few partners late in a long stream: a FIFO buffer is nearly always better here.
     strategy
-        ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+        Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window
         How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
         more noise. With a noise key a replay of the same records is no second view, and 0 is enough. A lane
         reserves `window` slots at a time.
+    solver
+        ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
+        horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
+        `max_uses`, `strategy`, ``warmup=0``).
 
     Raises
     ------
@@ -116,7 +132,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
     ...     model.learn_one(x, y)
     >>> report = model.privacy
     >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
-    ('holds', 1250, 1.0, 0)
+    ('holds', 16, 1.0, 0)
     """
 
     # Its public home, which pickles and snapshots name.

@@ -98,7 +98,7 @@ class Leader:
     @property
     def released(self) -> Floats:
         """The noisy values that are out: C times the blocks' sums, and the sum at the horizon."""
-        return np.concatenate([self._running, self._last])
+        return np.concatenate((self._running, self._last))
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: it counts, and adds nothing."""
@@ -135,17 +135,18 @@ class Leader:
     def _release(self, stream: Stream) -> None:
         """One noisy sum, and the leader of all sums so far."""
         plan, grid = self.plan, self.plan.grid
-        value: Floats
         if self._at_horizon():
             noise = plan.sigma_last * stream.take(plan.dim)
-            value = grid * (self._total + np.floor(noise / grid + 0.5).astype(np.int64))
-            self._last = value
+            value = self._last
+            value[:] = grid * (self._total + np.floor(noise / grid + 0.5).astype(np.int64))
             slots, std = float(self.steps), plan.sigma_last
         else:
             noise = self._noise.rows(1, stream)[0]
             noisy = grid * (self._sums + np.floor(noise / grid + 0.5).astype(np.int64))
             keep = float(plan.strategy.theta[0])
-            self._running = value = keep * self._running + noisy
+            value = self._running
+            value *= keep
+            value += noisy
             slots = self._numbers[0] = keep * self._numbers[0] + (self.steps - self._numbers[2])
             std = plan.sigma
             if plan.horizon is not None:

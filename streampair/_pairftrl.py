@@ -23,6 +23,7 @@ __all__ = ["LeaderBase"]
 Array = NDArray[np.float64]
 
 # What the solver "moments" fixes; chosen on generated streams, where all of it is flat around these values.
+MOST_SLOTS = 2.0**40
 LEAST_HORIZON = 100  # nothing can be learned from fewer, by either solver
 MOMENTS_FEATURES = 512  # more, and the gradients have less noise
 SPREAD = math.sqrt(3.0)  # of standardised records; the unit ball holds the rest
@@ -86,7 +87,7 @@ class LeaderBase(PrivateBase):
             return None
         root = math.sqrt(features or 1)
         if horizon is None:
-            return math.ceil(OPEN * root / mu)
+            return math.ceil(min(OPEN * root / mu, MOST_SLOTS))
         least, most = SHARES
         return max(int(min(most * horizon, max(least * horizon, WITHIN * root / mu))), 1)
 
@@ -143,8 +144,9 @@ class LeaderBase(PrivateBase):
                 "Mechanism: second moments of the records, and of their labels with them, are summed over "
                 "blocks of records; each block's sum is released once, under Gaussian noise that is "
                 "correlated over the blocks, and every model is computed from these releases. The first "
-                f"{asked.warmup} records are used for one release of means, variances and the share of labels "
-                "only, the later ones for learning only, so each has the whole budget (parallel composition)."
+                f"{asked.warmup} records are used for one release of means, variances and the share of "
+                "labels only, the later ones for learning only, so each has the whole budget (parallel "
+                "composition)."
             )
         return (
             f"Mechanism: gradients clipped per pair at {asked.clip:g} and averaged over "

@@ -103,7 +103,7 @@ class Moments:
         # Sums of x and of x^2, and where they are released that of the labels behind the first.
         self.sums = np.zeros((2, dim + plan.labels), dtype=np.int64)
         self._dim = dim
-        self.released = np.zeros(self.sums.size)
+        self.released: Floats = np.empty(0)  # the noisy means, for the audit
 
     def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
         """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0.

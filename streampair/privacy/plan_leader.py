@@ -197,6 +197,6 @@ def plan_leader(
     >>> from streampair.privacy import mu_from, plan_leader
     >>> plan = plan_leader(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
-    (18, 1.0)
+    (19, 1.0)
     """
     return LeaderPlan(mu, features, base, horizon, radius, forks, window)

@@ -72,7 +72,9 @@ def test_the_warm_up_ends_and_the_scores_start() -> None:
 
 
 def test_the_moments_are_those_of_the_prefix() -> None:
-    model = auc.PairFTRL(epsilon=1e4, delta=1e-3, features=["a", "b"], bounds={"b": (0, 10)}, warmup=500)
+    model = auc.PairFTRL(
+        epsilon=1e4, delta=1e-3, features=["a", "b"], bounds={"b": (0, 10)}, warmup=500, solver="gradients"
+    )
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.uniform(-0.5, 1.0, 500), "b": rng.uniform(0, 5, 500)})
     model.learn_many(frame, pd.Series([True] * 500))
@@ -86,10 +88,10 @@ def test_the_moments_are_those_of_the_prefix() -> None:
     [(None, 2000, 30.0), (4999, 0, 3.0), (5000, 500, 30.0), (20_000, 2000, 30.0)],
 )
 def test_the_defaults_follow_the_horizon(horizon: int | None, warmup: int, radius: float) -> None:
-    model = auc.PairFTRL(horizon=horizon)
+    model = auc.PairFTRL(horizon=horizon, solver="gradients")
     assert model._settings.warmup == warmup
     assert model.comparator_radius == radius
-    assert auc.PairFTRL(horizon=horizon, radius=7.0).comparator_radius == 7.0
+    assert auc.PairFTRL(horizon=horizon, radius=7.0, solver="gradients").comparator_radius == 7.0
     assert model.pair_loss == losses.Hinge()
 
 

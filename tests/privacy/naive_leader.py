@@ -1,0 +1,46 @@
+"""Slow, obvious twin of the moments solver, in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def contribution(x: Sequence[float], s: float) -> np.ndarray:
+    """(x x', s x): the lower triangle row by row, off-diagonals times sqrt 2, then s x."""
+    triangle = [
+        x[i] * x[j] * (1.0 if i == j else math.sqrt(2.0)) for i in range(len(x)) for j in range(i + 1)
+    ]
+    return np.array([*triangle, *(s * v for v in x)])
+
+
+def sums(
+    rows: Sequence[Sequence[float]], labels: Sequence[float], centre: float, weight: float, grid: float
+) -> np.ndarray:
+    """Sum of the contributions in whole steps of the grid; null records add 0."""
+    d = len(rows[0])
+    total = np.zeros(d * (d + 1) // 2 + d, dtype=np.int64)
+    for x, y in zip(rows, labels, strict=True):
+        if not math.isnan(y):
+            total += np.floor(contribution(x, weight * (y - centre)) / grid + 0.5).astype(np.int64)
+    return total
+
+
+def best_weights(w: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> float:
+    """Squared pair loss of weights over all pairs of two samples."""
+    margins = 2.0 * np.subtract.outer(positives @ w, negatives @ w)
+    return float(((1.0 - margins) ** 2).mean())
+
+
+def block_influence(ends: Sequence[int], steps: int, position: int, share: float) -> np.ndarray:
+    """C v over the releases of `ends`, for a record in slot `position` (from 0) of `steps`."""
+    image = []
+    carried = 0.0
+    start = 0
+    for end in ends:
+        carried = share * carried + (1.0 if start <= position < end else 0.0)
+        image.append(carried)
+        start = end
+    return np.array(image)
