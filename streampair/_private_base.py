@@ -325,18 +325,24 @@ class PrivateBase(PairLearner):
                 ready, good = np.empty(part.shape), np.empty(count)
             if prefix is None:
                 design.prepare(part, ready, good)
+            else:
+                design.clip(part, ready, good)
+            if count == 1:  # without NumPy, which would cost as much as the step
+                labels = design.label
+                labels[0] = label = given.item(at) if good.item(0) else math.nan
+                self.null_slots += label != label
+            else:
                 labels = np.where(good == 1.0, given[at : at + count], math.nan)
+                self.null_slots += int(np.count_nonzero(np.isnan(labels)))
+            if prefix is None:
                 if chain is None:
                     rule.learn(ready, labels, stream)
                 else:
                     rule.learn_chained(ready, labels, chain)
             else:
-                design.clip(part, ready, good)
-                labels = np.where(good == 1.0, given[at : at + count], math.nan)
                 prefix.add(ready, good, labels)
                 if chain is not None:
                     chain.advance(prefix.cells() if self._slots + 1 == warmup else b"")
-            self.null_slots += int(np.count_nonzero(np.isnan(labels)))
             self._slots += count
             at += count
             if prefix is not None and self._slots == warmup:
