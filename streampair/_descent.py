@@ -181,7 +181,7 @@ class OutputPerturbation:
         plan, dim, b, n = self.plan, self.plan.dim, self.buffer, len(rows)
         span = slice(self.steps, self.steps + n)
         sigmas, gammas = plan.sigmas[span], plan.grids[span]
-        shown = np.isfinite(sigmas)
+        shown = plan.releases(self.steps + n) - plan.releases(self.steps)
         random = max(min(plan.warmup - self.steps, n), 0)
         centre = self._scattered and self.steps == 0
         if chain is not None and (random or centre):
@@ -197,13 +197,11 @@ class OutputPerturbation:
             b.labels, b.ages, cells,
         )  # fmt: skip
         if chain is not None:
-            chain.advance(cells.tobytes() if shown.any() else b"")
-        if shown.any():
-            noise = stream.take(int(shown.sum()) * dim).reshape(-1, dim) * sigmas[shown, None]
-            weights = np.full(len(noise), math.inf) if self._last else 1.0 / sigmas[shown] ** 2
+            chain.advance(cells.tobytes() if shown else b"")
+        if shown:
             self._weight = k.output_releases(
-                cells[shown], noise, gammas[shown], weights, plan.radius, self._weight, self._average,
-                self._published,
+                cells, stream.take(shown * dim), sigmas, gammas, self._last, plan.radius, self._weight,
+                self._average, self._published,
             )  # fmt: skip
         self.steps += n
 

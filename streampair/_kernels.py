@@ -1848,28 +1848,37 @@ def output_steps(
 @njit(cache=True, nogil=True)
 def output_releases(
     cells: NDArray[np.int64],
-    noise: Array,
+    z: Array,
+    sigmas: Array,
     gammas: Array,
-    weights: Array,
+    last: bool,
     radius: float,
     total: float,
     average: Array,
     published: Array,
 ) -> float:
-    """Releases (k, p) of rounded iterates under noise into their average, weighted by `weights` (k,).
+    """Releases of rounded iterates (n, p) under noise into their average, weighted by `1 / sigma^2`.
 
-    Weight infinity: the average starts anew from that release. Returns the sum of the weights so far.
+    Rows with an infinite sigma are not released; z has p normals for each of the others. With `last` the
+    average is the last release alone. Returns the sum of the weights so far.
     """
+    d = average.shape[0]
+    at = 0
     for r in range(cells.shape[0]):
-        fresh = weights[r] == math.inf
-        total = 1.0 if fresh else total + weights[r]
-        share = 1.0 if fresh else weights[r] / total
-        for i in range(average.shape[0]):
-            released = cells[r, i] + np.int64(math.floor(noise[r, i] / gammas[r] + 0.5))
+        if not sigmas[r] < math.inf:
+            continue
+        weight = 1.0 / (sigmas[r] * sigmas[r])
+        total = weight if last else total + weight
+        share = weight / total
+        for i in range(d):
+            noise = sigmas[r] * z[at + i]
+            released = cells[r, i] + np.int64(math.floor(noise / gammas[r] + 0.5))
             average[i] += share * (gammas[r] * np.float64(released) - average[i])
-    for i in range(average.shape[0]):
-        published[i] = average[i]
-    project_ball(published, radius)
+        at += d
+    if at > 0:
+        for i in range(d):
+            published[i] = average[i]
+        project_ball(published, radius)
     return total
 
 

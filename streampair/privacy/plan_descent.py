@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -237,7 +238,11 @@ class OutputPlan:
 
     def releases(self, steps: int) -> int:
         """Releases that depend on the data, in the first `steps` slots."""
-        return int(np.count_nonzero(np.isfinite(self.sigmas[: max(steps, 0)])))
+        return self._counts.item(min(max(steps, 0), self.horizon))
+
+    @functools.cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(np.isfinite(self.sigmas))]).astype(np.int64)
 
     def fork_mu2(self, window: int, start: int | None = None) -> float:
         """`mu^2` of releasing `window` slots once more: `sum (S_t / sigma_t)^2` (PRIVACY.md 8).

@@ -112,16 +112,19 @@ def test_the_kernels(
 
 
 def test_releases_are_averaged_by_their_precision() -> None:
-    cells = np.array([[4, -8], [16, 0]])
-    noise, gammas = np.array([[0.3, 0.1], [-0.2, 0.0]]), np.array([0.5, 0.25])
+    cells, gammas = np.array([[4, -8], [9, 9], [16, 0]]), np.array([0.5, 1.0, 0.25])
+    z, sigmas = np.array([0.3, 0.1, -0.4, 0.0]), np.array([1.0, math.inf, 0.5])
     average, published = np.zeros(2), np.zeros(2)
-    total = k.output_releases(cells, noise, gammas, np.array([1.0, 3.0]), 2.0, 0.0, average, published)
+    total = k.output_releases(cells, z, sigmas, gammas, False, 2.0, 0.0, average, published)
     released = np.array([[2.5, -4.0], [4.0 - 0.25, 0.0]])
-    assert total == 4.0
-    assert average == pytest.approx((released[0] + 3 * released[1]) / 4)
+    assert total == 5.0
+    assert average == pytest.approx((released[0] + 4 * released[1]) / 5)
     assert published == pytest.approx(average * 2 / np.linalg.norm(average))
-    k.output_releases(cells, noise, gammas, np.array([math.inf, math.inf]), 9.0, 0.0, average, published)
+    k.output_releases(cells, z, sigmas, gammas, True, 9.0, total, average, published)
     assert published == pytest.approx(released[1])
+    kept = published.copy()
+    k.output_releases(cells[1:2], z, sigmas[1:2], gammas[1:2], True, 9.0, total, average, published)
+    assert np.array_equal(published, kept)
 
 
 # ---- influence (9.2) -----------------------------------------------------------------------------------
