@@ -10,6 +10,7 @@ from streampair._families import AUCLearner
 from streampair._pairdescent import NoisyBase, OutputBase
 from streampair._pairftrl import LeaderBase
 from streampair._private_base import LinearPrivate
+from streampair.privacy import EntityLimit
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
@@ -83,7 +84,10 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
     solver
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
-        `max_uses`, `strategy`, ``warmup=0``).
+        `max_uses`, `strategy`, `entity`, ``warmup=0``).
+    entity
+        A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
+        are learned from as often as it says, the others are null slots. Needs `features`; more noise.
 
     Raises
     ------
@@ -97,6 +101,8 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
     null_slots, ignored_features
         Slots without a usable record, and features that are not in the set. Both are functions of raw
         data: for the operator's eyes only.
+    refused_records
+        Records of entities that had been learned from often enough.
 
     Notes
     -----
@@ -158,6 +164,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         forks: int = 0,
         window: int = 4096,
         solver: str = "auto",
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -177,6 +184,7 @@ class PairFTRL(LeaderBase, LinearPrivate, AUCLearner):
         self.forks = forks
         self.window = window
         self.solver = solver
+        self.entity = entity
 
         self._init_labels(positive)
         self._init_private()

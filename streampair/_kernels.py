@@ -1724,6 +1724,24 @@ def gradient_cells(
 
 
 @njit(cache=True, nogil=True)
+def ftrl_move(
+    noise: Array, eta: float, steps: int, scalars: Array, vectors: Array, total: NDArray[np.int64]
+) -> None:
+    """Add the rounded gradient `vectors[2]` and the rounded noise to the sum; iterate and average follow."""
+    gamma = scalars[2]
+    w = vectors[0]
+    average = vectors[1]
+    g = vectors[2]
+    share = 2.0 / (steps + 2.0)
+    for i in range(w.shape[0]):
+        total[i] += np.int64(g[i]) + np.int64(math.floor(noise[i] / gamma + 0.5))
+        w[i] = -eta * (gamma * np.float64(total[i]))
+    project_ball(w, scalars[1])
+    for i in range(w.shape[0]):
+        average[i] += share * (w[i] - average[i])
+
+
+@njit(cache=True, nogil=True)
 def ftrl_steps(
     rows: Array,
     labels: Array,
@@ -1744,25 +1762,50 @@ def ftrl_steps(
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the buffer.
 
-    scalars: clip, radius, gamma. vectors (3, p): iterate, average, gradient of the last slot.
+    scalars: clip, radius, gamma, sigma. vectors (3, p): iterate, average, gradient of the last slot.
     """
-    radius = scalars[1]
-    gamma = scalars[2]
-    w = vectors[0]
-    average = vectors[1]
     g = vectors[2]
     for r in range(rows.shape[0]):
         steps = start + r
-        private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
-        share = 2.0 / (steps + 2.0)
-        for i in range(w.shape[0]):
-            g[i] = math.floor(g[i] / gamma + 0.5)
-            total[i] += np.int64(g[i]) + np.int64(math.floor(noise[r, i] / gamma + 0.5))
-            w[i] = -etas[r] * (gamma * np.float64(total[i]))
-        project_ball(w, radius)
-        for i in range(w.shape[0]):
-            average[i] += share * (w[i] - average[i])
+        private_gradient(vectors[0], rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
+        for i in range(g.shape[0]):
+            g[i] = math.floor(g[i] / scalars[2] + 0.5)
+        ftrl_move(noise[r], etas[r], steps, scalars, vectors, total)
         private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+
+
+@njit(cache=True, nogil=True)
+def ftrl_keyed(
+    words: NDArray[np.uint64],
+    shape: Array,
+    memory: Array,
+    cells: NDArray[np.int64],
+    rows: Array,
+    labels: Array,
+    eta: float,
+    steps: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    total: NDArray[np.int64],
+    buffer: Array,
+    held: Array,
+    ages: NDArray[np.int64],
+) -> None:
+    """One slot of `ftrl_steps`, from the bits of its noise on, whose gradient is known: (1, d) rows.
+
+    The same as `normals_from_bits`, `blt_noise` and `ftrl_steps` one after the other. shape (2, h): omega and
+    theta of the BLT. scalars[3]: sigma.
+    """
+    p = cells.shape[0]
+    z = np.empty(words.shape[0] // 3 * 2)
+    normals_from_bits(words, z)
+    noise = z[:p].reshape(1, p)
+    blt_noise(shape[0], shape[1], memory, scalars[3], noise)
+    for i in range(p):
+        vectors[2, i] = np.float64(cells[i])
+    ftrl_move(noise[0], eta, steps, scalars, vectors, total)
+    private_store(rows[0], labels[0], steps, ints, buffer, held, ages)
 
 
 @njit(cache=True, nogil=True)

@@ -9,6 +9,7 @@ from streampair import buffers, losses
 from streampair._pairdescent import NoisyBase, OutputBase
 from streampair._pairftrl import LeaderBase
 from streampair._private_metric import MetricPrivate
+from streampair.privacy import EntityLimit
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
@@ -23,7 +24,7 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses, forks, window
+    strategy, max_uses, forks, window, entity
         As in `streampair.auc.PairFTRL`.
 
     Raises
@@ -77,6 +78,7 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -94,6 +96,7 @@ class PairFTRL(LeaderBase, MetricPrivate):  # type: ignore[misc]  # see MetricLe
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_private()
 

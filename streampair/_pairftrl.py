@@ -47,7 +47,11 @@ class LeaderBase(PrivateBase):
             raise ConfigError(
                 f"solver is {self.solver!r}", fix="give solver='auto', 'moments' or 'gradients'"
             )
-        given = [name for name in ("loss", "buffer", "clip", "max_uses") if getattr(self, name) is not None]
+        given = [
+            name
+            for name in ("loss", "buffer", "clip", "max_uses", "entity")
+            if getattr(self, name) is not None
+        ]
         if self.strategy != "auto":
             given.append("strategy")
         if self.warmup is not None and self.warmup == 0:
@@ -116,7 +120,7 @@ class LeaderBase(PrivateBase):
                 )
             )
         plan = plan_ftrl(
-            asked.mu,
+            asked.mu_learning,
             dim=dim,
             influence=asked.buffer.influence,
             diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=self._form),

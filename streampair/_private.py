@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from streampair import losses
 from streampair._private_buffer import BufferPlan
 from streampair.errors import ConfigError
-from streampair.privacy import PrivacyReport, epsilon_from, mu_from
+from streampair.privacy import EntityLimit, PrivacyReport, epsilon_from, mu_from
+from streampair.privacy.plan import EntityInfluence
 
 __all__ = ["Settings", "build_report", "scale"]
 
@@ -95,6 +96,27 @@ def check_bounds_known(bounds: Mapping[Hashable, Any], names: Sequence[Hashable]
             )
 
 
+def _checked_entity(model: Any) -> EntityLimit | None:
+    entity = model.entity
+    if entity is None:
+        return None
+    if not isinstance(entity, EntityLimit):
+        raise ConfigError(
+            f"entity is {entity!r}", fix="give streampair.privacy.EntityLimit(records=..., separation=...)"
+        )
+    if model.features is None:
+        raise ConfigError(
+            "entity is given, and no features: which fields are features is then not known",
+            fix="declare features=",
+        )
+    if entity.field is not None and entity.field in model.features:
+        raise ConfigError(
+            f"the field {entity.field!r} names the entity and is a feature too",
+            fix="take it out of features: what names a person must not be learned",
+        )
+    return entity
+
+
 @dataclass(frozen=True)
 class Settings:
     """Constructor arguments, checked, with the defaults of PRIVACY.md 4.3 and 4.4 filled in."""
@@ -112,6 +134,7 @@ class Settings:
     bounds: dict[Hashable, tuple[float, float]]
     forks: int
     window: int
+    entity: EntityLimit | None
 
     @classmethod
     def of(cls, model: Any, features: int | None = None) -> Settings:
@@ -158,14 +181,45 @@ class Settings:
         # is for two classes and decreasing losses.
         tangent = bool(warmup) and loss.decreasing and model._two_classes
         forks, window = _whole("forks", model.forks, 0), _whole("window", model.window, 1)
+        entity = _checked_entity(model)
+        if entity is not None:
+            buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
         return cls(
-            epsilon, delta, mu, horizon, warmup, loss, buffer, clip, radius, tangent, bounds, forks, window
+            epsilon=epsilon,
+            delta=delta,
+            mu=mu,
+            horizon=horizon,
+            warmup=warmup,
+            loss=loss,
+            buffer=buffer,
+            clip=clip,
+            radius=radius,
+            tangent=tangent,
+            bounds=bounds,
+            forks=forks,
+            window=window,
+            entity=entity,
         )
+
+    @property
+    def composes(self) -> bool:
+        """Whether the warm-up and the learning may concern the same entity, so that they share the budget."""
+        return self.entity is not None and self.warmup > 0
+
+    @property
+    def mu_learning(self) -> float:
+        """mu of what is learned after the warm-up."""
+        return self.mu * math.sqrt(0.5) if self.composes else self.mu
 
     @property
     def mu_moments(self) -> float:
         """mu of one release of the moments; a fork of the window that it is in makes another."""
-        return self.mu / math.sqrt(1.0 + self.forks)
+        return self.mu_learning / math.sqrt(1.0 + self.forks)
+
+    @property
+    def moments_records(self) -> int:
+        """How many records of one entity the moments can hold (PRIVACY.md 4.4)."""
+        return 1 if self.entity is None else self.entity.within(self.warmup)
 
     @property
     def learning(self) -> int | None:
@@ -178,7 +232,8 @@ class Settings:
             return ""
         return (
             f" The first {self.warmup} records are used for one release of means and variances only, the "
-            "later ones for learning only, so each has the whole budget (parallel composition)."
+            "later ones for learning only, so each has "
+            + ("half of mu^2." if self.composes else "the whole budget (parallel composition).")
         )
 
 
@@ -226,9 +281,10 @@ def build_report(
     remarks
         What the mechanism has to say besides.
     """
-    # A record is in the prefix or after it, so the two compose in parallel.
     prefix = settings.mu_moments * math.sqrt(moments_released + charged) if settings.warmup else 0.0
-    mu = max(math.hypot(mu_learning, math.sqrt(charged * fork_mu2)), prefix)
+    learning = math.hypot(mu_learning, math.sqrt(charged * fork_mu2))
+    # A record is in the prefix or after it, so the two compose in parallel; an entity may be in both.
+    mu = math.hypot(learning, prefix) if settings.composes else max(learning, prefix)
     if mu <= settings.mu * (1.0 + 1e-9):
         mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
     notes = list(remarks)
@@ -258,6 +314,19 @@ def build_report(
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")
+    entity = settings.entity
+    unit = "the content of one record (its feature values and its label)"
+    adjacency = "replacement or blanking of one record's content, everything else equal (replace-one)"
+    if entity is not None:
+        unit = (
+            f"the contents of all records of one entity: at most {entity.records} are learned from, at least "
+            f"{entity.separation} slots apart"
+        )
+        adjacency = "replacement or blanking of the contents of all of an entity's records, all else equal"
+        notes.append(
+            "Which of its records these are is decided by entity and slot alone. All records of an entity "
+            "have to come to one lane: over several its spends add up (mu^2)."
+        )
     if seeded:
         guarantee, kind = "void (fixed seed)", "void"
         notes.append(
@@ -269,8 +338,8 @@ def build_report(
         delta=settings.delta,
         mu_spent=mu,
         mu_budget=settings.mu,
-        unit="the content of one record (its feature values and its label)",
-        adjacency="replacement or blanking of one record's content, everything else equal (replace-one)",
+        unit=unit,
+        adjacency=adjacency,
         releases=releases + moments_released,
         guarantee=guarantee,
         kind=kind,  # type: ignore[arg-type]

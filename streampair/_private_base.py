@@ -24,7 +24,15 @@ from streampair._private import MAX_FEATURES, Settings, build_report, check_boun
 from streampair._private_buffer import PairBuffer
 from streampair._updates import Moments
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import ChainedNoise, NoiseKey, NormalStream, PrivacyReport, plan_moments
+from streampair.privacy import (
+    Admission,
+    ChainedNoise,
+    EntityLimit,
+    NoiseKey,
+    NormalStream,
+    PrivacyReport,
+    plan_moments,
+)
 from streampair.privacy.noise import Stream
 
 __all__ = ["LinearPrivate", "PrivateBase", "Rule"]
@@ -104,6 +112,7 @@ class PrivateBase(PairLearner):
     seed: int | None
     forks: int = 0
     window: int = 4096
+    entity: EntityLimit | None = None
 
     # A cell that is no number makes a null slot, not an error.
     _strict_frames = False
@@ -170,6 +179,9 @@ class PrivateBase(PairLearner):
         self._continued = False  # from a copy or a snapshot, and nobody has said yet how it ended
         self._restarts = [0, 0]  # clean, unclean
         self._charged = 0  # forks
+        self._admission = None if self._settings.entity is None else Admission(self._settings.entity)
+        self._who: Any = None  # the entity of the next record
+        self.refused_records = 0
         if self.features is not None:
             self._set_names(self.features)
 
@@ -219,9 +231,8 @@ class PrivateBase(PairLearner):
         self._moments = None
         if asked.warmup:
             labels = self._centres_labels
-            self._moments = Moments(
-                plan_moments(asked.mu_moments, dim=d, slots=asked.warmup, labels=labels), d
-            )
+            mu = asked.mu_moments / asked.moments_records
+            self._moments = Moments(plan_moments(mu, dim=d, slots=asked.warmup, labels=labels), d)
         self._rule = rule
         self._design = design
         return design, rule
@@ -269,7 +280,9 @@ class PrivateBase(PairLearner):
             return
         self.ignored_features += self._design.read_learned(x)
         self._design.label[0] = label
-        self._run(self._design.raw, self._design.label)
+        if self._admission is not None and self._who is None:
+            self._who = self._named(x)
+        self._slot()
 
     def learn_null(self) -> None:
         """Take one slot without a record: noise, no gradient, a null record (PRIVACY.md 3.3)."""
@@ -281,7 +294,47 @@ class PrivateBase(PairLearner):
             return
         self._design.raw.fill(math.nan)
         self._design.label[0] = math.nan
-        self._run(self._design.raw, self._design.label)
+        self._slot()
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a data frame or array in order, each a slot: see the base.
+
+        Raises
+        ------
+        ConfigError
+            If entities are declared: whose a row is must be told row by row.
+        """
+        if self._admission is not None:
+            raise ConfigError("learn_many does not know entities", fix="use learn_one")
+        super().learn_many(X, y)
+
+    def _named(self, x: Any) -> Any:
+        """The entity that a record names; None if it names none."""
+        field = self._settings.entity.field if self._settings.entity is not None else None
+        if field is None or not isinstance(x, Mapping):
+            return None
+        if field in x:
+            self.ignored_features -= 1  # it was counted as a feature that nobody knows
+        return x.get(field)
+
+    def next_entity(self, entity: Hashable) -> None:
+        """Say whose the record of the next slot is: text, bytes or a whole number; None: not known.
+
+        A record of which that is not known takes its slot as a null record.
+        """
+        self._who = entity
+
+    def _admit(self, admission: Admission, design: Design) -> None:
+        """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""
+        who, self._who = self._who, None
+        try:
+            admitted = who is not None and admission.admit(who, self._slots + 1)
+        except TypeError:  # it names nobody that could be told apart
+            admitted = False
+        if not admitted:
+            self.refused_records += 1
+            design.raw.fill(math.nan)
+            design.label[0] = math.nan
 
     def _start(self, names: Sequence[Hashable]) -> Design:
         """Fix an undeclared feature set, then take the null slots that came before it was known."""
@@ -305,55 +358,81 @@ class PrivateBase(PairLearner):
         design, rule, moments = self._design, self._rule, self._moments
         assert design is not None
         assert rule is not None
-        stream = self._stream
-        if stream is None:
-            stream = self._stream = self._open_stream(design, rule)
-        chain = stream if isinstance(stream, ChainedNoise) else None
+        stream = self._open_stream(design, rule) if self._stream is None else self._stream
+        if isinstance(stream, ChainedNoise):
+            # The noise of a step depends on the step before it: one by one.
+            for row, label in zip(raw, given, strict=True):
+                design.raw[0] = row
+                design.label[0] = label
+                self._slot()
+            return
         horizon, warmup = self._settings.horizon, self._settings.warmup
         n = len(raw) if horizon is None else min(len(raw), horizon - self._slots)
         at = 0
         while at < n:
             prefix = moments if self._slots < warmup else None
             count = min(n - at, _CHUNK if prefix is None else warmup - self._slots)
-            if chain is not None:
-                count = 1
-                self._tell(chain, raw[at], given[at])
             part = raw[at : at + count]
-            if count == 1:
-                ready, good = design.ready, design.good
-            else:
-                ready, good = np.empty(part.shape), np.empty(count)
+            ready, good = np.empty(part.shape), np.empty(count)
+            (design.prepare if prefix is None else design.clip)(part, ready, good)
+            labels = np.where(good == 1.0, given[at : at + count], math.nan)
             if prefix is None:
-                design.prepare(part, ready, good)
-            else:
-                design.clip(part, ready, good)
-            if count == 1:  # without NumPy, which would cost as much as the step
-                labels = design.label
-                labels[0] = label = given.item(at) if good.item(0) else math.nan
-                self.null_slots += label != label
-            else:
-                labels = np.where(good == 1.0, given[at : at + count], math.nan)
-                self.null_slots += int(np.count_nonzero(np.isnan(labels)))
-            if prefix is None:
-                if chain is None:
-                    rule.learn(ready, labels, stream)
-                else:
-                    rule.learn_chained(ready, labels, chain)
+                rule.learn(ready, labels, stream)
             else:
                 prefix.add(ready, good, labels)
-                if chain is not None:
-                    chain.advance(prefix.cells() if self._slots + 1 == warmup else b"")
+            self.null_slots += int(np.count_nonzero(np.isnan(labels)))
             self._slots += count
             at += count
             if prefix is not None and self._slots == warmup:
                 self._use_moments(design, rule, *prefix.release(stream))
         self._context = None
 
+    def _slot(self) -> None:
+        """`_run` of the one record in the scratch of the design: the hot path."""
+        design, rule, asked = self._design, self._rule, self._settings
+        assert design is not None
+        assert rule is not None
+        if asked.horizon is not None and self._slots >= asked.horizon:
+            self._context = self._who = None
+            return
+        stream = self._open_stream(design, rule) if self._stream is None else self._stream
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        label, ready, good = design.label, design.ready, design.good
+        if chain is not None:
+            self._tell(chain, design.raw, label[0])
+        if self._admission is not None:
+            self._admit(self._admission, design)
+        learning = self._slots >= asked.warmup
+        (design.prepare if learning else design.clip)(design.raw, ready, good)
+        if good[0] != 1.0:
+            label[0] = math.nan
+        if label[0] != label[0]:
+            self.null_slots += 1
+        if learning:
+            if chain is None:
+                rule.learn(ready, label, stream)
+            else:
+                rule.learn_chained(ready, label, chain)
+            self._slots += 1
+        else:
+            prefix = self._moments
+            assert prefix is not None
+            prefix.add(ready, good, label)
+            self._slots += 1
+            ends = self._slots == asked.warmup
+            if chain is not None:
+                chain.advance(prefix.cells() if ends else b"")
+            if ends:
+                self._use_moments(design, rule, *prefix.release(stream))
+        self._context = None
+
     # ---- noise -----------------------------------------------------------------------------------------
 
     def _open_stream(self, design: Design, rule: Rule) -> NormalStream | ChainedNoise:
+        """Open the stream with the first record: the chain has to know what is planned."""
         if self.noise_key is None:
-            return NormalStream(self.seed)
+            self._stream = NormalStream(self.seed)
+            return self._stream
         # Everything that scales the noise is in it: two learners with the same noise under different scales
         # could be subtracted. Twelve digits: the last ones differ between processors.
         numbers = rule.numbers()
@@ -366,6 +445,7 @@ class PrivateBase(PairLearner):
             chain.load_state(self._chained)
             self._chained = None
         chain.digests = self._digests
+        self._stream = chain
         return chain
 
     def _tell(self, chain: ChainedNoise, row: Array, label: float) -> None:
@@ -542,6 +622,8 @@ class PrivateBase(PairLearner):
             "ignored_features": self.ignored_features,
             "restarts": list(self._restarts),
             "charged": self._charged,
+            "entities": None if self._admission is None else self._admission.to_state(),
+            "refused_records": self.refused_records,
             "continued": self._continued,
             "standardised": self._moments_released,
             "sums": None if self._moments is None else self._moments.sums.copy(),
@@ -576,6 +658,9 @@ class PrivateBase(PairLearner):
         self.ignored_features = int(saved["ignored_features"])
         self._restarts = [int(count) for count in saved["restarts"]]
         self._charged = int(saved["charged"])
+        self.refused_records = int(saved["refused_records"])
+        if self._admission is not None:
+            self._admission.load_state(saved["entities"])
         self._y_name = saved["y_name"]
         # Nothing was released by a learner without slots, so its copy is simply another new one.
         used = self.slots > 0

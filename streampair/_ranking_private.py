@@ -10,6 +10,7 @@ from streampair._families import RankingLearner
 from streampair._pairdescent import NoisyBase, OutputBase
 from streampair._pairftrl import LeaderBase
 from streampair._private_base import LinearPrivate
+from streampair.privacy import EntityLimit
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
@@ -23,7 +24,7 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses, forks, window
+    strategy, max_uses, forks, window, entity
         As in `streampair.auc.PairFTRL`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -81,6 +82,7 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -99,6 +101,7 @@ class PairFTRL(LeaderBase, LinearPrivate, RankingLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(relevance)
         self._init_private()

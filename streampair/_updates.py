@@ -149,7 +149,7 @@ class FTRL:
     def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
         self.steps = 0
-        self._scalars = np.array([plan.clip, plan.radius, plan.grid])
+        self._scalars = np.array([plan.clip, plan.radius, plan.grid, plan.sigma])
         self._vectors = np.zeros((3, plan.dim))
         self._total = np.zeros(plan.dim, dtype=np.int64)
         self.buffer = buffer
@@ -191,7 +191,32 @@ class FTRL:
             row, label, self.steps, b.ints, self._scalars, self._vectors, b.rows, b.labels, self._cells
         )
         chain.advance(self._cells.tobytes())
-        self.learn(row, label, chain)
+        noise = self._noise
+        if not isinstance(noise, BLTNoise):
+            self.learn(row, label, chain)
+            return
+        first = self.steps - self._rates_from
+        if not 0 <= first < len(self._rates):
+            self._eta(1)
+            first = self.steps - self._rates_from
+        _kernels.ftrl_keyed(
+            chain.words(self.plan.dim),
+            noise.shape,
+            noise.memory,
+            self._cells,
+            row,
+            label,
+            self._rates[first],
+            self.steps,
+            b.ints,
+            self._scalars,
+            self._vectors,
+            self._total,
+            b.rows,
+            b.labels,
+            b.ages,
+        )
+        self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""

@@ -42,16 +42,20 @@ class EntityLimit:
         k: at most so many of its records, null ones included.
     separation
         b: at least so many slots from one to the next.
+    field
+        The field of a record that names its entity: text or a whole number, and no feature. None: the caller
+        tells it, as a lane does with the key of each message.
 
     Examples
     --------
     >>> from streampair.privacy import EntityLimit
-    >>> EntityLimit(records=5, separation=100)
-    EntityLimit(records=5, separation=100)
+    >>> EntityLimit(records=5, separation=100, field="customer")
+    EntityLimit(records=5, separation=100, field='customer')
     """
 
     records: int
     separation: int = 1
+    field: Hashable = None
 
     def __post_init__(self) -> None:
         for name in ("records", "separation"):

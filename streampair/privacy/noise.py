@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BLTNoise", "ChainedNoise", "NoiseKey", "NormalStream", "ToeplitzNoise"]
 
+_WORD = np.dtype("<u8")  # as on every processor that is supported: the bytes are the words
 _PLACE = struct.Struct(">QI").pack  # step, length of the record's context
 
 _forks = 0
@@ -242,7 +243,10 @@ class ChainedNoise:
     False
     """
 
-    __slots__ = ("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "digests", "steps")
+    __slots__ = (
+        *("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "digests", "steps"),
+        *("_count", "_room", "_words", "_zeros"),
+    )
 
     # A key from a file is not that of an experiment, where the noise is known.
     seeded = False
@@ -257,6 +261,7 @@ class ChainedNoise:
         self._open: bool | None = None
         self.steps = 0
         self.digests: list[bytes] | None = None
+        self._count = -1
 
     def record(self, context: bytes) -> None:
         """Say what identifies the next record: where it came from, and a digest of its bytes."""
@@ -283,16 +288,26 @@ class ChainedNoise:
 
     def take(self, count: int) -> Floats:
         """The next `count` normals of this step, shape (count,)."""
+        words = self.words(count)
+        out = np.empty(len(words) // 3 * 2)
+        _kernels.normals_from_bits(words, out)
+        return out[:count]
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """The bits of the next `count` normals, for `normals_from_bits`; the next call overwrites them."""
         if self._open is None:
             raise RuntimeError("noise was asked for outside of a step")
         if not self._open:
             self._cipher.reset_nonce(self._mac(b"noise" + self._chain)[:16])
             self._open = True
-        pairs = (count + 1) // 2
-        words = np.frombuffer(self._cipher.update(bytes(24 * pairs)), dtype="<u8")
-        out = np.empty(2 * pairs)
-        _kernels.normals_from_bits(words.astype(np.uint64, copy=False), out)
-        return out[:count]
+        if count != self._count:
+            size = (count + 1) // 2 * 24
+            self._count = count
+            self._zeros = bytes(size)
+            self._room = bytearray(size + 15)  # the cipher wants a block more
+            self._words = np.frombuffer(self._room, dtype=_WORD, count=size // 8)
+        self._cipher.update_into(self._zeros, self._room)
+        return self._words
 
     @property
     def digest(self) -> bytes:
@@ -323,6 +338,7 @@ class ChainedNoise:
         other = ChainedNoise.__new__(ChainedNoise)
         other._mac, other._identity = self._mac, self._identity
         other.digests = None
+        other._count = -1
         other._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
         other.load_state(self.to_state())
         return other
@@ -394,30 +410,34 @@ class BLTNoise:
         Coordinates d.
     sigma
         Standard deviation of z.
+
+    Attributes
+    ----------
+    shape, memory
+        omega and theta, (2, h), and the memory, (h, d), for a kernel that does it all.
     """
 
     def __init__(self, omega: Floats, theta: Floats, dim: int, sigma: float) -> None:
-        self._omega = omega
-        self._theta = theta
+        self.shape = np.array([omega, theta])
         self._sigma = sigma
-        self._memory = np.zeros((len(omega), dim))
+        self.memory = np.zeros((len(omega), dim))
 
     def rows(self, count: int, stream: Stream) -> Floats:
         """The next `count` rows, shape (count, d)."""
-        dim = self._memory.shape[1]
+        dim = self.memory.shape[1]
         z = stream.take(count * dim).reshape(count, dim)
-        _kernels.blt_noise(self._omega, self._theta, self._memory, self._sigma, z)
+        _kernels.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
         return z
 
     def to_state(self) -> Floats:
         """The memory, shape (h, d): as secret as the data, for it uncovers the noise."""
-        return self._memory.copy()
+        return self.memory.copy()
 
     def load_state(self, state: Floats) -> None:
         """Continue with the memory of `to_state`."""
-        if state.shape != self._memory.shape:
+        if state.shape != self.memory.shape:
             raise SnapshotError(
-                f"the noise memory has shape {state.shape}, not {self._memory.shape}",
+                f"the noise memory has shape {state.shape}, not {self.memory.shape}",
                 fix="restore with the parameters that the snapshot was made with",
             )
-        self._memory = np.ascontiguousarray(state, dtype=np.float64).copy()
+        self.memory = np.ascontiguousarray(state, dtype=np.float64).copy()

@@ -15,6 +15,7 @@ import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
+from streampair.privacy.entities import EntityLimit, entity_pattern
 from streampair.privacy.sensitivity import (
     SQUARE_WEIGHT,
     Influence,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["TOEPLITZ_LIMIT", "FTRLPlan", "MomentsPlan", "plan_ftrl", "plan_moments"]
+__all__ = ["TOEPLITZ_LIMIT", "EntityInfluence", "FTRLPlan", "MomentsPlan", "plan_ftrl", "plan_moments"]
 
 TOEPLITZ_LIMIT = 4096
 """Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
@@ -48,6 +49,22 @@ def check_cells(cells: float, what: str) -> None:
             f"the {what} would be {cells:.3g} steps of the grid, beyond what 64-bit sums can hold",
             fix="raise epsilon: nothing can be learned under this much noise",
         )
+
+
+@dataclass(frozen=True)
+class EntityInfluence(Influence):
+    """The influence of all records of an entity: the densest that admission allows (PRIVACY.md 8)."""
+
+    limit: EntityLimit
+
+    @classmethod
+    def of(cls, single: Influence, limit: EntityLimit) -> EntityInfluence:
+        """That of an entity, from that of one record."""
+        return cls(single.size, single.uses, limit)
+
+    def pattern(self, length: int | None) -> Floats:
+        """The pattern that dominates every admissible entity's; see `Influence.pattern`."""
+        return entity_pattern(Influence.pattern(self, length), self.limit, length)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_ftrl import dense
 
-from streampair import _kernels
+from streampair import _kernels, auc, buffers, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import (
     BLT,
@@ -211,3 +211,144 @@ def test_a_limit_that_makes_no_sense_is_refused(parameters: dict[str, Any]) -> N
         EntityLimit(**parameters)
     with pytest.raises(ConfigError):
         Admission(EntityLimit(1), capacity=0)
+
+
+# ---- learners --------------------------------------------------------------------------------------------
+
+
+def learner(kind: Any = auc.PairFTRL, **options: Any) -> Any:
+    limit = options.pop("limit", EntityLimit(2, 3, field="who"))
+    fixed = {"delta": 1e-3, "horizon": 40, "features": ["a", "b"], "entity": limit}
+    return kind(**{**fixed, **options})
+
+
+def visits(count: int, people: int, seed: int = 0) -> list[tuple[dict[str, Any], bool]]:
+    rng = np.random.default_rng(seed)
+    return [
+        ({"a": rng.uniform(-1, 1), "b": rng.uniform(-1, 1), "who": f"p{rng.integers(people)}"}, bool(i % 2))
+        for i in range(count)
+    ]
+
+
+def test_an_entity_is_learned_from_as_often_as_it_may_be() -> None:
+    model = learner()
+    admission, expected = Admission(EntityLimit(2, 3)), 0
+    for slot, (x, y) in enumerate(visits(40, 6), start=1):
+        expected += admission.admit(x["who"], slot)
+        model.learn_one(x, y)
+    assert model.slots == 40
+    assert model.null_slots == model.refused_records == 40 - expected
+    assert 0 < expected < 20
+    assert model.ignored_features == 0
+    report = model.privacy
+    assert "all records of one entity: at most 2" in report.unit
+    assert report.mu_spent == pytest.approx(report.mu_budget)
+    assert "one lane" in str(report)
+
+
+@pytest.mark.parametrize("content", [{"a": "text"}, {}, None, {"a": float("nan"), "b": 0.0}])
+def test_null_records_use_up_what_an_entity_may_have(content: Any) -> None:
+    """Otherwise the content of one record would decide whether another is learned (PRIVACY.md 8)."""
+    told = []
+    for first in ({"a": 0.5, "b": 0.5}, content):
+        model = learner(limit=EntityLimit(1))
+        model.next_entity("ann")
+        if first is None:
+            model.learn_null()
+        else:
+            model.learn_one(first, True)
+        model.next_entity("ann")
+        model.learn_one({"a": 0.1, "b": 0.1}, False)
+        told.append(model.refused_records)
+    assert told == [1, 1]
+
+
+def test_who_is_not_known_is_not_learned_from() -> None:
+    model = learner()
+    for who in (None, 1.5, ["list"]):
+        model.learn_one({"a": 0.1, "b": 0.1, "who": who}, True)
+    model.learn_one({"a": 0.1, "b": 0.1}, True)
+    assert model.null_slots == model.refused_records == model.slots == 4
+
+
+def gradients_at_rest(model: Any, data: list[tuple[dict[str, Any], bool]]) -> np.ndarray:
+    """Rounded gradient of every slot, in units of D, where the iterate does not move."""
+    out = []
+    for x, y in data:
+        model.learn_one(x, y)
+        out.append(model._rule._vectors[2] * model._rule.plan.grid / model._rule.plan.diameter)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_planned(size: int) -> None:
+    """9.2 for entities: the records of one person are replaced, flips included, and the pattern holds."""
+    limit = EntityLimit(4, 2, field="who")
+    worst, unbounded = 0.0, False
+    for seed in range(12):
+        data = visits(40, 5, seed)
+        rng = np.random.default_rng(seed + 100)
+        other = [
+            ({**x, "a": rng.uniform(-1, 1), "b": rng.uniform(-1, 1)}, not y) if x["who"] == "p0" else (x, y)
+            for x, y in data
+        ]
+        runs = []
+        for stream in (data, other):
+            model = learner(limit=limit, buffer=buffers.FIFO(size), radius=1e-9, seed=1)
+            runs.append(gradients_at_rest(model, stream))
+            step = model._rule.plan.grid * math.sqrt(2) / model._rule.plan.diameter
+        admission = Admission(limit)
+        slots = tuple(
+            slot
+            for slot, (x, _) in enumerate(data, start=1)
+            if admission.admit(x["who"], slot) and x["who"] == "p0"
+        )
+        moved = np.linalg.norm(runs[0] - runs[1], axis=1)
+        bound = naive_influence(slots, 40, size, 2.0)
+        assert np.all(moved <= bound + step * (bound > 0))
+        worst = max(worst, float(moved.max()))
+        # The twin: without admission the same records move more than that.
+        fixed = {"entity": None, "buffer": buffers.FIFO(size), "radius": 1e-9, "seed": 1}
+        free = [gradients_at_rest(learner(**fixed), stream) for stream in (data, other)]
+        unbounded |= bool(np.any(np.linalg.norm(free[0] - free[1], axis=1) > bound + step))
+    assert worst > 0.3  # the records do move something
+    assert unbounded
+
+
+def test_the_warm_up_and_the_learning_share_the_budget_of_an_entity() -> None:
+    """A record is in one of them only; an entity may be in both, and several times in the moments."""
+    single = learner(entity=None, warmup=10)
+    model = learner(warmup=10)
+    k0 = EntityLimit(2, 3).within(10)
+    assert k0 == 2
+    ratio = model._moments.plan.sigma_sum / single._moments.plan.sigma_sum
+    assert ratio == pytest.approx(k0 * math.sqrt(2))
+    for x, y in visits(40, 6):
+        model.learn_one(x, y)
+    assert model.privacy.mu_spent == pytest.approx(model.privacy.mu_budget)
+
+
+@pytest.mark.parametrize("kind", [auc.PairFTRL, ranking.PairFTRL, metric.PairFTRL])
+def test_all_families_and_snapshots(kind: Any) -> None:
+    options = {"noise_key": bytes(range(32))}
+    model, other = learner(kind, **options), learner(kind, **options)
+    data = visits(40, 6)
+    for x, y in data[:20]:
+        model.learn_one(x, y)
+    other.load_state(model.to_state())
+    for x, y in data[20:]:
+        model.learn_one(x, y)
+        other.learn_one(x, y)
+    assert model.refused_records == other.refused_records > 0
+    assert repr(model.to_state()["rule"]) == repr(other.to_state()["rule"])
+
+
+def test_an_entity_makes_more_noise_and_is_refused_where_it_cannot_hold() -> None:
+    sigmas = [learner(limit=EntityLimit(k, 5))._rule.plan.sigma for k in (1, 2, 8)]
+    assert sigmas == sorted(sigmas)
+    assert sigmas[0] == pytest.approx(learner(entity=None)._rule.plan.sigma)
+    for options in ({"features": None}, {"entity": 3}, {"features": ["a", "who"]}):
+        with pytest.raises(ConfigError):
+            learner(**options)
+    with pytest.raises(ConfigError, match="learn_many does not know entities"):
+        learner().learn_many(np.zeros((2, 2)), [True, False])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc
+from streampair import _kernels, auc
 from streampair.privacy import ChainedNoise
 
 KEY = bytes(range(32))
@@ -185,3 +185,26 @@ def test_the_report_says_holds_and_past_the_horizon_nothing_moves() -> None:
     chain = model.to_state()["chain"]
     releases(model, events(3))
     assert model.to_state()["chain"] == chain
+
+
+@pytest.mark.parametrize("options", [{"strategy": "blt"}, {"horizon": None, "warmup": 5, "strategy": "blt"}])
+def test_the_short_way_of_a_keyed_slot_gives_the_bits_of_the_long_one(options: dict[str, Any]) -> None:
+    """One kernel from the cipher's words on, against normals, noise and step by themselves."""
+    data = [event for event in events(60) if "b" in event[0]]
+    short, long = make(**options), make(**options)
+    long._set_names(["a", "b"])
+    rule = long._rule
+    assert rule is not None
+
+    def learn_chained(row: Any, label: Any, chain: ChainedNoise) -> None:
+        b = rule.buffer
+        cells = np.zeros(2, dtype=np.int64)
+        _kernels.gradient_cells(
+            row, label, rule.steps, b.ints, rule._scalars, rule._vectors, b.rows, b.labels, cells
+        )
+        chain.advance(cells.tobytes())
+        rule.learn(row, label, chain)
+
+    rule.learn_chained = learn_chained
+    assert releases(short, data) == releases(long, data)
+    assert short.to_state()["chain"] == long.to_state()["chain"]
