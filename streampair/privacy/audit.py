@@ -14,7 +14,6 @@ An audit can show that a promise is broken, never that it holds: another canary 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
@@ -36,6 +35,7 @@ _TOLERANCE = 1e-6
 _FEATURES = 4
 _IMPULSE = 64.0
 _FOREVER = 10**9
+_WARMUP = 8
 
 
 @dataclass(frozen=True)
@@ -157,28 +157,33 @@ class _Trial:
         self.claimed: float = settings.mu
         self.metric = hasattr(type(learner), "metric_")
         self.high, self.low = _two_labels(learner)
+        # Whether the rule's own iterate has no noise.
+        self.secret = True
+        self.secret = bool(getattr(self.make()._rule, "secret_iterate", False))
 
     def make(self) -> Any:
         """A fresh learner, with fixed coins and noise still to be chosen."""
         asked = self.learner._settings
-        prefix = self.part == "warm-up"
-        model = self.learner.clone(
-            {
-                "features": self.names,
-                "bounds": self.bounds,
-                "warmup": self.slots if prefix else 0,
-                "horizon": None if asked.horizon is None else self.slots + prefix,
-                "seed": 0,
-                "noise_key": None,
-            }
-        )
-        if not prefix:
-            changes: dict[str, Any] = {"tangent": asked.tangent}
-            if not getattr(model._rule, "secret_iterate", False):
-                # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
-                changes["radius"] = min(1e-6, asked.radius)
-            model._settings = dataclasses.replace(model._settings, **changes)
-            model._set_names(self.names)
+        warmup = self.slots if self.part == "warm-up" else min(asked.warmup, _WARMUP)
+        after = 1 if self.part == "warm-up" else self.slots
+        changes = {
+            "features": self.names,
+            "bounds": self.bounds,
+            "warmup": warmup,
+            "horizon": None if asked.horizon is None else warmup + after,
+            "seed": 0,
+            "noise_key": None,
+        }
+        if "solver" in self.learner._get_params():
+            # "auto" might choose another one for so short a run.
+            changes["solver"] = "moments" if self.learner._by_moments else "gradients"
+        if self.part == "learning" and not self.secret:
+            # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
+            changes["radius"] = min(1e-6, asked.radius)
+        model = self.learner.clone(changes)
+        if self.part == "learning":
+            # As if the warm-up were over, and had found the features as they should be.
+            model._slots = warmup
         return model
 
     def contents(self) -> Iterator[_Content]:
@@ -224,8 +229,10 @@ class _Trial:
             plan = model._moments.plan
             return plan.mu, plan.mu
         plan = model._rule.plan
-        # Under a Toeplitz strategy all that counts is how many slots follow; else the worst record is meant.
-        seen = self.slots - spot if hasattr(plan, "strategy") else self.slots
+        # Where noise is correlated over slots, all that counts is how many follow; else the worst record is
+        # meant.
+        stationary = hasattr(plan, "strategy") and hasattr(plan, "influence")
+        seen = self.slots - spot if stationary else self.slots
         return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), plan.mu_spent(seen)
 
     def _record(self, content: _Content) -> dict[Hashable, float]:

@@ -23,6 +23,7 @@ from streampair.privacy import (
     epsilon_from,
     pattern_sensitivity,
     plan_ftrl,
+    plan_leader,
     plan_noisy,
 )
 
@@ -154,6 +155,8 @@ LEARNERS = {
     "full history": {"horizon": STEPS, "buffer": buffers.FullHistory()},
     "reservoir": {"horizon": STEPS, "buffer": buffers.Reservoir(SIZE)},
     "logistic": {"horizon": STEPS, "loss": losses.Logistic(), "positive": "fraud"},
+    "moments": {"horizon": 10**4, "buffer": None, "noise_key": b"0123456789abcdef0123456789abcdef"},
+    "moments, endless": {"buffer": None, "features": ["a", "b", "c"]},
     "ordered low": {"horizon": STEPS, "positive": False, "clip": 0.25},
 }
 
@@ -176,7 +179,7 @@ def test_true_learners_pass_and_the_canary_comes_close(options: dict[str, Any]) 
     report = audited(**options)
     assert report.holds, report.verdict
     *prefix, learning = report.parts
-    assert bool(prefix) == (options.get("horizon") in (None, 10**6))
+    assert bool(prefix) == (options.get("horizon") != STEPS)
     assert learning.exact > 0.9 * learning.accounted
     assert learning.planned <= MU * (1 + 1e-9)
     assert 0.0 < learning.lower < learning.measured
@@ -214,7 +217,11 @@ def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pyte
     true = plan_noisy
     monkeypatch.setattr(_pairdescent, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
-    assert "the account comes to" in privacy.audit(model, runs=4).verdict
+    assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
+    leader = plan_leader
+    monkeypatch.setattr(_pairftrl, "plan_leader", lambda mu, **k: leader(1.02 * mu, **k))
+    verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict
+    assert "learning: the account comes to" in verdict
 
 
 def wrong_account(monkeypatch: pytest.MonkeyPatch) -> str:
