@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from streampair.engine.lane import DeadLetter, LaneGauges, Record
-from streampair.errors import SourceError
+from streampair.errors import ConfigError, SourceError
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import Config
 from streampair_connectors.lanes import LaneTimer
@@ -166,6 +166,11 @@ class Replay:
         decode, records = open_input(config, self.path)
         topic = "stdin" if self.path == "-" else Path(self.path).name
         lane = build_lane(config, decode, topic=topic, partition=0, snapshots=False)
+        if getattr(lane.learner, "entity", None) is not None:
+            raise ConfigError(
+                "the learner counts records by entity, which is the key of a message: a file has no keys",
+                fix="replay without entity=, or use Kafka",
+            )
         labels: LaneLabels = (config.app, topic, "0", config.learner.label())
         timer = LaneTimer(lane, decode, self.telemetry, labels)
         encode = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0).score

@@ -179,18 +179,29 @@ class Intake:
         return done, saved
 
     def _telling(self, records: Sequence[Record]) -> Callable[[Any, Any], object]:
-        """`stack.learn`, which tells the noise of each record in turn where it depends on that."""
-        tell, learn = self._stack.tell, self._stack.learn
-        if tell is None:
+        """`stack.learn`, which first tells a private learner of each record what it has to know."""
+        learn = self._stack.learn
+        if self._stack.tell is None and self._stack.tell_entity is None:
             return learn
         upcoming = iter(records)
 
         def learn_told(x: Any, y: Any) -> None:
-            record = next(upcoming)
-            tell(context_of(self._partition, record.offset, record.key, record.value))
+            self._tell(next(upcoming))
             learn(x, y)
 
         return learn_told
+
+    def _tell(self, record: Record) -> None:
+        """Tell the noise what record it is for, and the account whose it is.
+
+        An entity is the key of the message, never a field of its value: were the value damaged, its entity
+        would change with it, and with that what is learned of others (PRIVACY.md 8).
+        """
+        stack = self._stack
+        if stack.tell is not None:
+            stack.tell(context_of(self._partition, record.offset, record.key, record.value))
+        if stack.tell_entity is not None:
+            stack.tell_entity(record.key)
 
     def _take_carefully(
         self,
@@ -214,8 +225,8 @@ class Intake:
                 continue
             expected = self.next_offset = offset + 1
             self.seen += 1
-            if stack.tell is not None:
-                stack.tell(context_of(self._partition, offset, record.key, record.value))
+            if private:
+                self._tell(record)
             event_id: str | None = None
             given_score: float | None = None
             sample = None

@@ -120,6 +120,9 @@ class Stack:
         #: Takes what identifies the next record, where the noise depends on it.
         keyed = self.private and getattr(learner, "noise_key", None) is not None
         self.tell: Callable[[bytes], object] | None = learner.next_record if keyed else None
+        #: Takes whose the next record is, where that counts.
+        counted = self.private and getattr(learner, "entity", None) is not None
+        self.tell_entity: Callable[[bytes | None], object] | None = learner.next_entity if counted else None
         self._front = front
 
     def learn_through(self, x: Any, y: object) -> bool:

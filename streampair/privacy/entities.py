@@ -44,7 +44,7 @@ class EntityLimit:
         b: at least so many slots from one to the next.
     field
         The field of a record that names its entity: text or a whole number, and no feature. None: the caller
-        tells it, as a lane does with the key of each message.
+        tells it. A lane takes the key of each message, and needs no field.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
 
-from streampair import auc, metric, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
@@ -274,3 +274,38 @@ def test_a_foreign_lane_has_no_privacy_report() -> None:
 def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any) -> None:
+    """Damage to one record changes nothing about what is learned of its entity, or of others."""
+
+    def keyed_by_entity() -> Any:
+        limit = privacy.EntityLimit(records=2, separation=3)
+        return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1)
+
+    told = []
+    for replaced in (GOOD, content):
+        events: list[Any] = list(lanes.stream(40))
+        events[4] = replaced
+        driver = Driver(keyed_by_entity)
+        values = []
+        for event in events:
+            writer = Driver(lanes.pair_ogd)
+            writer.feed([event])
+            values.append(writer.topic[0].value)
+        records = [Record(i, value, key=f"p{i % 5}".encode()) for i, value in enumerate(values)]
+        for at in range(0, 40, 8):
+            driver.lane.process(records[at : at + 8])
+        learner = driver.lane.learner
+        table = learner.to_state()["entities"]
+        told.append((learner.slots, learner.refused_records, table["last"].tolist(), table["count"].tolist()))
+    assert told[0] == told[1]
+    assert told[0][1] == 40 - 5 * 2
+
+
+def test_a_lane_needs_keys_for_entities() -> None:
+    limit = privacy.EntityLimit(records=2)
+    driver = Driver(lambda: auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1))
+    driver.feed(lanes.stream(10))
+    assert driver.lane.learner.refused_records == driver.lane.learner.null_slots == 10
