@@ -211,7 +211,7 @@ class RandomFourier(base.MiniBatchTransformer):
     ----------
     components
         Number of features that come out, even, at least 2. More of them approximate the kernel better; a
-        private learner pays for each with noise.
+        private learner pays for each with noise, and with a longer warm-up.
     gamma
         Inverse squared width of the kernel, from 1e-12 to 1e12: with features of order 1, about 1 / d.
     seed
@@ -253,7 +253,7 @@ class RandomFourier(base.MiniBatchTransformer):
 
     def __init__(
         self,
-        components: int = 100,
+        components: int = 40,
         gamma: float = 1.0,
         seed: int = 0,
         features: Sequence[Any] | None = None,

@@ -246,21 +246,23 @@ def test_hashing_keeps_inner_products_on_average() -> None:
     assert abs(np.mean(products) - va @ vb) < 5 * deviation / math.sqrt(400)
 
 
-def test_a_private_learner_on_random_features_bends_around_bananas() -> None:
+@pytest.mark.parametrize("horizon", [None, 4240])
+def test_a_private_learner_on_random_features_bends_around_bananas(horizon: int | None) -> None:
+    """At epsilon 1 with every other parameter at its default. Measured .94 with a horizon, .92 without."""
     data = list(datasets.Bananas())
     frame = pd.DataFrame([x for x, _ in data])
     labels = pd.Series([y for _, y in data])
-    random = preprocessing.RandomFourier(components=100, gamma=1.5, seed=0)
+    random = preprocessing.RandomFourier(components=40, gamma=1.0, seed=0)
     scores: dict[str, list[float]] = {"linear": [], "random": []}
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(len(data))
         train, test = order[:4240], order[4240:]
         for name, rows in (("linear", frame), ("random", random.transform_many(frame))):
-            model = auc.PairFTRL(epsilon=1, horizon=len(train), seed=seed)
+            model = auc.PairFTRL(epsilon=1, horizon=horizon, seed=seed)
             model.learn_many(rows.iloc[train], labels.iloc[train])
             scores[name].append(roc_auc_score(labels.iloc[test], model.score_many(rows.iloc[test])))
     assert np.mean(scores["linear"]) < 0.6
-    assert np.mean(scores["random"]) > 0.85
+    assert np.mean(scores["random"]) > 0.87
     assert min(scores["random"]) > 0.85
 
 
