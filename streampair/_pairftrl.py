@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair._design import Design
 from streampair._leader import Leader
-from streampair._private_base import PrivateBase, Rule
+from streampair._private_base import PrivateBase
+from streampair._rule import Rule
 from streampair._updates import FTRL, strategy_from_state
 from streampair.errors import ConfigError
 from streampair.privacy import plan_ftrl, plan_leader

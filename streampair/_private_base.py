@@ -12,16 +12,17 @@ import inspect
 import math
 import struct
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _features, _kernels, buffers, losses
 from streampair._design import Design, check_scored
-from streampair._learner import LinearPairLearner, PairLearner
+from streampair._learner import PairLearner
 from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
 from streampair._private_buffer import PairBuffer
+from streampair._rule import Rule
 from streampair._updates import Moments
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import (
@@ -33,61 +34,13 @@ from streampair.privacy import (
     PrivacyReport,
     plan_moments,
 )
-from streampair.privacy.noise import Stream
 
-__all__ = ["LinearPrivate", "PrivateBase", "Rule"]
+__all__ = ["PrivateBase"]
 
 Array = NDArray[np.float64]
 
 _CHUNK = 1024
 _LABEL = struct.Struct("d").pack
-
-
-class Plan(Protocol):
-    """A calibrated mechanism."""
-
-    @property
-    def sigma(self) -> float:
-        """Noise std, a coordinate."""
-
-    def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` learning slots."""
-
-    def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most (PRIVACY.md 8)."""
-
-
-class Rule(Protocol):
-    """An update rule with its state: what a mechanism brings."""
-
-    steps: int
-
-    @property
-    def plan(self) -> Plan:
-        """The calibrated mechanism."""
-
-    @property
-    def average(self) -> Array:
-        """The published weights: a view."""
-
-    @property
-    def releases(self) -> int:
-        """Models released so far, each of which has cost something."""
-
-    def learn(self, rows: Array, labels: Array, stream: Stream) -> None:
-        """Take one slot a row; label NaN makes it a null slot."""
-
-    def learn_chained(self, row: Array, label: Array, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
-
-    def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
-
-    def to_state(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_state` of a rule with the same plan."""
 
 
 class PrivateBase(PairLearner):
@@ -715,34 +668,3 @@ class PrivateBase(PairLearner):
     @classmethod
     def _params_names(cls) -> list[str]:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-
-
-class LinearPrivate(PrivateBase, LinearPairLearner):
-    """A private learner whose score is ``w . design(x)``."""
-
-    def score_one(self, x: Mapping[Any, Any]) -> float:
-        """Score of a record under the published model: higher ranks higher.
-
-        Missing features count as neutral, unknown ones are ignored. 0 until the warm-up is over.
-
-        Raises
-        ------
-        RecordError
-            If a feature is text, None, NaN or infinite, or the record is empty.
-        """
-        if self._design is None or self._rule is None:
-            check_scored(x)
-            return 0.0
-        return float(_kernels.dot(self._rule.average, self._design.of(x)))
-
-    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        ready = self._prepared(columns, rows)
-        out = np.zeros(len(rows))
-        if self._rule is not None and len(rows):
-            _kernels.score_many(self._rule.average, ready, out)
-        return out
-
-    @property
-    def weights_vector(self) -> Array:
-        """Published weights, shape (d,), for the vectors of `design`: a copy."""
-        return np.empty(0) if self._rule is None else self._rule.average.copy()

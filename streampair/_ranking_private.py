@@ -9,7 +9,7 @@ from streampair import buffers, losses
 from streampair._families import RankingLearner
 from streampair._pairdescent import NoisyBase, OutputBase
 from streampair._pairftrl import LeaderBase
-from streampair._private_base import LinearPrivate
+from streampair._private_linear import LinearPrivate
 from streampair.privacy import EntityLimit
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
