@@ -1,0 +1,161 @@
+"""What a private learner's noise, ledger and entities cost: ratios and rates of one run, one thread.
+
+    python benchmarks/private.py [--rounds 9] [--json]
+
+The first table has the time of learning one record (nine features: River's Phishing, over and over) beside
+River's LogisticRegression.learn_one; the variants take turns, round by round, and each line is the median of its
+ratios. `replay-safe` is noise from a key, where each slot's noise depends on the slot before it; `fixed seed` is
+for experiments. The goal is 0.3 for replay-safe noise under gradients with FIFO(32).
+
+The second table has rates of one operation after another: ledger reservations (goal: 1e5 a second), the notes
+that the ledger keeps of a batch, the admission of entities, and the durable journal of the directory store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from river import datasets, linear_model
+from streampair_connectors.store import DirectoryStore
+
+from streampair import auc, privacy
+
+DATA = list(datasets.Phishing())
+NAMES = sorted(DATA[0][0])
+ROWS = np.array([[x[name] for name in NAMES] for x, _ in DATA])
+LABELS = np.array([y for _, y in DATA])
+
+
+def learners() -> dict[str, tuple[Any, bool]]:
+    """Each variant, and whether it learns many rows at once."""
+
+    def private(columns: list[Any], **options: Any) -> Any:
+        return auc.PairFTRL(horizon=10**8, features=columns, **options)
+
+    gradients: dict[str, Any] = {"solver": "gradients", "warmup": 0}
+    moments: dict[str, Any] = {"solver": "moments", "warmup": 100}
+    numbers = list(range(len(NAMES)))
+    made: dict[str, tuple[Any, bool]] = {"LogisticRegression": (linear_model.LogisticRegression(), False)}
+    for solver, options in (("gradients", gradients), ("moments", moments)):
+        for noise in ("replay-safe", "fixed seed"):
+            own = {"noise_key": os.urandom(32)} if noise == "replay-safe" else {"seed": 1}
+            made[f"{solver}, {noise}, learn_one"] = (private(NAMES, **options, **own), False)
+            made[f"{solver}, {noise}, learn_many"] = (private(numbers, **options, **own), True)
+    return made
+
+
+def seconds(model: Any, many: bool) -> float:
+    """Time of the data set, by record."""
+    start = time.process_time()
+    if many:
+        model.learn_many(ROWS, LABELS)
+    else:
+        learn = model.learn_one
+        for x, y in DATA:
+            learn(x, y)
+    return (time.process_time() - start) / len(DATA)
+
+
+def ratios(rounds: int) -> dict[str, dict[str, float]]:
+    """Median microseconds a record, and the median of the ratios to LogisticRegression."""
+    variants = learners()
+    for model, many in variants.values():
+        seconds(model, many)
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, (model, many) in variants.items():
+            times[name].append(seconds(model, many))
+    base = times["LogisticRegression"]
+    return {
+        name: {
+            "microseconds": statistics.median(own) * 1e6,
+            "ratio": statistics.median(b / t for b, t in zip(base, own, strict=True)),
+        }
+        for name, own in times.items()
+    }
+
+
+def rate(work: Callable[[int], object], count: int, rounds: int) -> float:
+    """Operations a second: the median of the rounds."""
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work(count)
+        found.append(count / (time.perf_counter() - start))
+    return statistics.median(found)
+
+
+def rates(rounds: int) -> dict[str, float]:
+    """The second table."""
+    ledger = privacy.Ledger("lane", size=4096, limit=0, keyed=True)
+    ledger.begin(privacy.Journal(0))
+    digests = [bytes([i % 256]) * 32 for i in range(4096)]
+
+    def reserve(count: int) -> None:
+        for _ in range(count):
+            ledger.release(ledger.start + 1, digests[:1])
+            ledger.reserve(ledger.start + 1)
+
+    def note(count: int) -> None:
+        for _ in range(count // 4096):
+            ledger.release(ledger.start + 1, digests)
+            ledger.reserve(ledger.start + 4096)
+
+    admission = privacy.Admission(privacy.EntityLimit(3, 10))
+    slot = 0
+
+    def admit(count: int) -> None:
+        nonlocal slot
+        for _ in range(count):
+            slot += 1
+            admission.admit(slot % 1_000_003, slot)
+
+    told = {
+        "ledger: a reservation and its first release": rate(reserve, 20_000, rounds),
+        "ledger: slots noted, 4096 a line": rate(note, 4096 * 50, rounds),
+        "entities: admissions": rate(admit, 50_000, rounds),
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        lane = DirectoryStore(Path(directory)).open("bench")
+        journal = lane.journal()
+        journal.restart(privacy.Journal.head("bench", 0))
+        line = privacy.Line(1, 500, tuple(digest[:16] for digest in digests[:500])).encode()
+
+        def append(count: int) -> None:
+            for _ in range(count):
+                journal.append(line)
+
+        told["journal: durable lines of 500 slots"] = rate(append, 50, rounds)
+        lane.close()
+    return told
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    first, second = ratios(arguments.rounds), rates(arguments.rounds)
+    if arguments.json:
+        print(json.dumps({"learners": first, "rates": second}))
+        return
+    print(f"{'learning one record, d = 9':<44} {'us':>8} {'x LogisticRegression':>22}")
+    for name, row in first.items():
+        print(f"{name:<44} {row['microseconds']:>8.2f} {row['ratio']:>22.2f}")
+    print(f"\n{'operations':<44} {'a second':>12}")
+    for name, value in second.items():
+        print(f"{name:<44} {value:>12,.0f}")
+
+
+if __name__ == "__main__":
+    main()
