@@ -43,6 +43,7 @@ test: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/learners.py
 	$(BIN)/python benchmarks/private.py
+	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/lane.py
 	$(BIN)/python benchmarks/worker.py
 

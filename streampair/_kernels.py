@@ -228,6 +228,30 @@ def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int, rows: int) -> N
 
 
 @njit(cache=True, nogil=True)
+def _replaced(u: float, size: int, t: int) -> int:
+    """How many of `size` coins that fall so with probability 1/t do, by one uniform number u; t > size.
+
+    The inverse of the binomial distribution from 0 upwards: for most records the first comparison decides,
+    and no coin has to be tossed.
+    """
+    part = 1.0  # the probability of 0: a power by squaring, the same bits everywhere
+    base = 1.0 - 1.0 / t
+    exponent = size
+    while exponent > 0:
+        if exponent % 2 == 1:
+            part *= base
+        base *= base
+        exponent //= 2
+    total = part
+    count = 0
+    while u >= total and count < size:
+        part *= (size - count) / ((count + 1.0) * (t - 1.0))
+        total += part
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
     """Let record t = s[RECORDS] (counted from 1) into the buffer at `rows`, as its policy says."""
     size = int(s[SIZE])
@@ -265,10 +289,18 @@ def _ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
             if row < size:
                 _ogd_store(s, x, y, first + row, cap, rows)
         return
-    for row in range(size):
-        if uniform(seed, t, row) * t < 1.0:
-            _ogd_store(s, x, y, row, cap, rows)
     s[FILLED] = float(size)
+    left = size  # rows that the record will take
+    if t > size:
+        left = _replaced(uniform(seed, t, size), size, t)
+        if left == 0:
+            return
+    for row in range(size):
+        # A coin for each row; or, given how many coins fall so, which ones.
+        odds = left / (size - row) if t > size else 1.0 / t
+        if uniform(seed, t, row) < odds:
+            _ogd_store(s, x, y, row, cap, rows)
+            left -= 1
 
 
 @njit(cache=True, nogil=True)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import hypothesis
+import numba
 import pytest
 import support
 from xdist.scheduler import LoadScopeScheduling
@@ -53,6 +54,14 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     for kind, what in json.loads(told.get("used", "{}")).items():
         support.used.setdefault(kind, set()).update(what)
     support.missing.update(json.loads(told.get("missing", "{}")))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``NUMBA_DISABLE_JIT=1``, for coverage, kernels run as Python, where unsigned integers that are
+    meant to wrap around warn.
+    """
+    if numba.config.DISABLE_JIT:
+        config.addinivalue_line("filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -61,6 +61,16 @@ def uniform(seed: int, counter: int, lane: int) -> float:
     return (z >> 11) / 2**53
 
 
+def binomial(u: float, n: int, p: float) -> int:
+    """The smallest k with P(Bin(n, p) <= k) > u."""
+    total = 0.0
+    for k in range(n):
+        total += math.comb(n, k) * p**k * (1.0 - p) ** (n - k)
+        if u < total:
+            return k
+    return n
+
+
 def history_gradient(
     w: list[float], x: list[float], y: float, records: list[Any], loss: str, width: float = 1.0
 ) -> list[float]:
@@ -123,10 +133,16 @@ class Buffer:
                     self.rows[row] = record
         elif self.t == 1:
             self.rows = [record] * self.size
-        else:
+        elif self.t <= self.size:
             for row in range(self.size):
-                if uniform(self.seed, self.t, row) * self.t < 1.0:
+                if uniform(self.seed, self.t, row) < 1.0 / self.t:
                     self.rows[row] = record
+        else:
+            count = binomial(uniform(self.seed, self.t, self.size), self.size, 1.0 / self.t)
+            for row in range(self.size):
+                if uniform(self.seed, self.t, row) < count / (self.size - row):
+                    self.rows[row] = record
+                    count -= 1
 
 
 class PairOGD:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import tracemalloc
 from typing import Any
 
 import naive
@@ -97,6 +97,28 @@ def test_blocks_grow_and_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
     history.reserve(3000, 1000, 2)
     assert history.room >= 4000
     assert {row[3] for row in history.table[4:].tolist()} == {256}
+
+
+@pytest.mark.parametrize(("single", "most"), [(False, 1.2), (True, 0.6)])
+def test_a_long_history_never_takes_much_more_than_its_raw_array(single: bool, most: float) -> None:
+    n, d = 30_000, 20
+    x = np.linspace(0.0, 1.0, d)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        history = _history.History(single)
+        for t in range(n):
+            if t >= history.room:
+                history.reserve(t, 1, d)
+                table = history.table
+            k.history_store(x, 1.0, table, t, single)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    # One block of 1 MiB is a fifth of this raw array; it is nothing beside a long one.
+    assert peak <= most * n * d * 8 + 2**20
+    # An array that doubles when it is full would hold the old one and the new one at once.
+    assert peak < 3 * history.nbytes / 2
 
 
 def test_closing_gives_back_what_is_not_used() -> None:

@@ -1,0 +1,426 @@
+"""Speed and memory beside what they could be: ratios of one run, on one thread.
+
+    python benchmarks/speed.py [--rounds 9] [--json]
+
+- a step over the full history beside one product of the stored matrix with a vector;
+- the largest memory of a history of a million records, beside its raw array;
+- batches as arrays beside River's LogisticRegression record by record;
+- the updates of Yang et al. (2021) and of Kar et al. (2013) beside the loops over records that one writes in
+  NumPy, on the same data, to the same AUC;
+- the time to import everything beside river and numba; kernels in a second process.
+
+Two that are compared take turns, so that whatever else the machine does weighs on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from river import linear_model
+
+from streampair import _kernels as k
+from streampair import auc, buffers, losses
+from streampair._history import History
+
+MODULES = ("auc", "batch", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def in_turns(
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    rounds: int,
+    clock: Callable[[], float] = time.process_time,
+) -> tuple[float, float, float]:
+    """Median seconds (of the processor) of each, and the median of their ratios, theirs / ours."""
+    mine, other = [], []
+    for _ in range(rounds):
+        for call, seconds in ((theirs, other), (ours, mine)):
+            start = clock()
+            call()
+            seconds.append(clock() - start)
+    ratio = statistics.median(a / b for a, b in zip(other, mine, strict=True))
+    return statistics.median(mine), statistics.median(other), ratio
+
+
+# ---- the full history --------------------------------------------------------------------------------------
+
+
+def with_history(X: np.ndarray, y: np.ndarray, dtype: str) -> auc.PairOGD:
+    """A learner with these records in its history: to learn them all would take 50000 times longer."""
+    model = auc.PairOGD(losses.Logistic(), buffers.FullHistory(dtype), average=False)
+    model.learn_many(X[:2], y[:2])
+    history = filled(X, np.where(y, 1.0, -1.0), dtype == "float32")
+    state: dict[str, Any] = model.to_state()
+    state["scalars"].update(RECORDS=float(len(X)), FILLED=float(len(X)))
+    model.load_state({**state, "blocks": history.to_state(len(X))})
+    return model
+
+
+def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> History:
+    """A history that was given these records one by one."""
+    history = History(single)
+    for t, (x, label) in enumerate(zip(X, labels, strict=True)):
+        history.reserve(t, 1, X.shape[1])
+        k.history_store(x, label, history.table, t, single)
+    return history
+
+
+def full_history(rounds: int, n: int = 100_000, d: int = 32) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, d)), rng.random(n) < 0.5
+    rows = []
+    for dtype in ("float64", "float32"):
+        learn = partial(with_history(X, y, dtype).learn_one, dict(enumerate(X[0].tolist())), bool(y[0]))
+        learn()
+        product = partial(np.matmul, X.astype(dtype), rng.normal(size=d).astype(dtype))
+        step, other, ratio = in_turns(learn, product, rounds)
+        rows.append(
+            {
+                "name": f"full history, {n} x {d} {dtype}: one step / one H @ w",
+                "ours": f"{step * 1e3:.2f} ms",
+                "theirs": f"{other * 1e3:.2f} ms",
+                "value": 1.0 / ratio,
+                "most": 5.0 if dtype == "float64" else None,
+            }
+        )
+    return rows
+
+
+_PEAK = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from streampair import _kernels as k
+from streampair._history import History
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+single, n, d = sys.argv[1] == "float32", int(sys.argv[2]), int(sys.argv[3])
+x = np.random.default_rng(0).normal(size=d)
+history = History(single)
+for warm in (True, False):
+    if not warm:
+        before = status("VmRSS")
+    history = History(single)
+    for t in range(1000 if warm else n):
+        if t >= history.room:
+            history.reserve(t, 1, d)
+            table = history.table
+        k.history_store(x, 1.0, table, t, single)
+print(status("VmHWM") - before)
+"""
+
+
+def peak(n: int = 1_000_000, d: int = 20) -> list[dict[str, Any]]:
+    if not Path("/proc/self/status").exists():
+        return []
+    out = []
+    raw = n * d * 8
+    for dtype, most in (("float64", 1.2), ("float32", 0.6)):
+        told = subprocess.run(
+            [sys.executable, "-c", _PEAK, dtype, str(n), str(d)],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        used = int(told.stdout)
+        out.append(
+            {
+                "name": f"full history, {n} x {d} {dtype}: peak / raw array of float64",
+                "ours": f"{used / 1e6:.0f} MB",
+                "theirs": f"{raw / 1e6:.0f} MB",
+                "value": used / raw,
+                "most": most,
+            }
+        )
+    return out
+
+
+# ---- batches -----------------------------------------------------------------------------------------------
+
+
+def one_by_one(model: Any, records: list[tuple[dict[Any, float], bool]]) -> None:
+    """What a user's own loop does."""
+    for x, label in records:
+        model.learn_one(x, label)
+
+
+def batches(rounds: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for d in (9, 100):
+        n = 20_000
+        X, y = rng.normal(size=(n, d)), rng.random(n) < 0.5
+        records = [(dict(enumerate(x)), bool(label)) for x, label in zip(X[:2000].tolist(), y, strict=False)]
+        ours, theirs = auc.PairOGD(), linear_model.LogisticRegression()
+        ours.learn_many(X, y)
+
+        loop = partial(one_by_one, theirs, records)
+        loop()
+        mine, other, ratio = in_turns(partial(ours.learn_many, X, y), loop, max(rounds, 5))
+        rows.append(
+            {
+                "name": f"learn_many on arrays, d = {d}: LogisticRegression.learn_one / ours, a record",
+                "ours": f"{mine / n * 1e6:.3f} us",
+                "theirs": f"{other / len(records) * 1e6:.2f} us",
+                "value": ratio * n / len(records),
+                "least": 20.0,
+            }
+        )
+    return rows
+
+
+# ---- the papers' own way -----------------------------------------------------------------------------------
+
+
+def yang(X: np.ndarray, s: np.ndarray, rate: float, radius: float) -> np.ndarray:
+    """Algorithm 2 of Yang et al. (2021), hinge loss, as one writes it in NumPy; the averaged weights."""
+    d = X.shape[1]
+    w, before, average, total = np.zeros(d), np.zeros(d), np.zeros(d), 0.0
+    for t in range(1, len(X)):
+        g = np.zeros(d)
+        c = s[t] - s[t - 1]
+        if c != 0.0:
+            u = X[t] - X[t - 1]
+            if c * (w @ u) < 1.0:
+                g = -c * u
+        eta = rate / math.sqrt(t)
+        total += eta
+        average = average + eta / total * (before - average)
+        before = w
+        w = w - eta * g
+        norm = np.linalg.norm(w)
+        if norm > radius:
+            w = w * (radius / norm)
+    return average
+
+
+def kar(
+    X: np.ndarray, s: np.ndarray, rate: float, radius: float, size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """OLP with RS-x of Kar et al. (2013), hinge loss, with a product of matrices over the buffer."""
+    d = X.shape[1]
+    w, before, average, total = np.zeros(d), np.zeros(d), np.zeros(d), 0.0
+    rows, signs = np.tile(X[0], (size, 1)), np.full(size, s[0])
+    for t in range(1, len(X)):
+        c = s[t] - signs
+        u = X[t] - rows
+        k = np.where((c != 0.0) & (c * (u @ w) < 1.0), -c, 0.0)
+        g = k @ u / size
+        eta = rate / math.sqrt(t)
+        total += eta
+        average = average + eta / total * (before - average)
+        before = w
+        w = w - eta * g
+        norm = np.linalg.norm(w)
+        if norm > radius:
+            w = w * (radius / norm)
+        replaced = rng.random(size) * (t + 1) < 1.0
+        rows[replaced], signs[replaced] = X[t], s[t]
+    return average
+
+
+def kar_by_pairs(
+    X: np.ndarray, s: np.ndarray, rate: float, radius: float, size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The same with a loop over the buffer, as the paper's pseudo-code has it."""
+    d = X.shape[1]
+    w, before, average, total = np.zeros(d), np.zeros(d), np.zeros(d), 0.0
+    rows, signs = np.tile(X[0], (size, 1)), np.full(size, s[0])
+    for t in range(1, len(X)):
+        g = np.zeros(d)
+        for i in range(size):
+            c = s[t] - signs[i]
+            if c != 0.0:
+                u = X[t] - rows[i]
+                if c * (w @ u) < 1.0:
+                    g -= c * u / size
+        eta = rate / math.sqrt(t)
+        total += eta
+        average = average + eta / total * (before - average)
+        before = w
+        w = w - eta * g
+        norm = np.linalg.norm(w)
+        if norm > radius:
+            w = w * (radius / norm)
+        for i in range(size):
+            if rng.random() * (t + 1) < 1.0:
+                rows[i], signs[i] = X[t], s[t]
+    return average
+
+
+def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Share of pairs of a positive and a negative that are in order (no two scores are equal here)."""
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(scores)] = np.arange(1, len(scores) + 1)
+    positives = int(positive.sum())
+    below = ranks[positive].sum() - positives * (positives + 1) / 2
+    return float(below / (positives * (len(scores) - positives)))
+
+
+def papers(rounds: int, n: int = 20_000, d: int = 20) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=d)
+    X = rng.normal(size=(2 * n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = X @ truth + 0.5 * rng.normal(size=2 * n) > 1.0
+    s = np.where(y, 1.0, -1.0)
+    held = slice(n, None)
+    rate, radius, size = 1.0, 5.0, 200
+    options: dict[str, Any] = {"learning_rate": rate, "radius": radius}
+    fifo = buffers.FIFO(1)
+    reservoir = buffers.Reservoir(size, replacement=True)
+    coins = np.random.default_rng(1)
+    cases: list[tuple[str, buffers.Buffer, Callable[[int], np.ndarray], int]] = [
+        ("Yang et al. 2021, Algorithm 2", fifo, lambda m: yang(X[:m], s[:m], rate, radius), n),
+        (
+            "Kar et al. 2013, RS-x of 200, matrix products",
+            reservoir,
+            lambda m: kar(X[:m], s[:m], rate, radius, size, coins),
+            n,
+        ),
+        (
+            "Kar et al. 2013, RS-x of 200, pair by pair",
+            reservoir,
+            lambda m: kar_by_pairs(X[:m], s[:m], rate, radius, size, coins),
+            n // 20,
+        ),
+    ]
+    rows = []
+    for name, buffer, theirs, m in cases:
+        learn = partial(learned, buffer, X[:m], y[:m], options)
+        learn()
+        a, b, ratio = in_turns(learn, partial(theirs, m), max(3, rounds // 3))
+        ours_auc = exact_auc(learn().score_many(X[held]), y[held])
+        theirs_auc = exact_auc(X[held] @ theirs(m), y[held])
+        if abs(ours_auc - theirs_auc) > 0.01:
+            raise SystemExit(f"{name}: AUC {ours_auc:.4f} and {theirs_auc:.4f} should agree")
+        rows.append(
+            {
+                "name": f"{name}: NumPy / ours (AUC {theirs_auc:.3f}, {ours_auc:.3f})",
+                "ours": f"{a / m * 1e6:.2f} us",
+                "theirs": f"{b / m * 1e6:.2f} us",
+                "value": ratio,
+                "least": 20.0,
+            }
+        )
+    return rows
+
+
+def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[str, Any]) -> auc.PairOGD:
+    """A learner of these records."""
+    model = auc.PairOGD(buffer=buffer, seed=0, **options)
+    model.learn_many(X, y)
+    return model
+
+
+# ---- processes ---------------------------------------------------------------------------------------------
+
+
+def python(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return told.stdout
+
+
+def imports(rounds: int) -> list[dict[str, Any]]:
+    names = [name for name in MODULES if importlib.util.find_spec(f"streampair.{name}")]
+    ours = f"from streampair import {', '.join(names)}"
+    theirs = "import numba, river; from river import base, utils, metrics"
+    mine, other, ratio = in_turns(
+        lambda: python(ours), lambda: python(theirs), max(rounds, 5), time.perf_counter
+    )
+    row = {
+        "name": "import of all modules / river and numba",
+        "ours": f"{mine:.2f} s",
+        "theirs": f"{other:.2f} s",
+        "value": 1.0 / ratio,
+        "most": 1.5,
+    }
+    return [row]
+
+
+_FIRST = """
+import time
+from streampair import _kernels, auc
+start = time.perf_counter()
+model = auc.PairOGD()
+model.learn_one({"a": 1.0}, True)
+model.predict_proba_one({"a": 1.0})
+print(time.perf_counter() - start, sum(_kernels.ogd_learn.stats.cache_misses.values()))
+"""
+
+
+def cache() -> list[dict[str, Any]]:
+    """Kernels that the first process compiled are found by the next one."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, _ = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
+        second, misses = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
+    row = {
+        "name": "first record in a later process / in the very first, which compiles",
+        "ours": f"{second:.2f} s",
+        "theirs": f"{first:.2f} s",
+        "value": second / first,
+        "most": 0.5,
+    }
+    if misses:
+        raise SystemExit("the second process compiled a kernel again")
+    return [row]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table, or JSON; exit code 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true", help="for machines")
+    options = parser.parse_args(argv)
+    if not ONE_THREAD.items() <= os.environ.items():
+        # Libraries read it when they are loaded, which they are by now.
+        again = [sys.executable, __file__, *(sys.argv[1:] if argv is None else argv)]
+        return subprocess.run(again, env={**os.environ, **ONE_THREAD}).returncode
+    rounds = options.rounds
+    rows = [
+        *full_history(rounds),
+        *peak(),
+        *batches(rounds),
+        *papers(rounds),
+        *imports(rounds),
+        *cache(),
+    ]
+    for row in rows:
+        row["met"] = row["value"] <= (row.get("most") or math.inf) and row["value"] >= row.get("least", 0.0)
+    if options.json:
+        print(json.dumps({"speed": rows}))
+    else:
+        print(f"{'':78} {'ours':>9} {'theirs':>9} {'ratio':>7}  goal")
+        for row in rows:
+            goal = f">= {row['least']:g}" if "least" in row else f"<= {row['most']:g}" if row["most"] else ""
+            missed = "" if row["met"] else "  missed"
+            print(f"{row['name']:78} {row['ours']:>9} {row['theirs']:>9} {row['value']:7.2f}  {goal}{missed}")
+    return 0 if all(row["met"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
