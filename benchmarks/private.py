@@ -3,9 +3,9 @@
     python benchmarks/private.py [--rounds 9] [--json]
 
 The first table has the time of learning one record (nine features: River's Phishing, over and over) beside
-River's LogisticRegression.learn_one; the variants take turns, round by round, and each line is the median of its
-ratios. `replay-safe` is noise from a key, where each slot's noise depends on the slot before it; `fixed seed` is
-for experiments. The goal is 0.3 for replay-safe noise under gradients with FIFO(32).
+River's LogisticRegression.learn_one; the variants take turns, round by round, and each line is the median of
+its ratios. `replay-safe` is noise from a key, where each slot's noise depends on the slot before it; `fixed
+seed` is for experiments. The goal is 0.3 for replay-safe noise under gradients with FIFO(32).
 
 The second table has rates of one operation after another: ledger reservations (goal: 1e5 a second), the notes
 that the ledger keeps of a batch, the admission of entities, and the durable journal of the directory store.
