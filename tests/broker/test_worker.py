@@ -13,7 +13,7 @@ from kafka import Cluster
 from streams import LOGISTIC, PAIR_FTRL, App, Inside, Running, events, same, scores_by_offset
 from worker_process import fetch, wait_for
 
-from streampair.errors import SnapshotError
+from streampair.errors import PrivacyError, SnapshotError
 
 Unique = Callable[[str], str]
 
@@ -89,31 +89,51 @@ def test_kill_9_learns_nothing_twice_and_loses_nothing(app: App) -> None:
     assert same(app.snapshot(), state)
 
 
-@pytest.mark.parametrize(
-    ("clean", "kind"), [(True, "holds"), (False, "unvouched")], ids=["stopped", "killed"]
-)
-def test_a_restarted_private_learner_says_what_it_can_vouch_for(
-    kafka: Cluster, unique: Unique, tmp_path: Path, clean: bool, kind: str
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_restarted_private_learner_repeats_itself_and_its_guarantee_holds(
+    kafka: Cluster, unique: Unique, tmp_path: Path, clean: bool
 ) -> None:
+    """The store keeps the noise key and the journal: a kill costs nothing, and no score changes."""
     app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL).create_topics()
     app.produce(events(60))
-    if clean:
-        with Inside(app) as worker:
-            app.await_scores({0: 60}, worker)
-            assert worker.stop() is None
-    else:
-        process = Running(app)
-        app.await_scores({0: 60}, process)
-        process.kill()
+    for _ in range(2):
+        if clean:
+            with Inside(app) as worker:
+                app.await_scores({0: 60}, worker)
+                assert worker.stop() is None
+        else:
+            process = Running(app)
+            app.await_scores({0: 60}, process)
+            process.kill()
+    app.produce(events(40, seed=2))
     with Inside(app) as worker:
-        wait_for("the lane", worker.lanes)
-        said = [
-            line
-            for line in worker.metrics().splitlines()
-            if line.startswith("streampair_privacy_guarantee{") and line.endswith(" 1.0")
-        ]
+        rows = app.await_scores({0: 100}, worker)
+        wait_for("the last commit", lambda: worker.learned() == 100)
+        said = worker.metrics().splitlines()
         assert worker.stop() is None
-    assert [f'kind="{kind}"' in line for line in said] == [True]
+    assert all(len(scores) == 1 for scores in scores_by_offset(rows).values())
+    kinds = [
+        line for line in said if line.startswith("streampair_privacy_guarantee{") and line.endswith(" 1.0")
+    ]
+    assert ['kind="holds"' in line for line in kinds] == [True]
+    assert [line.split()[-1] for line in said if line.startswith("streampair_privacy_forks{")] == ["0.0"]
+
+
+def test_a_private_lane_whose_state_is_gone_is_refused(
+    kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """The group knows that models of these records were released; an account of them has to be there."""
+    app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL).create_topics()
+    app.produce(events(60))
+    with Inside(app) as worker:
+        app.await_scores({0: 60}, worker)
+        assert worker.stop() is None
+    for file in app.state.iterdir():
+        file.unlink()
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, PrivacyError)
+    assert "has released models" in str(error)
 
 
 def test_a_learner_of_river_is_kept_under_a_signature(
