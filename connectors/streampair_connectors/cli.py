@@ -267,6 +267,32 @@ def budget_show(
             show_budget(budget, Console())
 
 
+@budget_app.command(
+    "plan",
+    epilog="Example: streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01",
+)
+def budget_plan(
+    n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
+    d: Annotated[int, typer.Option("--d", help="Features.")],
+    epsilon: Annotated[float, typer.Option(help="Budget of a record.")] = 1.0,
+    delta: Annotated[float | None, typer.Option(help="Its delta; one over n without it.")] = None,
+    positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
+    auc: Annotated[float, typer.Option(help="Guessed AUC of the best linear scorer.")] = 0.85,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each private learner would cost: noise, expected AUC, settings. Reads no data."""
+    from streampair.privacy import plan
+    from streampair_connectors.planning import as_dict, show_plan
+
+    with _errors(as_json):
+        records = int(n) if n == n and abs(n) < 2.0**53 else -1
+        found = plan(records, d, epsilon=epsilon, delta=delta, positive_rate=positive_rate, auc=auc)
+        if as_json:
+            typer.echo(json.dumps(as_dict(found)))
+        else:
+            show_plan(found, Console())
+
+
 @app.command(epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german")
 def reproduce(
     paper: Annotated[str, typer.Argument(help="yang2021: Table 1 of Yang et al. (2021).")] = "yang2021",

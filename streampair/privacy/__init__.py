@@ -32,6 +32,7 @@ from streampair.privacy.plan_descent import (
     plan_output_paper,
 )
 from streampair.privacy.plan_leader import LeaderPlan, leader_diameter, plan_leader
+from streampair.privacy.planner import Forecast, PrivacyPlan, plan
 from streampair.privacy.sensitivity import (
     Influence,
     fifo_pattern,
@@ -51,6 +52,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "EntityLimit",
     "EntitySpend",
     "FTRLPlan",
+    "Forecast",
     "Influence",
     "Journal",
     "LeaderPlan",
@@ -61,6 +63,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "NoisyPlan",
     "NormalStream",
     "OutputPlan",
+    "PrivacyPlan",
     "PrivacyReport",
     "Spend",
     "Toeplitz",
@@ -84,6 +87,7 @@ __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "paper_steps",
     "paper_warmup",
     "pattern_sensitivity",
+    "plan",
     "plan_ftrl",
     "plan_leader",
     "plan_moments",

@@ -165,6 +165,21 @@ class LeaderPlan:
         running = self._running_move(self.releases(steps) - last)
         return math.hypot(running / self.sigma, self._last_move / self.sigma_last if last else 0.0)
 
+    def information(self, steps: int) -> float:
+        """Precision of the mean record's estimate after `steps` learned slots: one over its noise variance.
+
+        Releases are independent measurements of so many slots as C times the blocks' lengths says, under
+        noise of one std; the best unbiased combination adds up their squares.
+        """
+        slots = total = 0.0
+        start = 0
+        last = self.horizon is not None and steps >= self.horizon
+        for end in self._ends_before(steps if last else steps + 1):
+            slots = slots / RATIO + (end - start)
+            start = end
+            total += (slots / self.sigma) ** 2
+        return total + (steps / self.sigma_last) ** 2 * last
+
     def fork_mu2(self, window: int) -> float:
         """`mu^2` of releasing what falls into `window` consecutive slots once more (PRIVACY.md 8).
 

@@ -262,3 +262,14 @@ def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "VIOLATED" in call("audit", config, "--runs", 60, code=1).stdout
     config.write_text(TOML)
     assert "not private" in call("audit", config, code=2).stderr
+
+
+def test_budget_plan() -> None:
+    told = call("budget", "plan", "--n", "2e4", "--d", 10, "--positive-rate", 0.2).stdout
+    assert "recommended: auc.PairFTRL(epsilon=1.0, delta=5e-05, horizon=20000)" in told
+    assert "epsilon\n" in told
+    assert all(name in told for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "solver=gradients"))
+    found = json.loads(call("budget", "plan", "--n", "2e4", "--d", 10, "--json").stdout)
+    assert found["recommended"].startswith("auc.PairFTRL(")
+    assert len(found["forecasts"]) == 6
+    assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr

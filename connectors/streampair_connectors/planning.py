@@ -1,0 +1,92 @@
+"""`streampair budget plan`: what privacy will cost, as a table and a chart in the terminal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from streampair.privacy import PrivacyPlan
+
+__all__ = ["as_dict", "chart", "show_plan"]
+
+_MARKS = "ABCDEFGH"
+
+
+def as_dict(found: PrivacyPlan) -> dict[str, Any]:
+    """A plan for machines; what is infinite becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+    told: dict[str, Any] = plain(asdict(found))
+    told["recommended"] = found.best.call()
+    return told
+
+
+def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
+    """Expected AUC against epsilon: a letter a mechanism, in the order of the table."""
+    curves = [forecast.curve for forecast in found.forecasts]
+    top = found.auc_without_privacy
+    low = 0.5
+    width = 9
+    rows = [[" "] * (width * len(curves[0])) for _ in range(height + 1)]
+    # The best ones are drawn last, on top.
+    for mark, curve in reversed(list(zip(_MARKS, curves, strict=False))):
+        for column, (_, auc) in enumerate(curve):
+            level = round(height * (auc - low) / (top - low)) if top > low else 0
+            at = column * width + width // 2
+            line = rows[height - min(max(level, 0), height)]
+            # Letters that meet stand side by side.
+            while line[at] != " " and at < (column + 1) * width - 1:
+                at += 1
+            line[at] = mark
+    lines = []
+    for k, row in enumerate(rows):
+        auc = top - (top - low) * k / height
+        lines.append(f"{auc:6.3f} |{''.join(row)}".rstrip())
+    lines.append(" " * 7 + "+" + "-" * (width * len(curves[0])))
+    lines.append(" " * 8 + "".join(f"{e:^{width}g}" for e, _ in curves[0]).rstrip() + "  epsilon")
+    return lines
+
+
+def show_plan(found: PrivacyPlan, console: Console) -> None:
+    """Print the table, the chart and the recommendation."""
+    console.print(
+        f"{found.n:,} records, {found.d} features, {found.positive_rate:g} positive; epsilon "
+        f"{found.epsilon:g} at delta {found.delta:.3g} (mu {found.mu:.4g}). Expected AUC without privacy: "
+        f"{found.auc_without_privacy:.3f}, if the best linear scorer reaches {found.auc_best:g}.",
+        highlight=False,
+    )
+    table = Table()
+    table.add_column("")
+    table.add_column("mechanism")
+    for name in ("noise/signal", "AUC", "loss", "useful from"):
+        table.add_column(name, justify="right")
+    for mark, f in zip(_MARKS, found.forecasts, strict=False):
+        given = ["with a horizon" if "horizon" in f.settings else "no horizon"]
+        given += [f"{k}={v}" for k, v in f.settings.items() if k not in ("epsilon", "delta", "horizon")]
+        table.add_row(
+            mark,
+            f"{f.mechanism}, {', '.join(given)}",
+            f"{f.noise:.2g}",
+            f"{f.auc:.3f}",
+            f"{f.loss:.3f}",
+            "-" if f.useful_from is None else f"{f.useful_from:,} records",
+        )
+    console.print(table)
+    for line in chart(found):
+        console.print(line, highlight=False, markup=False)
+    console.print(f"recommended: {found.best.call()}", highlight=False, markup=False)
+    console.print(
+        "The AUC is that of a reference task (normal classes, features independent and equally telling): "
+        "compare mechanisms by it, and expect more loss from few records with correlated features.",
+        highlight=False,
+    )
