@@ -3,8 +3,8 @@
     python benchmarks/planner.py [--seeds 3] [--json]
 
 Each line is a mechanism on one task: records, features, share of positives, epsilon; the expected AUC, the
-mean and standard error of the AUC of the learned direction over some seeds, and their difference. delta is one
-over the number of records.
+mean and standard error of the AUC of the learned direction over some seeds, and their difference. delta is
+one over the number of records.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     if not options.json:
-        print(
-            f"{'n':>6} {'d':>4} {'rate':>5} {'eps':>4}  {'mechanism':<28}{'expected':>9}{'measured':>9}{'+-':>7}{'off':>8}"
-        )
+        heads = f"{'expected':>9}{'measured':>9}{'+-':>7}{'off':>8}"
+        print(f"{'n':>6} {'d':>4} {'rate':>5} {'eps':>4}  {'mechanism':<28}{heads}")
     for n, d, rate, epsilon in TASKS:
         for forecast in privacy.plan(n, d, epsilon=epsilon, positive_rate=rate, auc=BEST).forecasts:
             runs = [measured(forecast, n, d, rate, seed) for seed in range(options.seeds)]
