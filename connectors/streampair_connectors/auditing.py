@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 from river import compose
 
 from streampair.privacy import AuditReport, NoiseKey, audit, epsilon_from
@@ -16,8 +18,10 @@ from streampair_connectors.config import Config
 __all__ = ["audit_config", "audit_dict", "audit_lines"]
 
 
-def audit_config(config: Config, *, slots: int | None, runs: int | None) -> AuditReport:
+def audit_config(config: Config, *, slots: int | None, runs: int | None, console: Console) -> AuditReport:
     """Audit the learner of a configuration, under a key of its own that is thrown away.
+
+    Progress goes to the console if it is a terminal.
 
     Raises
     ------
@@ -26,7 +30,14 @@ def audit_config(config: Config, *, slots: int | None, runs: int | None) -> Audi
     """
     model = build_learner(config, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
-    return audit(learner, slots=slots, runs=runs)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} runs")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("finding the best attack", total=None)
+
+        def progress(part: str, done: int, of: int) -> None:
+            shown.update(task, description=part, completed=done, total=of)
+
+        return audit(learner, slots=slots, runs=runs, progress=progress)
 
 
 def audit_dict(report: AuditReport) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def audit(
     from streampair_connectors.auditing import audit_config, audit_dict, audit_lines
 
     with _errors(as_json):
-        report = audit_config(load_config(config), slots=slots, runs=runs)
+        report = audit_config(load_config(config), slots=slots, runs=runs, console=Console(stderr=True))
         if as_json:
             typer.echo(json.dumps(audit_dict(report)))
         else:

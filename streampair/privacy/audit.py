@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -258,6 +258,10 @@ class _Trial:
         return self.released(model, spot, canary)
 
 
+def _silent(part: str, done: int, of: int) -> None:
+    """Show no progress."""
+
+
 def _two_labels(learner: Any) -> tuple[Any, Any]:
     """The label that ranks high and one that ranks low; for metrics two different ones."""
     if hasattr(learner, "relevance"):
@@ -316,7 +320,9 @@ def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArra
     return best
 
 
-def _part(learner: Any, part: str, slots: int, runs: int | None) -> AuditPart:
+def _part(
+    learner: Any, part: str, slots: int, runs: int | None, progress: Callable[[str, int, int], object]
+) -> AuditPart:
     trial = _Trial(learner, part, slots)
     rule = trial.make()._rule
     if not hasattr(rule, "released"):
@@ -333,15 +339,12 @@ def _part(learner: Any, part: str, slots: int, runs: int | None) -> AuditPart:
     if runs is None:
         # Enough for a lower bound of about half of mu.
         runs = int(min(max(110.0 / trial.claimed**2, 200.0), 4000.0))
-    sides = np.array(
-        [
-            [
-                float(weights @ (trial.wet(spot, content, 2 * i + side).ravel() - middle)[moved])
-                for i in range(runs)
-            ]
-            for side, content in enumerate((one, other))
-        ]
-    )
+    sides = np.empty((2, runs))
+    for i in range(runs):
+        for side, content in enumerate((one, other)):
+            released = trial.wet(spot, content, 2 * i + side).ravel()
+            sides[side, i] = weights @ (released - middle)[moved]
+        progress(part, i + 1, runs)
     noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
     measured = float(sides[0].mean() - sides[1].mean()) / noise
     stderr = math.sqrt(2.0 / runs + measured**2 / (4.0 * runs))
@@ -363,7 +366,13 @@ def _part(learner: Any, part: str, slots: int, runs: int | None) -> AuditPart:
     )
 
 
-def audit(learner: Any, *, slots: int | None = None, runs: int | None = None) -> AuditReport:
+def audit(
+    learner: Any,
+    *,
+    slots: int | None = None,
+    runs: int | None = None,
+    progress: Callable[[str, int, int], object] = _silent,
+) -> AuditReport:
     """Attack copies of a private learner with a canary, and compare with what it claims.
 
     Everything that sets the noise stays as configured: budget, loss, clip, buffer, strategy, noise key. To
@@ -380,6 +389,8 @@ def audit(learner: Any, *, slots: int | None = None, runs: int | None = None) ->
         Slots of a run; None: twice the buffer and 32 more, at most the horizon.
     runs
         Runs on each of the two streams; None: by the claimed mu, 200 to 4000.
+    progress
+        Called after each pair of runs with the part, how many are done, and of how many.
 
     Returns
     -------
@@ -419,8 +430,8 @@ def audit(learner: Any, *, slots: int | None = None, runs: int | None = None) ->
         slots = min(slots, settings.horizon)
     parts = []
     if settings.warmup:
-        parts.append(_part(learner, "warm-up", 4, runs))
-    parts.append(_part(learner, "learning", slots, runs))
+        parts.append(_part(learner, "warm-up", 4, runs, progress))
+    parts.append(_part(learner, "learning", slots, runs, progress))
     return AuditReport(
         learner=f"{type(learner).__module__}.{type(learner).__qualname__}",
         epsilon=float(settings.epsilon),

@@ -269,7 +269,9 @@ def test_the_audit_catches(
 def test_an_audit_leaves_the_learner_as_it_was() -> None:
     model = auc.PairFTRL(epsilon=EPSILON, horizon=STEPS, features=["a"])
     before = repr(model.to_state())
-    privacy.audit(model, slots=12, runs=10)
+    told: list[tuple[str, int, int]] = []
+    privacy.audit(model, slots=12, runs=10, progress=lambda *step: told.append(step))
+    assert told == [("learning", i, 10) for i in range(1, 11)]
     assert repr(model.to_state()) == before
     assert model.privacy.epsilon_spent == 0.0
 
