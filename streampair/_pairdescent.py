@@ -30,7 +30,7 @@ class NoisyBase(PrivateBase):
     def _make_rule(self, dim: int, features: int, saved: Mapping[str, Any] | None) -> NoisyDescent:
         asked = self._settings
         plan = plan_noisy(
-            asked.mu,
+            asked.mu_learning,
             dim=dim,
             influence=asked.buffer.influence,
             diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=self._form),
@@ -119,7 +119,7 @@ class OutputBase(PrivateBase):
         if self.l2 is not None:
             return float(self.l2)
         assert asked.learning is not None
-        noise = math.sqrt(dim) / (asked.learning * asked.mu)
+        noise = math.sqrt(dim) / (asked.learning * asked.mu_learning)
         return 2.0 * diameter / asked.radius * math.sqrt(noise)
 
     def _make_rule(self, dim: int, features: int, saved: Mapping[str, Any] | None) -> OutputPerturbation:
@@ -147,7 +147,7 @@ class OutputBase(PrivateBase):
             )
         else:
             plan = plan_output(
-                asked.mu,
+                asked.mu_learning,
                 dim=dim,
                 influence=asked.buffer.influence,
                 diameter=diameter,

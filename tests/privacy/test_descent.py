@@ -22,7 +22,7 @@ from streampair import _kernels as k
 from streampair import auc, buffers, losses
 from streampair._descent import NoisyDescent, OutputPerturbation
 from streampair._private_buffer import BufferPlan, PairBuffer
-from streampair.errors import ConfigError, PrivacyError
+from streampair.errors import ConfigError, PrivacyError, SnapshotError
 from streampair.privacy import (
     Influence,
     NormalStream,
@@ -444,6 +444,34 @@ def test_what_cannot_hold_is_refused() -> None:
             bad(buffer=buffers.FullHistory())
     with pytest.raises(ConfigError, match="l2"):
         auc.NoisyOGD(l2=-1.0)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_damaged_rule_is_refused(name: str) -> None:
+    model = LEARNERS[name]()
+    for x, y in events(9):
+        model.learn_one(x, y)
+    for part in model.to_state()["rule"]:
+        for value in (None, np.zeros((7, 7)), -1, {"rows": None}):
+            if part == "weight" and isinstance(value, int):
+                continue
+            state = model.to_state()
+            state["rule"][part] = value
+            with pytest.raises(SnapshotError):
+                model.clone().load_state(state)
+    for part, value in (("labels", np.zeros(2)), ("ages", np.zeros(99)), ("coins", -1)):
+        state = model.to_state()
+        state["rule"]["buffer"][part] = value
+        with pytest.raises(SnapshotError):
+            model.clone().load_state(state)
+
+
+def test_what_no_machine_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="all kept"):
+        auc.NoisyOGD(horizon=9_000_000, features=range(1000), buffer=buffers.FullHistory(), warmup=0)
+    for make in (auc.NoisyOGD, partial(auc.OnPairC, horizon=50)):
+        with pytest.raises(ConfigError, match="raise epsilon"):
+            make(epsilon=1e-12, delta=1e-15, features=["a"], warmup=0)
 
 
 def test_the_reports_say_what_is_done() -> None:
