@@ -155,6 +155,7 @@ class _Trial:
             name: settings.bounds[name] for name in names if name in settings.bounds
         }
         self.claimed: float = settings.mu
+        self.entity = settings.entity
         self.metric = hasattr(type(learner), "metric_")
         self.high, self.low = _two_labels(learner)
         # Whether the rule's own iterate has no noise.
@@ -211,13 +212,23 @@ class _Trial:
         size = self.learner._settings.buffer.influence.size
         return sorted({at for at in (1, 2, 3, size, size + 1, self.slots // 2) if 0 < at < self.slots})
 
+    def places(self, spot: int) -> Sequence[int]:
+        """Slots of the canary: all that its entity may have, if entities are protected."""
+        if self.entity is None:
+            return range(spot, spot + 1)
+        step, most = self.entity.separation, self.entity.records
+        return range(spot, min(spot + most * step, self.slots), step)
+
     def released(self, model: Any, spot: int, canary: _Content) -> Floats:
         """Everything that a run releases, (slots, values) in the learning part, else (1, values)."""
         null = self._record(_Content("null", (0.0,) * len(self.names), self.low))
         record = self._record(canary)
+        places = self.places(spot)
         shown = []
         for t in range(self.slots):
-            model.learn_one(record if t == spot else null, canary.y if t == spot else self.low)
+            if self.entity is not None:
+                model.next_entity("canary" if t in places else f"other {t}")
+            model.learn_one(record if t in places else null, canary.y if t in places else self.low)
             if self.part == "learning":
                 shown.append(model._rule.released)
         return np.array(shown) if shown else np.array([model._moments.released])
@@ -256,6 +267,11 @@ class _Trial:
         model.noise_key = self.learner.noise_key
         model.bind_noise(f"audit {number}")
         return self.released(model, spot, canary)
+
+
+def _slots(places: Sequence[int]) -> str:
+    first = f"slot {places[0] + 1}"
+    return first if len(places) == 1 else f"{len(places)} slots of one entity from {first} on"
 
 
 def _silent(part: str, done: int, of: int) -> None:
@@ -353,7 +369,7 @@ def _part(
         part=part,
         slots=slots,
         runs=runs,
-        canary=f"{one.name} or {other.name} in slot {spot + 1}",
+        canary=f"{one.name} or {other.name} in {_slots(trial.places(spot))}",
         claimed=trial.claimed,
         planned=planned,
         accounted=accounted,
@@ -379,7 +395,8 @@ def audit(
     make the attack as strong as it can be, the copies are audited on their first features (four at most), the
     radius of the weights is tiny (where noise moves them: then no pair is satisfied, and every gradient is as
     long as it can be), and a horizon beyond `slots` is shortened to it, with the noise of so short a run. A
-    warm-up is audited by itself: its records are not those of the learning part.
+    warm-up is audited by itself: its records are not those of the learning part. Where `entity` protects all
+    records of a person, the canary is a person with as many as are admitted.
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from streampair import _pairdescent, _pairftrl, _private_base, auc, buffers, los
 from streampair.errors import ConfigError
 from streampair.privacy import (
     BLT,
+    EntityLimit,
     FTRLPlan,
     NormalStream,
     epsilon_from,
@@ -26,6 +27,7 @@ from streampair.privacy import (
     plan_leader,
     plan_noisy,
 )
+from streampair.privacy.plan import EntityInfluence
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)
@@ -157,6 +159,7 @@ LEARNERS = {
     "logistic": {"horizon": STEPS, "loss": losses.Logistic(), "positive": "fraud"},
     "moments": {"horizon": 10**4, "buffer": None, "noise_key": b"0123456789abcdef0123456789abcdef"},
     "moments, endless": {"buffer": None, "features": ["a", "b", "c"]},
+    "entities": {"horizon": STEPS, "features": ["a"], "entity": EntityLimit(3, 5)},
     "ordered low": {"horizon": STEPS, "positive": False, "clip": 0.25},
 }
 
@@ -264,6 +267,13 @@ def test_the_audit_catches(
     assert not report.holds
     assert report.verdict.startswith("VIOLATED")
     assert reason in report.verdict
+
+
+def test_a_plan_for_single_records_does_not_protect_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntityInfluence, "of", lambda influence, entity: influence)
+    report = audited(runs=4, horizon=STEPS, features=["a"], entity=EntityLimit(3, 5))
+    assert "is accounted for" in report.verdict
+    assert report.parts[0].exact > 1.5 * report.parts[0].accounted
 
 
 def test_an_audit_leaves_the_learner_as_it_was() -> None:
