@@ -498,6 +498,11 @@ class PrivateBase(PairLearner):
         return self._slots + self._pending
 
     @property
+    def slots_waiting(self) -> int:
+        """Of these, null slots that will be released once the features are known."""
+        return self._pending
+
+    @property
     def records(self) -> int:
         """The same as `slots`."""
         return self.slots

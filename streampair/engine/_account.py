@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from streampair.errors import ConfigError
+from streampair.errors import PrivacyError
 from streampair.privacy import Journal, Ledger
 
 __all__ = ["Account", "LaneJournal", "context_of"]
@@ -59,24 +59,14 @@ class Account:
     payloads_change
         Whether the record at an offset may be another one when it is read again.
 
-    Raises
-    ------
-    ConfigError
-        If the learner does not declare its features: when its first releases happen is then not known.
     """
 
     def __init__(self, learner: Any, lane: str, journal: LaneJournal, *, payloads_change: bool) -> None:
-        if learner.features is None:
-            raise ConfigError(
-                f"{type(learner).__name__} does not declare its features, so that its ledger could not say "
-                "which slot is released when",
-                fix="name them in input.features (or as features= of the learner)",
-            )
         self._learner = learner
         self._lane = lane
         self._journal = journal
         self._digests: list[bytes] = []
-        self._noted = learner.slots
+        self._noted = 0  # slots whose releases have been noted
         self._journal_window: int | None = None  # of the journal on the disk
         self._reserved: Ledger | None = None  # as in the last snapshot
         self.ledger = Ledger(
@@ -94,7 +84,7 @@ class Account:
             raw = Journal.head(self._lane, self.ledger.window)
             self._journal.restart(raw)
         self.ledger.begin(None if raw is None else Journal.decode(raw, self._lane))
-        self._noted = self._learner.slots
+        self._noted = self._settled
         # The generation is part of the noise: where a replay cannot be trusted, it never repeats any.
         self._learner.bind_noise(f"{self._lane}|{self.ledger.generation}", self._digests)
         self._learner.charge(self.ledger.charged, vouched=True)
@@ -103,10 +93,27 @@ class Account:
             self._journal.restart(Journal.head(self._lane, self.ledger.window))
 
     @property
+    def _settled(self) -> int:
+        """Slots that are released, or were: not those that wait until the features are known."""
+        return int(self._learner.slots - self._learner.slots_waiting)
+
+    @property
     def room(self) -> int | None:
-        """Records that may be processed before the next commit; None: any number."""
-        left, room = self._learner.horizon_left, self.ledger.room
-        return None if left is not None and left <= room else room
+        """Records that may be processed before the next commit; None: any number.
+
+        Raises
+        ------
+        PrivacyError
+            If the slots that wait for a first record with features are as many as can be reserved at once.
+        """
+        waiting = self._learner.slots_waiting
+        if waiting >= self.ledger.size:
+            raise PrivacyError(
+                f"none of the first {waiting} records has features, so that nobody knows what they are",
+                fix="declare the features: input.features, or features= of the learner",
+            )
+        left, room = self._learner.horizon_left, self.ledger.room - waiting
+        return None if left is not None and left <= room else max(room, 0)
 
     def note(self) -> None:
         """Make durable what the records processed since the last call are about to release.
@@ -116,7 +123,7 @@ class Account:
         PrivacyError
             If it may not be released.
         """
-        first, self._noted = self._noted + 1, self._learner.slots
+        first, self._noted = self._noted + 1, self._settled
         if self._learner.noise_key is None:
             line = self.ledger.release(first, self._noted - first + 1)
         else:
@@ -134,7 +141,7 @@ class Account:
     def reserved(self, *, clean: bool) -> dict[str, Any]:
         """The ledger for a snapshot, with the next window reserved; it counts once `committed` is called."""
         self._reserved = copy.copy(self.ledger)
-        self._reserved.reserve(self._learner.slots, begun=not clean)
+        self._reserved.reserve(self._settled, begun=not clean)
         return self._reserved.to_state()
 
     def committed(self) -> None:

@@ -224,8 +224,9 @@ class Lane:
         self._begun = False
         name = f"{app}|{topic}|{partition}"
         self._account: Account | None = None
-        if self._stack.private:
-            if journal is not None:
+        if hasattr(self._stack.learner, "bind_noise"):
+            # A fixed seed protects nobody: there is nothing to keep an account of.
+            if journal is not None and self._stack.learner.seed is None:
                 self._account = Account(self._stack.learner, name, journal, payloads_change=payloads_change)
             self._stack.learner.bind_noise(name)
 

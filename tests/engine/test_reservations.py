@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streampair import auc
 from streampair.engine import Lane, Record
 from streampair.engine.testing import Driver, MemoryJournal, decode_json
-from streampair.errors import ConfigError, PrivacyError, SnapshotError
+from streampair.errors import PrivacyError, SnapshotError
 from streampair.privacy import epsilon_from
 
 KEY = bytes(range(32))
@@ -168,8 +168,37 @@ def test_begin_comes_first() -> None:
     lane = Lane(make(), decode_json, app="a", topic="t", partition=0, journal=MemoryJournal())
     with pytest.raises(PrivacyError, match="0 slots are reserved"):
         lane.process([Record(0, None)])
-    with pytest.raises(ConfigError, match="does not declare its features"):
-        Lane(make(features=None), decode_json, app="a", topic="t", partition=0, journal=MemoryJournal())
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_features_from_the_first_record(key: bytes | None) -> None:
+    """Slots before it wait: they are reserved, released and replayed with it."""
+    events: list[Any] = [b"junk", None, b"{}", *EVENTS]
+    straight = driver(features=None, noise_key=key, forks=9)
+    expected = scores(straight.feed(events[:30]))
+    for point in (0, 3, 4):
+        crashing = driver(features=None, noise_key=key, forks=9)
+        got = scores(crashing.feed(events[:point]))
+        crashing.commit()
+        crashing.feed(events[point:20])
+        crashing.crash()
+        got += scores(crashing.catch_up(batch=2)) + scores(crashing.feed(events[20:30]))
+        assert charged(crashing.lane) == (0 if key is not None else 1)
+        assert (got == expected) or key is None
+    patient = driver(features=None, noise_key=key, window=5)
+    for _ in range(5):
+        patient.feed([b"junk"])
+    with pytest.raises(PrivacyError, match="declare the features"):
+        patient.feed([b"junk"])
+
+
+def test_a_fixed_seed_needs_no_account() -> None:
+    lane = driver(noise_key=None, seed=1)
+    lane.feed(EVENTS[:20])
+    lane.crash()
+    assert len(lane.catch_up().scores) == 20
+    assert lane.lane.privacy.kind == "void"
+    assert lane.lane.room is None
 
 
 def test_what_leaves_is_in_the_journal_first() -> None:
