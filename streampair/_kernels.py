@@ -12,7 +12,9 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, config, njit, types  # type: ignore[attr-defined]
+from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -99,23 +101,72 @@ def pair_slope(code: int, c: float, s: float, width: float) -> float:
     return c * loss_slope(code, c * s)
 
 
-@njit(cache=True, nogil=True)
-def dot(a: Array, b: Array) -> float:
-    """Inner product in one fixed order: four interleaved sums, which the processor can overlap."""
-    n = a.shape[0]
-    s0 = 0.0
-    s1 = 0.0
-    s2 = 0.0
-    s3 = 0.0
-    m = n - n % 4
-    for i in range(0, m, 4):
-        s0 += a[i] * b[i]
-        s1 += a[i + 1] * b[i + 1]
-        s2 += a[i + 2] * b[i + 2]
-        s3 += a[i + 3] * b[i + 3]
-    for i in range(m, n):
-        s0 += a[i] * b[i]
-    return (s0 + s1) + (s2 + s3)
+def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
+    """`dot`, with the four sums in the lanes of one vector.
+
+    Written in LLVM's own terms, because numba makes vectors of sums only if it may reorder them. Each lane
+    rounds as the sum alone would, on every processor, whatever the width of its registers.
+    """
+
+    cgutils: Any = _cgutils  # it has no types
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        double = ir.DoubleType()
+        lanes = ir.VectorType(double, 4)
+        arrays = [
+            context.make_array(t)(context, builder, v) for t, v in zip(signature.args, args, strict=True)
+        ]
+        single = [t.dtype == types.float32 for t in signature.args]
+        n = builder.extract_value(arrays[0].shape, 0)
+        whole = builder.and_(n, ir.Constant(n.type, -4))
+
+        def load(which: int, i: Any, kind: Any) -> Any:
+            place = builder.gep(arrays[which].data, [i])
+            element = ir.FloatType() if single[which] else double
+            if kind is lanes:
+                place = builder.bitcast(place, ir.VectorType(element, 4).as_pointer())
+            value = builder.load(place, align=4 if single[which] else 8)
+            return builder.fpext(value, kind) if single[which] else value
+
+        def add(total: Any, i: Any, kind: Any) -> None:
+            product = builder.fmul(load(0, i, kind), load(1, i, kind))
+            builder.store(builder.fadd(builder.load(total), product), total)
+
+        zero, one, four = (ir.Constant(n.type, value) for value in (0, 1, 4))
+        sums = cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * 4))
+        with cgutils.for_range_slice(builder, zero, whole, four) as (i, _):
+            add(sums, i, lanes)
+        parts = [
+            builder.extract_element(builder.load(sums), ir.Constant(ir.IntType(32), j)) for j in range(4)
+        ]
+        first = cgutils.alloca_once_value(builder, parts[0])
+        with cgutils.for_range_slice(builder, whole, n, one) as (i, _):
+            add(first, i, double)
+        left = builder.fadd(builder.load(first), parts[1])
+        return builder.fadd(left, builder.fadd(parts[2], parts[3]))
+
+    return types.float64(a, b), codegen
+
+
+_in_lanes: Any = intrinsic(_sum_in_lanes)
+
+
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
+
+    def dot(a: Array, b: Array) -> float:
+        """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
+        whole = len(a) - len(a) % 4
+        sums = [0.0] * 4
+        for i in range(len(a)):
+            sums[i % 4 if i < whole else 0] += float(a[i]) * float(b[i])
+        return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+else:
+
+    @njit(cache=True, nogil=True)
+    def dot(a: Array, b: Array) -> float:
+        """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
+        return _in_lanes(a, b)  # type: ignore[no-any-return]
 
 
 @njit(cache=True, nogil=True)
@@ -337,6 +388,47 @@ def _ogd_other_class(s: Array, y: float) -> tuple[float, int, int]:
     return past * (rows / others) if rows > 0 else 1.0, rows, first
 
 
+# With many rows, each step of a pair's gradient is done for so many of them before the next step: which of
+# them have another label, their margins, their slopes, the sum. A processor cannot foresee the labels, but it
+# can overlap what is the same for all.
+_TILE = 32
+
+
+@njit(cache=True, nogil=True)
+def _ogd_pairs(
+    s: Array, at: int, rows: int, pairs: float, x: Array, y: float, w: Array, score: float, g: Array
+) -> None:
+    """Add the pair gradients with the rows of the buffer at `at` to g: the bits of one row after another."""
+    d = x.shape[0]
+    stride = 1 + int(s[CAP])
+    code = int(s[LOSS])
+    width = s[WIDTH]
+    places = np.empty(_TILE, np.int64)
+    margins = np.empty(_TILE)
+    for start in range(0, rows, _TILE):
+        n = 0
+        for r in range(start, min(start + _TILE, rows)):
+            place = at + r * stride
+            places[n] = place
+            n += 1 if s[place] != y or code == ENTROPY else 0
+        for j in range(n):
+            place = places[j] + 1
+            margins[j] = score - dot(w, s[place : place + d])
+        active = 0
+        for j in range(n):
+            place = places[j]
+            k = pair_slope(code, y - s[place], margins[j], width) / pairs
+            places[active] = place
+            margins[active] = k
+            active += 1 if k != 0.0 else 0
+        for j in range(active):
+            k = margins[j]
+            place = places[j] + 1
+            row = s[place : place + d]
+            for i in range(d):
+                g[i] += k * (x[i] - row[i])
+
+
 @njit(cache=True, nogil=True)
 def _ogd_step(s: Array, x: Array, y: float) -> None:
     """One record: step on the pairs with the buffer, then into the buffer."""
@@ -366,6 +458,9 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         for i in range(d):
             g[i] = l2 * w[i]
         score = dot(w, x)
+        if rows >= _TILE:
+            _ogd_pairs(s, at, rows, pairs, x, y, w, score, g)
+            rows = 0
         for _r in range(rows):
             label = s[at]
             if label != y or code == ENTROPY:
@@ -1066,20 +1161,30 @@ def _history_block(
     """Add the pair gradients with the rows (n, columns) of one block to `out`; see `history_gradient`."""
     d = x.shape[0]
     columns = rows.shape[1]
-    for r in range(rows.shape[0]):
-        label = labels[r, 0]
-        c = y - label
-        if c == 0.0 and code != ENTROPY:
-            continue
-        row = rows[r]
-        k = pair_slope(code, c, score - dot(w, row), width)
-        if k == 0.0:
-            continue
-        # By differences, so that equal records cancel exactly.
-        for i in range(columns):
-            out[i] += k * (x[i] - row[i])
-        for i in range(columns, d):
-            out[i] += k * x[i]
+    places = np.empty(_TILE, np.int64)
+    margins = np.empty(_TILE)
+    for start in range(0, rows.shape[0], _TILE):
+        n = 0
+        for r in range(start, min(start + _TILE, rows.shape[0])):
+            places[n] = r
+            n += 1 if labels[r, 0] != y or code == ENTROPY else 0
+        for j in range(n):
+            margins[j] = score - dot(w, rows[places[j]])
+        active = 0
+        for j in range(n):
+            r = places[j]
+            k = pair_slope(code, y - labels[r, 0], margins[j], width)
+            places[active] = r
+            margins[active] = k
+            active += 1 if k != 0.0 else 0
+        for j in range(active):
+            k = margins[j]
+            row = rows[places[j]]
+            # By differences, so that equal records cancel exactly.
+            for i in range(columns):
+                out[i] += k * (x[i] - row[i])
+            for i in range(columns, d):
+                out[i] += k * x[i]
 
 
 @njit(cache=True, nogil=True)

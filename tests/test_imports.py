@@ -71,7 +71,10 @@ def violations(path: str, source: str) -> list[str]:
         forbid(tops & {"streampair_connectors"}, "the library does not know the connectors")
         forbid(tops & (OUTSIDE | THIRD_PARTIES_THAT_DO_IO), "the library does no I/O")
         if path == "streampair/_kernels.py":
-            forbid(tops - {"numpy", "numba", "math", "typing", "__future__"}, "kernels: numpy and numba only")
+            forbid(
+                tops - {"numpy", "numba", "llvmlite", "math", "typing", "__future__"},
+                "kernels: numpy and numba only",
+            )
         else:
             forbid(tops & {"numba"}, "all kernels are in _kernels.py")
         if parts[1] == "engine":

@@ -112,3 +112,17 @@ def test_uniform_is_uniform_along_each_argument(axis: str) -> None:
     # The test must be able to fail: coins that are slightly bent, or that stick to the last one.
     assert not _looks_uniform(u**1.05)
     assert not _looks_uniform(np.where(u < 0.1, np.roll(u, 1), u))
+
+
+@pytest.mark.parametrize("single", [False, True])
+@given(n=st.integers(0, 40), seed=st.integers(0, 2**32 - 1))
+def test_dot_rounds_as_four_sums_do(single: bool, n: int, seed: int) -> None:
+    """To the last bit: a replay on another processor has to find it."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, n)) * 10.0 ** rng.integers(-8, 8, size=(2, n))
+    if single:
+        b = b.astype(np.float32)
+    sums, whole = [0.0] * 4, n - n % 4
+    for i, (p, q) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
+        sums[i % 4 if i < whole else 0] += p * q
+    assert k.dot(a, b) == (sums[0] + sums[1]) + (sums[2] + sums[3])

@@ -113,6 +113,22 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
         assert rows == wanted
 
 
+@pytest.mark.parametrize(
+    "buffer",
+    [buffers.FIFO(40), buffers.Reservoir(70), buffers.Reservoir(33, True), buffers.ClassReservoir(40)],
+    ids=str,
+)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_many_rows_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
+    """From 32 rows on the kernel goes through them in another way."""
+    model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
+    twin = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
+    for x, y in stream(150, 5):
+        model.learn_one(x, y)
+        twin.learn(list(x.values()), 1.0 if y else -1.0)
+    assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-11)
+
+
 def test_the_first_steps_by_hand() -> None:
     """FIFO(1), hinge: w_1 = Proj(-eta_1 g_1), and the average lags two steps behind (Yang et al., line 6)."""
     model = auc.PairOGD(learning_rate=0.1)
