@@ -9,7 +9,7 @@ from typing import Any
 
 from streampair.errors import SourceError, StreampairError
 from streampair_connectors import kafka
-from streampair_connectors.assemble import build_lane, lane_id
+from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.store import DirectoryStore
@@ -98,6 +98,13 @@ def _check_learner(config: Config, report: Report) -> None:
             "privacy",
             f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}; {privacy.guarantee}; "
             + ("no horizon" if privacy.horizon_left is None else f"learns {privacy.horizon_left} events"),
+        )
+    if getattr(lane.learner, "seed", 0) is None:
+        kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
+        report.good(
+            "ledger",
+            f"reserves {lane.learner.window} events at a time; room for {lane.learner.forks} replay(s) that "
+            f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
         )
 
 
