@@ -99,7 +99,7 @@ def _check_learner(config: Config, report: Report) -> None:
             f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}; {privacy.guarantee}; "
             + ("no horizon" if privacy.horizon_left is None else f"learns {privacy.horizon_left} events"),
         )
-    if getattr(lane.learner, "seed", 0) is None:
+    if privacy is not None and getattr(lane.learner, "seed", 0) is None:
         kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
         report.good(
             "ledger",
