@@ -23,12 +23,11 @@ __all__ = ["LeaderBase"]
 
 Array = NDArray[np.float64]
 
-# What the solver "moments" fixes; chosen on generated streams, where all of it is flat around these values.
+# What the solver "moments" fixes, chosen on generated streams, where all of it is flat around these values.
 MOST_SLOTS = 2.0**40
-LEAST_HORIZON = 100  # nothing can be learned from fewer, by either solver
-MOMENTS_FEATURES = 512  # more, and the gradients have less noise
-SPREAD = math.sqrt(3.0)  # of standardised records; the unit ball holds the rest
-CAP = 3.0  # standard deviations
+LEAST_HORIZON = 100  # too few for two stages
+MOMENTS_FEATURES = 512  # a release has d^2 / 2 coordinates
+CAP = 3.0  # standard deviations, where standardised values end
 SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
 WITHIN = 40.0  # sqrt(d) / mu slots bring the noise of the means below a twentieth of their range
 OPEN = 100.0  # the same without a horizon, where the warm-up has to last
@@ -73,8 +72,8 @@ class LeaderBase(PrivateBase):
     ) -> tuple[Design, Rule]:
         self._count = len(names)
         design, rule = super()._set_names(names, saved)
-        if self._by_moments:
-            design.cap = CAP * SPREAD / math.sqrt(len(names))
+        if isinstance(rule, Leader):
+            design.cap = CAP * rule.plan.spread / math.sqrt(len(names))
         return design, rule
 
     @property
@@ -103,7 +102,7 @@ class LeaderBase(PrivateBase):
     def _use_moments(self, design: Design, rule: Any, mean: Array, factor: Array, label: float) -> None:
         if isinstance(rule, Leader):
             rule.centre(label)
-            factor = SPREAD * factor
+            factor = rule.plan.spread * factor
         design.standardise(mean, factor)
 
     def _make_rule(self, dim: int, features: int, saved: Mapping[str, Any] | None) -> Rule:

@@ -143,6 +143,18 @@ class LeaderPlan:
             self.strategy, _PATTERN, _DIAMETER, grid=self.grid, dim=self.dim, steps=releases
         )
 
+    @property
+    def spread(self) -> float:
+        """Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2.
+
+        Longer ones drown the noise, and lose more of what their lengths tell: the more noise there is, the
+        longer. The noise is measured against the mean eigenvalue of the second moments, at the horizon, or
+        without one when the stream is ten times as long as its warm-up.
+        """
+        steps = math.ceil(10.0 * self.base) if self.horizon is None else self.horizon
+        noise = math.sqrt(2.0 * self.features**3 / max(self.information(steps), 1e-300))
+        return min(1.0 + 1.25 * math.sqrt(noise), 2.0)
+
     def end(self, block: int) -> int:
         """Learned slots after which block `block = 1, 2, ...` ends and is released."""
         return math.ceil(self.base * (RATIO**block - 1.0)) + block

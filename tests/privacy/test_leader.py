@@ -145,6 +145,21 @@ def test_the_spend_is_that_of_the_worst_record(horizon: int | None) -> None:
         assert rule_plan.mu_spent(10**9) == pytest.approx(rule_plan.mu, rel=1e-6)
 
 
+def test_the_spread_follows_the_noise_and_the_information_is_that_of_the_releases() -> None:
+    quiet, loud = plan(100_000, mu=2.0), plan(200, mu=0.05)
+    assert 1.0 < quiet.spread < 1.1
+    assert loud.spread == 2.0
+    assert plan(mu=0.5).spread < plan(mu=0.1).spread
+    for horizon in (None, 400):
+        rule = Leader(plan(horizon))
+        rule.learn(np.zeros((400, D)), np.full(400, math.nan), NormalStream(0))
+        for steps in (0, 5, 399, 400):
+            if steps == 400:
+                assert rule.plan.information(400) == pytest.approx(rule._numbers[1])
+            else:
+                assert 0.0 <= rule.plan.information(steps) <= rule.plan.information(400)
+
+
 @pytest.mark.parametrize("horizon", [None, 400])
 def test_forks_are_covered_by_brute_force(horizon: int | None) -> None:
     rule_plan = plan(horizon)
