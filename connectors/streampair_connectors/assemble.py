@@ -19,7 +19,7 @@ from streampair.privacy import NoiseKey
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
 
-__all__ = ["build_lane", "build_learner", "draws_key", "lane_id", "warm_up"]
+__all__ = ["build_lane", "build_learner", "draws_key", "is_private", "lane_id", "warm_up"]
 
 log = get_logger(__name__)
 
@@ -29,14 +29,19 @@ def lane_id(config: Config, topic: str, partition: int) -> str:
     return f"{config.app}-{topic}-{partition}"
 
 
+def is_private(config: Config) -> bool:
+    """Whether the learner draws noise."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    return "noise_key" in (_parameters(_import(path, "learner.class")) or [])
+
+
 def draws_key(config: Config) -> bool:
     """Whether the learner draws noise and no key is declared for it: the store then keeps one."""
     learner = config.learner
-    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
     options = learner.options if learner.class_ is not None else learner.steps[-1].options
-    if learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options:
-        return False
-    return "noise_key" in (_parameters(_import(path, "learner.class")) or [])
+    declared = learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options
+    return not declared and is_private(config)
 
 
 def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
@@ -91,6 +96,7 @@ def build_lane(
     snapshots: bool = True,
     noise_key: NoiseKey | None = None,
     journal: LaneJournal | None = None,
+    payloads_change: bool = False,
 ) -> Lane:
     """Return a fresh lane of this configuration for one partition.
 
@@ -137,7 +143,7 @@ def build_lane(
             trust_preprocessing=config.learner.trust_preprocessing,
             snapshots=snapshots,
             journal=journal,
-            payloads_change=config.input.payloads_change,
+            payloads_change=payloads_change or config.input.payloads_change,
         )
     for warning in caught:
         log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))

@@ -118,6 +118,7 @@ class HeldLane:
         *,
         topic: str,
         partition: int,
+        payloads_change: bool = False,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -141,6 +142,7 @@ class HeldLane:
                 partition=partition,
                 noise_key=NoiseKey(store.secret(f"{config.app}.noise-key")) if draws_key(config) else None,
                 journal=self._store.journal(),
+                payloads_change=payloads_change,
             )
             data = self._store.load()
             self.restored = data is not None

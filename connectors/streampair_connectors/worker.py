@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from streampair.engine.lane import LaneOutput
 from streampair.errors import PrivacyError, SnapshotError, SourceError, StreampairError
 from streampair_connectors import kafka
-from streampair_connectors.assemble import warm_up
+from streampair_connectors.assemble import is_private, warm_up
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka import Consumer, Message, Partition, Producer, RecordLike
 from streampair_connectors.lanes import HeldLane
@@ -74,6 +74,7 @@ class Worker:
         self._waiting_since: float | None = None
         self._last_trouble = 0.0
         self._uncommitted = 0
+        self._payloads_change = False
         self._last_commit = 0.0
         self._slice = 100
         self._consumer: Consumer
@@ -173,6 +174,16 @@ class Worker:
                 f"topic {config.input.topic!r} (input.topic) does not exist",
                 fix=missing_topic_fix(self._kafka, config.input.topic),
                 retriable=False,
+            )
+        if is_private(config) and await kafka.is_compacted(self._kafka, config.input.topic):
+            # A replay may then find other records, and is never taken for a repetition.
+            self._payloads_change = True
+            log.warning(
+                "topic_is_compacted",
+                app=config.app,
+                topic=config.input.topic,
+                next_step="every crash is charged to the privacy budget: set cleanup.policy=delete, or set "
+                "forks in learner.options",
             )
         for key, topic in (
             ("output.topic", config.output_topic),
@@ -382,6 +393,7 @@ class Worker:
                     self.telemetry,
                     topic=partition.topic,
                     partition=partition.partition,
+                    payloads_change=self._payloads_change,
                 )
                 self._held[partition] = held
                 await self._position(held)

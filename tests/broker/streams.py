@@ -98,9 +98,9 @@ batch_size = 20
 """
         )
 
-    def create_topics(self) -> App:
-        """Make the three topics."""
-        self.kafka.create_topic(self.input, partitions=self.partitions)
+    def create_topics(self, **options: str) -> App:
+        """Make the three topics; ``options`` are settings of the input, underscores for dots."""
+        self.kafka.create_topic(self.input, partitions=self.partitions, **options)
         self.kafka.create_topic(self.output)
         self.kafka.create_topic(self.dead)
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from kafka import Cluster
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka import is_compacted
 from streams import LOGISTIC, PAIR_FTRL, App, Inside, Running, events, same, scores_by_offset
 from worker_process import fetch, wait_for
 
@@ -117,6 +120,20 @@ def test_a_restarted_private_learner_repeats_itself_and_its_guarantee_holds(
     ]
     assert ['kind="holds"' in line for line in kinds] == [True]
     assert [line.split()[-1] for line in said if line.startswith("streampair_privacy_forks{")] == ["0.0"]
+
+
+def test_a_private_worker_notices_that_its_topic_is_compacted(
+    kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """Records may vanish from it, so that no replay can be trusted to be one."""
+    app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL).create_topics(cleanup_policy="compact")
+    settings = KafkaConfig(bootstrap_servers=kafka.bootstrap)
+    told = [asyncio.run(is_compacted(settings, topic)) for topic in (app.input, app.output)]
+    assert told == [True, False] or (told == [None, None] and not kafka.real)
+    if kafka.real:
+        process = Running(app)
+        assert process.await_log("topic_is_compacted")["topic"] == app.input
+        process.kill()
 
 
 def test_a_private_lane_whose_state_is_gone_is_refused(

@@ -6,7 +6,7 @@ errors into ours.
 """
 
 from streampair_connectors.kafka._client import Message, Partition, RecordLike
-from streampair_connectors.kafka.admin import create_by_asking, creates_topics, describe_topics
+from streampair_connectors.kafka.admin import create_by_asking, creates_topics, describe_topics, is_compacted
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.producer import Producer
 
@@ -20,5 +20,6 @@ __all__ = [
     "create_by_asking",
     "creates_topics",
     "describe_topics",
+    "is_compacted",
     "read_all",
 ]

@@ -13,7 +13,7 @@ from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka._client import client_options, log, stop_quietly, within
 
-__all__ = ["create_by_asking", "creates_topics", "describe_topics"]
+__all__ = ["create_by_asking", "creates_topics", "describe_topics", "is_compacted"]
 
 
 async def describe_topics(config: KafkaConfig) -> dict[str, int]:
@@ -37,16 +37,31 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
 
 async def creates_topics(config: KafkaConfig) -> bool | None:
     """Return the broker's `auto.create.topics.enable`; None when it does not tell."""
+    value = await _setting(config, None, "auto.create.topics.enable")
+    return None if value is None else value == "true"
+
+
+async def is_compacted(config: KafkaConfig, topic: str) -> bool | None:
+    """Return whether records vanish from the topic by compaction; None when the broker does not tell."""
+    value = await _setting(config, topic, "cleanup.policy")
+    return None if value is None else "compact" in value
+
+
+async def _setting(config: KafkaConfig, topic: str | None, name: str) -> str | None:
+    """Return a setting of a topic, or of a broker; None when nobody tells."""
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        broker = next(iter((await admin.describe_cluster())["brokers"]))["node_id"]
-        asked = ConfigResource(ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": ""})
+        if topic is None:
+            broker = next(iter((await admin.describe_cluster())["brokers"]))["node_id"]
+            asked = ConfigResource(ConfigResourceType.BROKER, str(broker), {name: ""})
+        else:
+            asked = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
         (answer,) = await asyncio.wait_for(admin.describe_configs([asked]), 5.0)
         for resource in answer.resources:
-            for name, value, *_ in resource[4]:
-                if name == "auto.create.topics.enable":
-                    return bool(value == "true")
+            for found, value, *_ in resource[4]:
+                if found == name:
+                    return str(value)
     except (kafka_errors.KafkaError, SourceError, OSError, TimeoutError, LookupError, StopIteration):
         return None
     finally:
