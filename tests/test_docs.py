@@ -37,7 +37,7 @@ def test_the_first_example_is_ten_lines_and_learns(tmp_path: Path) -> None:
     told = subprocess.run([sys.executable, "-c", block.text], capture_output=True, text=True, cwd=tmp_path)
     plain, private = (float(value) for value in re.findall(r"RollingAUC: ([\d.]+)%", told.stdout))
     # Over 1250 events, the start included; chance is 50 %. The private one has fresh noise each time: of 150
-    # runs the median was 89 % and the least 79 %.
+    # runs the median was 84 % and the least 79 %.
     assert plain > 93
     assert private > 65
     assert "epsilon" in told.stdout
