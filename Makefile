@@ -48,7 +48,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/worker.py
 
 utility: $(STAMP)
-	$(BIN)/python benchmarks/utility.py
+	$(BIN)/python benchmarks/utility.py --plot benchmarks/utility.svg
 	@echo
 	$(BIN)/python benchmarks/demo.py
 

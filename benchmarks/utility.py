@@ -218,7 +218,7 @@ COLOURS = ("#000000", "#888888", "#d62728", "#ff9896", "#9467bd", "#1f77b4", "#2
 def plot(rows: list[Row]) -> str:
     """An SVG: a panel a set, AUC against the logarithm of epsilon, a line a mechanism."""
     names = list(dict.fromkeys(row.data for row in rows))
-    mechanisms = list(dict.fromkeys(row.mechanism for row in rows))
+    mechanisms = ["LogisticRegression", "PairOGD", *MECHANISMS]
     wide, high, left, top = 300, 210, 40, 24
     across = 3
     down = -(-len(names) // across)
