@@ -10,7 +10,6 @@ import abc
 import hashlib
 import inspect
 import math
-import struct
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -40,7 +39,6 @@ __all__ = ["PrivateBase"]
 Array = NDArray[np.float64]
 
 _CHUNK = 1024
-_LABEL = struct.Struct("d").pack
 
 
 class PrivateBase(PairLearner):
@@ -352,14 +350,15 @@ class PrivateBase(PairLearner):
         chain = stream if isinstance(stream, ChainedNoise) else None
         label, ready, good = design.label, design.ready, design.good
         if chain is not None:
-            self._tell(chain, design.raw, label[0])
+            self._tell(chain, design.raw, label)
         if self._admission is not None:
             self._admit(self._admission, design)
         learning = self._slots >= asked.warmup
         (design.prepare if learning else design.clip)(design.raw, ready, good)
-        if good[0] != 1.0:
+        if good.item() != 1.0:
             label[0] = math.nan
-        if label[0] != label[0]:
+        given = label.item()
+        if given != given:
             self.null_slots += 1
         if learning:
             if chain is None:
@@ -401,10 +400,10 @@ class PrivateBase(PairLearner):
         self._stream = chain
         return chain
 
-    def _tell(self, chain: ChainedNoise, row: Array, label: float) -> None:
+    def _tell(self, chain: ChainedNoise, row: Array, label: Array) -> None:
         """Tell the chain what identifies the record: what the caller said, or else its own bytes."""
         if self._context is None:
-            chain.record(b"own" + row.tobytes() + _LABEL(label))
+            chain.record(b"own" + row.tobytes() + label.tobytes())
         else:
             chain.record(b"told" + self._context)
             self._context = None

@@ -132,3 +132,43 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_the_probe_leaves_nothing(tmp_path: Path) -> None:
     DirectoryStore(tmp_path).probe()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_journal_lies_apart_from_the_snapshot(tmp_path: Path) -> None:
+    lane = DirectoryStore(tmp_path).open("a")
+    journal = lane.journal()
+    assert journal.read() is None
+    journal.restart(b"head")
+    journal.append(b"+1")
+    journal.append(b"+2")
+    lane.save(b"snapshot")
+    assert journal.read() == b"head+1+2"
+    journal.restart(b"next")
+    assert journal.read() == b"next"
+    lane.close()
+    for change in (journal.append, journal.restart):
+        with pytest.raises(StoreError, match="is closed"):
+            change(b"too late")
+    assert DirectoryStore(tmp_path).open("a").journal().read() == b"next"
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.journal", "a.lock", "a.snapshot"]
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in tmp_path.iterdir())
+
+
+def test_a_line_of_the_journal_is_on_the_disk_when_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = DirectoryStore(tmp_path).open("a").journal()
+    journal.restart(b"head")
+    order: list[str] = []
+    fsync, write = os.fsync, os.write
+    monkeypatch.setattr(os, "fsync", lambda f: (order.append("fsync"), fsync(f))[1])
+    monkeypatch.setattr(os, "write", lambda f, data: (order.append("write"), write(f, data))[1])
+    journal.append(b"line")
+    assert order == ["write", "fsync"]
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreError, match="No space left"):
+        journal.append(b"more")
