@@ -189,7 +189,7 @@ def first_beyond(x: Array, limit: float) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _unusable_row(rows: Array, limit: float) -> int:
+def unusable_row(rows: Array, limit: float) -> int:
     """1 + the flat index of the first value of (n, d) rows that is NaN or larger than the limit; else 0."""
     for r in range(rows.shape[0]):
         bad = first_beyond(rows[r], limit)
@@ -388,10 +388,11 @@ def _ogd_other_class(s: Array, y: float) -> tuple[float, int, int]:
     return past * (rows / others) if rows > 0 else 1.0, rows, first
 
 
-# With many rows, each step of a pair's gradient is done for so many of them before the next step: which of
-# them have another label, their margins, their slopes, the sum. A processor cannot foresee the labels, but it
-# can overlap what is the same for all.
-_TILE = 32
+# With many rows (on fewer, what is gained is lost again), each step of a pair's gradient is done for so many
+# of them before the next step: which of them have another label, their margins, their slopes, the sum. A
+# processor cannot foresee the labels, but it can overlap what is the same for all.
+_MANY = 32
+_TILE = 128
 
 
 @njit(cache=True, nogil=True)
@@ -458,7 +459,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         for i in range(d):
             g[i] = l2 * w[i]
         score = dot(w, x)
-        if rows >= _TILE:
+        if rows >= _MANY:
             _ogd_pairs(s, at, rows, pairs, x, y, w, score, g)
             rows = 0
         for _r in range(rows):
@@ -494,7 +495,7 @@ def ogd_learn_many(s: Array, rows: Array, labels: Array) -> int:
     """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
     unusable value.
     """
-    bad: int = _unusable_row(rows, MAX_ABS)
+    bad: int = unusable_row(rows, MAX_ABS)
     if bad == 0:
         for r in range(rows.shape[0]):
             _ogd_step(s, rows[r], labels[r])
@@ -1070,7 +1071,7 @@ def metric_learn_many(s: Array, rows: Array, labels: Array) -> int:
     """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
     unusable value.
     """
-    bad: int = _unusable_row(rows, MAX_ABS_METRIC)
+    bad: int = unusable_row(rows, MAX_ABS_METRIC)
     if bad == 0:
         for r in range(rows.shape[0]):
             _metric_step(s, rows[r], labels[r])
@@ -1254,7 +1255,7 @@ def _admit(s: Array, x: Array, limit: float) -> int:
 @njit(cache=True, nogil=True)
 def _admit_many(s: Array, rows: Array, limit: float) -> int:
     """Whether all rows (n, d) can be learned: 0, or 1 + the flat index of an unusable value, or NO_ROOM."""
-    bad: int = _unusable_row(rows, min(limit, MAX_SINGLE) if s[SINGLE] > 0.0 else limit)
+    bad: int = unusable_row(rows, min(limit, MAX_SINGLE) if s[SINGLE] > 0.0 else limit)
     if bad > 0:
         return bad
     return NO_ROOM if s[RECORDS] + rows.shape[0] > s[SIZE] else 0

@@ -257,9 +257,9 @@ class OGD(PairLearner):
 
     def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
         limit = min(limit, self._limit)
-        bad = np.argwhere(~(np.abs(rows) <= limit))
-        if len(bad):
-            i, j = (int(v) for v in bad[0])
+        bad = k.unusable_row(rows, limit)
+        if bad:
+            i, j = divmod(bad - 1, rows.shape[1])
             raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
 
     # ---- what others look at ---------------------------------------------------------------------------

@@ -81,6 +81,18 @@ def test_gradient_against_the_naive_twin(
     assert out - 3.0 == pytest.approx(np.array(wanted), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_many_rows_against_the_naive_twin(loss: losses.PairLoss) -> None:
+    """More than the kernel goes through at a time."""
+    rng = np.random.default_rng(0)
+    records = [(rng.normal(size=4).tolist(), float(rng.choice([-1.0, 0.5, 1.0]))) for _ in range(700)]
+    history, w, x = stored(records), rng.normal(size=4), rng.normal(size=4)
+    out = np.zeros(4)
+    k.history_gradient(w, x, 1.0, history.table, 700, False, loss.code, loss.width, out)
+    wanted = naive.history_gradient(w.tolist(), x.tolist(), 1.0, records, type(loss).__name__, loss.width)
+    assert out == pytest.approx(np.array(wanted), rel=1e-9)
+
+
 def test_blocks_grow_and_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_history, "_BLOCK_BYTES", 4096)
     history = _history.History()

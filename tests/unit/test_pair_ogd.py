@@ -115,7 +115,7 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
 
 @pytest.mark.parametrize(
     "buffer",
-    [buffers.FIFO(40), buffers.Reservoir(70), buffers.Reservoir(33, True), buffers.ClassReservoir(40)],
+    [buffers.FIFO(140), buffers.Reservoir(70), buffers.Reservoir(33, True), buffers.ClassReservoir(40)],
     ids=str,
 )
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -123,7 +123,7 @@ def test_many_rows_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers
     """From 32 rows on the kernel goes through them in another way."""
     model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
     twin = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
-    for x, y in stream(150, 5):
+    for x, y in stream(200, 5):
         model.learn_one(x, y)
         twin.learn(list(x.values()), 1.0 if y else -1.0)
     assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-11)
