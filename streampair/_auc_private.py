@@ -222,7 +222,7 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, forks, window
+    features, bounds, warmup, positive, noise_key, seed, forks, window, entity
         As in `PairFTRL`.
     max_uses
         For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
@@ -284,6 +284,7 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -305,6 +306,7 @@ class OnPairStrC(OutputBase, LinearPrivate, AUCLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(positive)
         self._init_private()
@@ -323,7 +325,7 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
     l2
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
         As in `OnPairStrC`.
 
     Raises
@@ -378,6 +380,7 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -399,6 +402,7 @@ class OnPairC(OutputBase, LinearPrivate, AUCLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(positive)
         self._init_private()
@@ -425,7 +429,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
         As in `PairFTRL`.
 
     Raises
@@ -475,6 +479,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -493,6 +498,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, AUCLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(positive)
         self._init_private()

@@ -111,7 +111,7 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
 
     Raises
@@ -166,6 +166,7 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -186,6 +187,7 @@ class OnPairStrC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see Metric
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_private()
 
@@ -200,7 +202,7 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairC`.
 
     Raises
@@ -256,6 +258,7 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -276,6 +279,7 @@ class OnPairC(OutputBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_private()
 
@@ -290,7 +294,7 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses, forks, window
+    max_uses, forks, window, entity
         As in `streampair.auc.NoisyOGD`.
 
     Raises
@@ -341,6 +345,7 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -358,5 +363,6 @@ class NoisyOGD(NoisyBase, MetricPrivate):  # type: ignore[misc]  # see MetricLea
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_private()

@@ -82,10 +82,11 @@ class OutputBase(PrivateBase):
             )
         if self.l2 is not None:
             scale("l2", self.l2)
-        if self._paper and (self.releases is not None or self.warmup or self.clip is not None or self.forks):
+        unknown = (self.releases, self.clip, self.entity, self.warmup or None, self.forks or None)
+        if self._paper and any(value is not None for value in unknown):
             raise ConfigError(
-                "the paper's calibration knows neither releases nor a warm-up nor clipping nor forks",
-                fix="leave releases, warmup and clip at None and forks at 0, or use calibration='tight'",
+                "the paper's calibration knows no releases, warm-up, clipping, forks or entities",
+                fix="leave them out, or use calibration='tight'",
             )
         super()._init_private()
 
@@ -160,6 +161,7 @@ class OutputBase(PrivateBase):
                 allocation=self.allocation,  # type: ignore[arg-type]
                 forks=asked.forks,
                 window=asked.window,
+                group=1 if asked.entity is None else asked.entity.within(asked.learning),
             )
         return OutputPerturbation(
             plan, self._pair_buffer(features), last=self._paper, scattered=self._centred and self._paper

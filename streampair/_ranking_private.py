@@ -116,7 +116,7 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -175,6 +175,7 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -196,6 +197,7 @@ class OnPairStrC(OutputBase, LinearPrivate, RankingLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(relevance)
         self._init_private()
@@ -210,7 +212,7 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairC`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -270,6 +272,7 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -291,6 +294,7 @@ class OnPairC(OutputBase, LinearPrivate, RankingLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(relevance)
         self._init_private()
@@ -305,7 +309,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses, forks, window
+    max_uses, forks, window, entity
         As in `streampair.auc.NoisyOGD`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -360,6 +364,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
         max_uses: int | None = None,
         forks: int = 0,
         window: int = 4096,
+        entity: EntityLimit | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -378,6 +383,7 @@ class NoisyOGD(NoisyBase, LinearPrivate, RankingLearner):
         self.max_uses = max_uses
         self.forks = forks
         self.window = window
+        self.entity = entity
 
         self._init_labels(relevance)
         self._init_private()

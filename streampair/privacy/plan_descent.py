@@ -107,8 +107,10 @@ class NoisyPlan:
         return self.diameter * self.influence.pattern(self.horizon) + self.grid * math.sqrt(self.dim)
 
     def _window_norm(self, window: int) -> float:
-        # The pattern never rises, so its beginning is the largest window.
-        return float(np.linalg.norm(self._moves()[: max(window, 0)]))
+        """The largest norm of `window` consecutive moves."""
+        sums = np.concatenate([[0.0], np.cumsum(self._moves() ** 2)])
+        width = min(max(window, 0), len(sums) - 1)
+        return math.sqrt(float((sums[width:] - sums[: len(sums) - width]).max()))
 
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
@@ -185,6 +187,8 @@ class OutputPlan:
         gamma_t, powers of two, (horizon,).
     sigmas
         Noise std, a coordinate, of each release; infinity where there is none, (horizon,).
+    group
+        Records of one entity that are learned from, at most: their moves add up to so many times one's.
     """
 
     mu: float
@@ -201,6 +205,7 @@ class OutputPlan:
     sensitivities: Floats
     grids: Floats
     sigmas: Floats
+    group: int = 1
 
     def __post_init__(self) -> None:
         _check_cells(np.where(np.isfinite(self.sigmas), self.sigmas, 0.0), self.grids)
@@ -221,8 +226,11 @@ class OutputPlan:
         return self.grids * math.sqrt(self.dim)
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` slots: that of the record that costs most."""
-        return math.sqrt(self._spend(1.0 / self.sigmas**2, min(max(steps, 0), self.horizon)))
+        """mu of the releases of the first `steps` slots: that of the record, or entity, that costs most.
+
+        Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
+        """
+        return self.group * math.sqrt(self._spend(1.0 / self.sigmas**2, min(max(steps, 0), self.horizon)))
 
     def _spend(self, precisions: Floats, count: int) -> float:
         return output_spend(
@@ -254,7 +262,7 @@ class OutputPlan:
         start
             Slots before the window; None for the most expensive window.
         """
-        costs = ((self.sensitivities + self._rounding) / self.sigmas) ** 2
+        costs = (self.group * (self.sensitivities + self._rounding) / self.sigmas) ** 2
         if start is not None:
             return float(costs[start : start + window].sum())
         sums = np.concatenate([[0.0], np.cumsum(costs)])
@@ -303,6 +311,7 @@ def plan_output(
     allocation: Allocation = "minimal",
     forks: int = 0,
     window: int = 0,
+    group: int = 1,
 ) -> OutputPlan:
     """Calibrate the noise of PRIVACY.md 4.1 for a budget, by the worst single record.
 
@@ -319,6 +328,8 @@ def plan_output(
         equal cost for each release, as in H20.
     forks, window
         Windows of `window` slots that may be released twice within the budget (PRIVACY.md 8).
+    group
+        As in `OutputPlan`.
 
     Raises
     ------
@@ -346,12 +357,12 @@ def plan_output(
     shape[released] = sensitivities[released] ** power
     draft = OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape,
+        grids, shape, group,
     )  # fmt: skip
-    spend = draft._spend(1.0 / shape**2, horizon) + forks * draft.fork_mu2(window)
+    spend = group**2 * draft._spend(1.0 / shape**2, horizon) + forks * draft.fork_mu2(window)
     return OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape * (math.sqrt(spend) / mu),
+        grids, shape * (math.sqrt(spend) / mu), group,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 import pickle
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from streampair._descent import NoisyDescent, OutputPerturbation
 from streampair._private_buffer import BufferPlan, PairBuffer
 from streampair.errors import ConfigError, PrivacyError, SnapshotError
 from streampair.privacy import (
+    EntityLimit,
     Influence,
     NormalStream,
     epsilon_from,
@@ -31,6 +33,7 @@ from streampair.privacy import (
     plan_output,
     plan_output_paper,
 )
+from streampair.privacy.plan import EntityInfluence
 
 PAIRS = {k.LINEAR_PAIRS: naive_descent.linear_pair, k.METRIC_PAIRS: naive_descent.metric_pair}
 POLICIES = {
@@ -351,6 +354,46 @@ def test_forks_are_set_aside() -> None:
     assert max(costs) == pytest.approx(spare.fork_mu2(10))
 
 
+def test_all_records_of_an_entity_stay_within_the_budget() -> None:
+    n, limit = 18, EntityLimit(3, 4)
+    single = POLICIES["window"].influence
+    output = plan_output(0.7, influence=single, horizon=n, group=limit.records, **OUTPUT)
+    assert output.mu_spent(n) == pytest.approx(0.7)
+    together = EntityInfluence.of(single, limit)
+    noisy = plan_noisy(0.7, influence=together, horizon=n, **NOISY)
+    assert noisy.mu_spent(n) == pytest.approx(0.7)
+    worst = [0.0, 0.0]
+    places = [p for p in itertools.product(range(n), repeat=3) if p[1] - p[0] >= 4 and p[2] - p[1] >= 4]
+    for chosen in places:
+        moves = np.zeros(n)
+        v = np.zeros(n)
+        for place in chosen:
+            moves += naive_output.moves(
+                place, output.etas.tolist(), output.factors.tolist(), size=3, uses=3, diameter=2.0
+            )
+            v += bound(POLICIES["window"], place, n)
+        worst[0] = max(worst[0], float((((moves + output.grids * 2.0) / output.sigmas)[1:] ** 2).sum()))
+        worst[1] = max(worst[1], float((((2.0 * v + noisy.grid * 2.0 * (v > 0)) / noisy.sigma) ** 2).sum()))
+    assert 0.4 * 0.7 < math.sqrt(worst[0]) <= 0.7 * (1 + 1e-9)
+    assert 0.9 * 0.7 < math.sqrt(worst[1]) <= 0.7 * (1 + 1e-9)
+    spare = plan_noisy(0.7, influence=together, horizon=n, forks=2, window=5, **NOISY)
+    assert spare.mu_spent(n) ** 2 + 2 * spare.fork_mu2(5) == pytest.approx(0.49)
+    moved = spare._moves() ** 2
+    assert spare.fork_mu2(5) * spare.sigma**2 == pytest.approx(max(moved[i : i + 5].sum() for i in range(14)))
+
+
+@pytest.mark.parametrize("make", [auc.NoisyOGD, partial(auc.OnPairStrC, l2=0.1), auc.OnPairC])
+def test_a_learner_protects_entities(make: Learner) -> None:
+    fixed = {"epsilon": 1.0, "delta": 1e-3, "horizon": 40, "features": ["a", "b"], "warmup": 0}
+    one, model = make(**fixed), make(**fixed, entity=EntityLimit(2, 3, field="who"))
+    assert model._rule.plan.sigma > 1.2 * one._rule.plan.sigma
+    for number, (x, y) in enumerate(events(40)):
+        model.learn_one({**x, "who": f"p{number % 5}"}, y)
+    assert model.null_slots == 30
+    assert model.privacy.epsilon_spent == pytest.approx(1.0)
+    assert "all records of one entity: at most 2" in model.privacy.unit
+
+
 # ---- learners ------------------------------------------------------------------------------------------
 
 Learner = Callable[..., Any]
@@ -433,7 +476,8 @@ def test_what_cannot_hold_is_refused() -> None:
         ({"buffer": buffers.FullHistory(max_records=50)}, "max_records=50"),
         ({"max_uses": 5}, "no reservoir"),
         ({"buffer": buffers.Reservoir(4), "max_uses": 0}, "max_uses is 0"),
-        ({"calibration": "paper", "releases": 5}, "neither releases"),
+        ({"calibration": "paper", "releases": 5}, "knows no releases"),
+        ({"calibration": "paper", "entity": EntityLimit(2)}, "or entities"),
         ({"horizon": None}, "needs a horizon"),
         ({"horizon": 10**8}, "output perturbation"),
     ]:
