@@ -79,6 +79,8 @@ class Account:
 
     def begin(self, save: Callable[[], None], *, restored: bool) -> None:
         """Announce an attempt at what is reserved: on the disk before the first release."""
+        if self.ledger.window == 0:
+            self.ledger.start = self._settled  # where a lane goes on that kept no ledger before
         raw = self._journal.read()
         if raw is None and not restored:
             raw = Journal.head(self._lane, self.ledger.window)

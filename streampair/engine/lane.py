@@ -25,9 +25,10 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine._account import Account, LaneJournal
+from streampair.engine._body import Body, told, unreadable
 from streampair.engine._intake import Intake
 from streampair.engine._stack import Stack, is_own
-from streampair.engine.envelope import check_key, is_signed, pack, unpack
+from streampair.engine.envelope import check_key, is_signed, pack
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -53,28 +54,6 @@ __all__ = [
     "RegretConfig",
     "Scored",
 ]
-
-
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What a snapshot holds; `unpack` gives it as a table, and this checks the types."""
-
-    writer: str
-    app: str
-    topic: str
-    partition: int
-    name: str
-    fingerprint: str
-    next_offset: int | None
-    clean: bool
-    steps: list[dict[str, Any]]
-    auc: dict[str, Any]
-    regret: dict[str, Any] | None
-    events: dict[str, int]
-    stages: dict[str, int]
-    seen: int
-    bad: list[int]
-    ledger: dict[str, Any] | None = None
-    privacy: dict[str, Any] | None = None
 
 
 class Lane:
@@ -412,7 +391,7 @@ class Lane:
             )
         if not self._snapshots:
             raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
-        body = _Body(
+        body = Body(
             writer=__version__,
             app=self.app,
             topic=self.topic,
@@ -429,7 +408,7 @@ class Lane:
             seen=self._intake.seen,
             bad=list(self._intake.bad),
             ledger=None if self._account is None else self._account.reserved(clean=clean),
-            privacy=self._told(),
+            privacy=told(self.privacy),
         )
         data = pack(msgspec.structs.asdict(body), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -439,23 +418,6 @@ class Lane:
         """Say that the last snapshot is durable: what it reserves may be released from now on."""
         if self._account is not None:
             self._account.committed()
-
-    def _told(self) -> dict[str, Any] | None:
-        """The numbers of the privacy report, for whoever reads a snapshot without its model."""
-        report = self.privacy
-        if report is None:
-            return None
-        names = (
-            "epsilon_spent",
-            "epsilon_budget",
-            "delta",
-            "mu_spent",
-            "mu_budget",
-            "releases",
-            "horizon_left",
-        )
-        told = {name: getattr(report, name) for name in names}
-        return told | {"kind": report.kind, "guarantee": report.guarantee}
 
     def restore(self, data: bytes) -> None:
         """Go on from a snapshot. Only on a lane that has processed nothing.
@@ -478,11 +440,13 @@ class Lane:
                 fix="restore into a new lane, before the first batch",
             )
         self._used = self._torn = True
-        try:
-            body = msgspec.convert(unpack(data, signing_key=self._signing_key), _Body, strict=True)
-        except msgspec.ValidationError as error:
-            raise _unreadable(error) from error
-        self._check_identity(body)
+        body = Body.read(data, self._signing_key)
+        body.check(self.app, self.topic, self.partition, self.fingerprint)
+        if body.ledger is not None and self._stack.private and self._account is None:
+            raise SnapshotError(
+                "the snapshot has a ledger, and this lane no journal: what is released would be forgotten",
+                fix="give the lane its journal",
+            )
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
         try:
             self._stack.load(body.steps, verified=verified)
@@ -490,7 +454,7 @@ class Lane:
             if self._regret is not None and body.regret is not None:
                 self._regret.load_state(body.regret)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         intake = self._intake
         intake.next_offset = body.next_offset
         intake.events |= body.events
@@ -504,23 +468,6 @@ class Lane:
         self._restored = True
         self._state_bytes = len(data)
         self._torn = False
-
-    def _check_identity(self, body: _Body) -> None:
-        lane = (self.app, self.topic, self.partition)
-        saved = (body.app, body.topic, body.partition)
-        if saved != lane:
-            raise SnapshotError(
-                "the snapshot belongs to app {!r}, topic {!r}, partition {!r}; this lane is app {!r}, "
-                "topic {!r}, partition {!r}".format(*saved, *lane),
-                fix="point the store at this lane's own directory",
-            )
-        if body.fingerprint != self.fingerprint:
-            raise SnapshotError(
-                "the configuration changed since the snapshot was written "
-                f"(fingerprint {body.fingerprint!r}, now {self.fingerprint!r})",
-                fix="put the old learner and input settings back, or give the new configuration another app "
-                "name, which starts from the beginning",
-            )
 
     def _check_saving(self) -> None:
         if self._signing_key is not None:
@@ -549,13 +496,6 @@ class Lane:
         if self.on_bad == "fail":
             reasons.append("on_bad='fail' stops the lane because of what an event contains")
         return reasons
-
-
-def _unreadable(error: Exception) -> SnapshotError:
-    return SnapshotError(
-        f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
-        fix="restore with the release that wrote it",
-    )
 
 
 def _weight_norm(learner: Any) -> float | None:

@@ -307,3 +307,22 @@ def test_a_copy_of_a_lane_in_the_ledger_is_one_that_vouches() -> None:
     assert copy.deepcopy(lane.lane.learner).privacy.kind == "unvouched"
     lane.crash()
     assert lane.lane.privacy.kind == "holds"
+
+
+def test_a_lane_that_kept_no_ledger_can_begin_one_and_never_drop_it() -> None:
+    before = Driver(make)
+    before.feed(EVENTS[:20])
+    before.commit(clean=True)
+    after = driver()
+    after.topic, after.committed = before.topic, before.committed
+    after.start()
+    after.feed(EVENTS[20:40])
+    assert after.lane.privacy.kind == "holds"
+    after.commit()
+    after.feed(EVENTS[40:50])
+    after.crash()
+    assert len(after.catch_up().scores) == 10
+    after.commit()
+    before.committed = after.committed
+    with pytest.raises(SnapshotError, match="has a ledger, and this lane no journal"):
+        before.crash()

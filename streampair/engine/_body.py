@@ -1,0 +1,86 @@
+"""What a lane's snapshot holds, and the checks before any of it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from streampair.engine.envelope import unpack
+from streampair.errors import SnapshotError
+
+__all__ = ["Body", "told", "unreadable"]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """What a snapshot holds; `unpack` gives it as a table, and this checks the types."""
+
+    writer: str
+    app: str
+    topic: str
+    partition: int
+    name: str
+    fingerprint: str
+    next_offset: int | None
+    clean: bool
+    steps: list[dict[str, Any]]
+    auc: dict[str, Any]
+    regret: dict[str, Any] | None
+    events: dict[str, int]
+    stages: dict[str, int]
+    seen: int
+    bad: list[int]
+    ledger: dict[str, Any] | None = None
+    privacy: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: bytes, signing_key: bytes | None) -> Body:
+        """The body of a snapshot.
+
+        Raises
+        ------
+        SnapshotError
+            If it is damaged, of another format version, or not signed as asked.
+        """
+        try:
+            return msgspec.convert(unpack(data, signing_key=signing_key), cls, strict=True)
+        except msgspec.ValidationError as error:
+            raise unreadable(error) from error
+
+    def check(self, app: str, topic: str, partition: int, fingerprint: str) -> None:
+        """Refuse the snapshot of another lane.
+
+        Raises
+        ------
+        SnapshotError
+        """
+        lane, saved = (app, topic, partition), (self.app, self.topic, self.partition)
+        if saved != lane:
+            raise SnapshotError(
+                "the snapshot belongs to app {!r}, topic {!r}, partition {!r}; this lane is app {!r}, "
+                "topic {!r}, partition {!r}".format(*saved, *lane),
+                fix="point the store at this lane's own directory",
+            )
+        if self.fingerprint != fingerprint:
+            raise SnapshotError(
+                "the configuration changed since the snapshot was written "
+                f"(fingerprint {self.fingerprint!r}, now {fingerprint!r})",
+                fix="put the old learner and input settings back, or give the new configuration another app "
+                "name, which starts from the beginning",
+            )
+
+
+def unreadable(error: Exception) -> SnapshotError:
+    """A body whose parts are not what they should be."""
+    return SnapshotError(
+        f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
+        fix="restore with the release that wrote it",
+    )
+
+
+def told(report: Any) -> dict[str, Any] | None:
+    """The numbers of a privacy report, for whoever reads a snapshot without its model."""
+    if report is None:
+        return None
+    names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
+    return {name: getattr(report, name) for name in (*names, "kind", "guarantee")}
