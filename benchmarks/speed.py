@@ -211,18 +211,38 @@ def yang(X: np.ndarray, s: np.ndarray, rate: float, radius: float) -> np.ndarray
     return average
 
 
+Gradient = Callable[[np.ndarray, np.ndarray, float, np.ndarray, np.ndarray], np.ndarray]
+
+
+def by_products(w: np.ndarray, x: np.ndarray, y: float, rows: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Mean gradient over the buffer, with products of matrices."""
+    c = y - signs
+    u = x - rows
+    k = np.where((c != 0.0) & (c * (u @ w) < 1.0), -c, 0.0)
+    return k @ u / len(rows)
+
+
+def by_pairs(w: np.ndarray, x: np.ndarray, y: float, rows: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The same with a loop over the buffer, as the paper's pseudo-code has it."""
+    g = np.zeros(len(w))
+    for row, sign in zip(rows, signs, strict=True):
+        c = y - sign
+        if c != 0.0:
+            u = x - row
+            if c * (w @ u) < 1.0:
+                g -= c * u / len(rows)
+    return g
+
+
 def kar(
-    X: np.ndarray, s: np.ndarray, rate: float, radius: float, size: int, rng: np.random.Generator
+    X: np.ndarray, s: np.ndarray, rate: float, radius: float, size: int, gradient: Gradient
 ) -> np.ndarray:
-    """OLP with RS-x of Kar et al. (2013), hinge loss, with a product of matrices over the buffer."""
-    d = X.shape[1]
+    """OLP with RS-x of Kar et al. (2013), hinge loss."""
+    d, rng = X.shape[1], np.random.default_rng(1)
     w, before, average, total = np.zeros(d), np.zeros(d), np.zeros(d), 0.0
     rows, signs = np.tile(X[0], (size, 1)), np.full(size, s[0])
     for t in range(1, len(X)):
-        c = s[t] - signs
-        u = X[t] - rows
-        k = np.where((c != 0.0) & (c * (u @ w) < 1.0), -c, 0.0)
-        g = k @ u / size
+        g = gradient(w, X[t], s[t], rows, signs)
         eta = rate / math.sqrt(t)
         total += eta
         average = average + eta / total * (before - average)
@@ -233,35 +253,6 @@ def kar(
             w = w * (radius / norm)
         replaced = rng.random(size) * (t + 1) < 1.0
         rows[replaced], signs[replaced] = X[t], s[t]
-    return average
-
-
-def kar_by_pairs(
-    X: np.ndarray, s: np.ndarray, rate: float, radius: float, size: int, rng: np.random.Generator
-) -> np.ndarray:
-    """The same with a loop over the buffer, as the paper's pseudo-code has it."""
-    d = X.shape[1]
-    w, before, average, total = np.zeros(d), np.zeros(d), np.zeros(d), 0.0
-    rows, signs = np.tile(X[0], (size, 1)), np.full(size, s[0])
-    for t in range(1, len(X)):
-        g = np.zeros(d)
-        for i in range(size):
-            c = s[t] - signs[i]
-            if c != 0.0:
-                u = X[t] - rows[i]
-                if c * (w @ u) < 1.0:
-                    g -= c * u / size
-        eta = rate / math.sqrt(t)
-        total += eta
-        average = average + eta / total * (before - average)
-        before = w
-        w = w - eta * g
-        norm = np.linalg.norm(w)
-        if norm > radius:
-            w = w * (radius / norm)
-        for i in range(size):
-            if rng.random() * (t + 1) < 1.0:
-                rows[i], signs[i] = X[t], s[t]
     return average
 
 
@@ -286,19 +277,18 @@ def papers(rounds: int, n: int = 20_000, d: int = 20) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius}
     fifo = buffers.FIFO(1)
     reservoir = buffers.Reservoir(size, replacement=True)
-    coins = np.random.default_rng(1)
     cases: list[tuple[str, buffers.Buffer, Callable[[int], np.ndarray], int]] = [
         ("Yang et al. 2021, Algorithm 2", fifo, lambda m: yang(X[:m], s[:m], rate, radius), n),
         (
             "Kar et al. 2013, RS-x of 200, matrix products",
             reservoir,
-            lambda m: kar(X[:m], s[:m], rate, radius, size, coins),
+            lambda m: kar(X[:m], s[:m], rate, radius, size, by_products),
             n,
         ),
         (
             "Kar et al. 2013, RS-x of 200, pair by pair",
             reservoir,
-            lambda m: kar_by_pairs(X[:m], s[:m], rate, radius, size, coins),
+            lambda m: kar(X[:m], s[:m], rate, radius, size, by_pairs),
             n // 20,
         ),
     ]

@@ -62,7 +62,8 @@ class PairOGD(LinearOGD, AUCLearner):
     -----
     Features are real numbers by name, in any order. A known feature that is missing counts as 0; a new name
     gets a new column. Text, None, NaN, infinity, numbers beyond 1e50 and empty records raise `RecordError`
-    before anything has changed. Time and memory of a step are O(d size).
+    before anything has changed. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow
+    with the records, unless the loss is `losses.Square`.
 
     `predict_proba_one` is the sigmoid of the score. A pairwise loss learns no intercept, so it ranks records
     and is not a calibrated probability.
