@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba import carray, config, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
+from numba.np import arrayobj
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
@@ -167,6 +168,38 @@ else:
     def dot(a: Array, b: Array) -> float:
         """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
         return _in_lanes(a, b)  # type: ignore[no-any-return]
+
+
+def _view_at(typing_context: Any, array: Any, start: Any, length: Any) -> Any:
+    """`view(a, start, length)`: the slice ``a[start : start + length]``, not counted as a reference to a.
+
+    To count costs a good part of a step with nine features. For use while the caller holds a.
+    """
+
+    fill: Any = arrayobj.populate_array  # it has no types
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = context.make_array(signature.args[0])(context, builder, args[0])
+        made = context.make_array(signature.return_type)(context, builder)
+        itemsize = context.get_constant(types.intp, 8)
+        fill(
+            made,
+            data=builder.gep(source.data, [args[1]]),
+            shape=[args[2]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return made._getvalue()
+
+    return types.Array(types.float64, 1, "C")(array, types.intp, types.intp), codegen
+
+
+def _slice(a: Array, start: int, length: int) -> Array:
+    return a[start : start + length]
+
+
+view: Any = _slice if config.DISABLE_JIT else intrinsic(_view_at)  # type: ignore[attr-defined]
 
 
 @njit(cache=True, nogil=True)
@@ -414,7 +447,7 @@ def _ogd_pairs(
             n += 1 if s[place] != y or code == ENTROPY else 0
         for j in range(n):
             place = places[j] + 1
-            margins[j] = score - dot(w, s[place : place + d])
+            margins[j] = score - dot(w, view(s, place, d))
         active = 0
         for j in range(n):
             place = places[j]
@@ -425,7 +458,7 @@ def _ogd_pairs(
         for j in range(active):
             k = margins[j]
             place = places[j] + 1
-            row = s[place : place + d]
+            row = view(s, place, d)
             for i in range(d):
                 g[i] += k * (x[i] - row[i])
 
@@ -442,13 +475,13 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         width = s[WIDTH]
         l2 = s[L2]
         at = HEADER + cap
-        g = s[at : at + d]
+        g = view(s, at, d)
         at += cap
-        w = s[at : at + d]
+        w = view(s, at, d)
         at += cap
-        previous = s[at : at + d]
+        previous = view(s, at, d)
         at += cap
-        averaged = s[at : at + d]
+        averaged = view(s, at, d)
         at += cap
         pairs = s[FILLED]
         rows = filled
@@ -465,7 +498,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
         for _r in range(rows):
             label = s[at]
             if label != y or code == ENTROPY:
-                row = s[at + 1 : at + 1 + d]
+                row = view(s, at + 1, d)
                 k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
                 if k != 0.0:
                     # By differences, so that equal records cancel exactly: the self-tuned step would
@@ -482,7 +515,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
 def ogd_learn(s: Array, y: float) -> int:
     """Learn the packed record with label y. Returns 0; or 1 + the unusable column, with nothing changed."""
     d = int(s[D])
-    x = s[HEADER : HEADER + d]
+    x = view(s, HEADER, d)
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
@@ -506,11 +539,11 @@ def ogd_learn_many(s: Array, rows: Array, labels: Array) -> int:
 def ogd_score(s: Array) -> float:
     """Score of the packed record under the published weights; NaN if a value is unusable."""
     d = int(s[D])
-    x = s[HEADER : HEADER + d]
+    x = view(s, HEADER, d)
     if first_unusable(x) >= 0:
         return math.nan
     at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
-    return float(dot(s[at : at + d], x))
+    return float(dot(view(s, at, d), x))
 
 
 @njit(cache=True, nogil=True)
@@ -562,7 +595,7 @@ def _moments_class(s: Array, at: int, x: Array, y: float, w: Array, g: Array) ->
     n = s[at + other]
     if n == 0.0:
         return
-    mean = s[at + 2 + other * cap : at + 2 + other * cap + d]
+    mean = view(s, at + 2 + other * cap, d)
     matrix = at + 2 + 2 * cap + other * cap * cap
     along = 0.0
     for i in range(d):
@@ -570,7 +603,7 @@ def _moments_class(s: Array, at: int, x: Array, y: float, w: Array, g: Array) ->
     # With c = y - y' = 2 y the slope of a pair is -2 c + 2 c^2 w.(x - x').
     k = n * (-4.0 * y + 8.0 * along)
     for i in range(d):
-        row = s[matrix + i * cap : matrix + i * cap + d]
+        row = view(s, matrix + i * cap, d)
         g[i] += k * (x[i] - mean[i]) + 8.0 * dot(row, w)
 
 
@@ -583,7 +616,7 @@ def _moments_class_add(s: Array, at: int, x: Array, y: float) -> None:
     before = s[at + own]
     s[at + own] = before + 1.0
     share = 1.0 / (before + 1.0)
-    mean = s[at + 2 + own * cap : at + 2 + own * cap + d]
+    mean = view(s, at + 2 + own * cap, d)
     matrix = at + 2 + 2 * cap + own * cap * cap
     for i in range(d):
         off = (x[i] - mean[i]) * (before * share)
@@ -606,9 +639,9 @@ def _moments_real(s: Array, at: int, x: Array, y: float, w: Array, g: Array) -> 
     b = y - s[at + 1]
     e2 = s[at + 2]
     at += 3
-    mean = s[at : at + d]
-    ev = s[at + cap : at + cap + d]
-    e2v = s[at + 2 * cap : at + 2 * cap + d]
+    mean = view(s, at, d)
+    ev = view(s, at + cap, d)
+    e2v = view(s, at + 2 * cap, d)
     vv = at + 3 * cap
     along = 0.0
     for i in range(d):
@@ -622,9 +655,9 @@ def _moments_real(s: Array, at: int, x: Array, y: float, w: Array, g: Array) -> 
         second = first + cap * cap
         third = second + cap * cap
         spread = (
-            b * b * dot(s[first : first + d], w)
-            - 2.0 * b * dot(s[second : second + d], w)
-            + dot(s[third : third + d], w)
+            b * b * dot(view(s, first, d), w)
+            - 2.0 * b * dot(view(s, second, d), w)
+            + dot(view(s, third, d), w)
         )
         g[i] += a_part * (x[i] - mean[i]) + ev_part * ev[i] - 2.0 * along * e2v[i] + 2.0 * spread
 
@@ -641,9 +674,9 @@ def _moments_real_add(s: Array, at: int, x: Array, y: float) -> None:
     rest = e - h
     e2 = s[at + 2]
     vectors = at + 3
-    mean = s[vectors : vectors + d]
-    ev = s[vectors + cap : vectors + cap + d]
-    e2v = s[vectors + 2 * cap : vectors + 2 * cap + d]
+    mean = view(s, vectors, d)
+    ev = view(s, vectors + cap, d)
+    e2v = view(s, vectors + 2 * cap, d)
     vv = vectors + 3 * cap
     ev2 = vv + cap * cap
     e2v2 = ev2 + cap * cap
@@ -692,8 +725,8 @@ def _moments_step(s: Array, x: Array, y: float) -> None:
     region = HEADER + 5 * cap
     if before > 0.0:
         at = HEADER + cap
-        g = s[at : at + d]
-        w = s[at + cap : at + cap + d]
+        g = view(s, at, d)
+        w = view(s, at + cap, d)
         for i in range(d):
             g[i] = 0.0
         if real:
@@ -702,8 +735,8 @@ def _moments_step(s: Array, x: Array, y: float) -> None:
             _moments_class(s, region, x, y, w, g)
         for i in range(d):
             g[i] = g[i] / before + s[L2] * w[i]
-        previous = s[at + 2 * cap : at + 2 * cap + d]
-        averaged = s[at + 3 * cap : at + 3 * cap + d]
+        previous = view(s, at + 2 * cap, d)
+        averaged = view(s, at + 3 * cap, d)
         _ogd_move(s, g, w, previous, averaged)
         project_ball(w, s[RADIUS])
     if real:
@@ -716,7 +749,7 @@ def _moments_step(s: Array, x: Array, y: float) -> None:
 def moments_learn(s: Array, y: float) -> int:
     """Learn the packed record with label y. Returns 0; or 1 + the unusable column, with nothing changed."""
     d = int(s[D])
-    x = s[HEADER : HEADER + d]
+    x = view(s, HEADER, d)
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
@@ -1009,7 +1042,7 @@ def _metric_move(s: Array) -> None:
     cap = int(s[CAP])
     cells = cap * cap
     at = HEADER + cap
-    g = s[at : at + cells]
+    g = view(s, at, cells)
     flat = s[at + cells : at + 2 * cells]
     previous = s[at + 2 * cells : at + 3 * cells]
     averaged = s[at + 3 * cells : at + 4 * cells]
@@ -1039,7 +1072,7 @@ def _metric_step(s: Array, x: Array, y: float) -> None:
     if filled > 0:
         code = int(s[LOSS])
         at = HEADER + cap
-        g = s[at : at + cells]
+        g = view(s, at, cells)
         flat = s[at + cells : at + 2 * cells]
         for i in range(cells):
             g[i] = s[L2] * flat[i]
@@ -1058,7 +1091,7 @@ def _metric_step(s: Array, x: Array, y: float) -> None:
 def metric_learn(s: Array, y: float) -> int:
     """Learn the packed record with class y. Returns 0; or 1 + the unusable column, with nothing changed."""
     d = int(s[D])
-    x = s[HEADER : HEADER + d]
+    x = view(s, HEADER, d)
     bad = first_beyond(x, MAX_ABS_METRIC)
     if bad >= 0:
         return bad + 1
@@ -1292,15 +1325,15 @@ def _history_step(s: Array, x: Array, y: float) -> None:
     s[RECORDS] = s[FILLED] = past + 1.0
     if past > 0:
         at = HEADER + cap
-        g = s[at : at + d]
-        w = s[at + cap : at + cap + d]
+        g = view(s, at, d)
+        w = view(s, at + cap, d)
         for i in range(d):
             g[i] = 0.0
         history_gradient(w, x, y, table, past, single, int(s[LOSS]), s[WIDTH], g)
         for i in range(d):
             g[i] = s[L2] * w[i] + g[i] / past
-        previous = s[at + 2 * cap : at + 2 * cap + d]
-        averaged = s[at + 3 * cap : at + 3 * cap + d]
+        previous = view(s, at + 2 * cap, d)
+        averaged = view(s, at + 3 * cap, d)
         _ogd_move(s, g, w, previous, averaged)
         project_ball(w, s[RADIUS])
     history_store(x, y, table, past, single)
@@ -1364,7 +1397,7 @@ def _metric_history_step(s: Array, x: Array, y: float) -> None:
     if past > 0:
         code = int(s[LOSS])
         at = HEADER + cap
-        g = s[at : at + cells]
+        g = view(s, at, cells)
         flat = s[at + cells : at + 2 * cells]
         for i in range(cells):
             g[i] = s[L2] * flat[i]
