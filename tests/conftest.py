@@ -58,10 +58,11 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """With ``NUMBA_DISABLE_JIT=1``, for coverage, kernels run as Python, where unsigned integers that are
-    meant to wrap around warn.
+    meant to wrap around warn, and angles that are meant to have no sine.
     """
     if numba.config.DISABLE_JIT:
-        config.addinivalue_line("filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning")
+        for warning in ("overflow encountered in scalar", "invalid value encountered in fmod"):
+            config.addinivalue_line("filterwarnings", f"ignore:{warning}:RuntimeWarning")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
