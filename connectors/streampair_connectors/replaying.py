@@ -72,8 +72,10 @@ def replay_file(
             summary["dead_letter_file"] = str(letters.path)
         report(summary)
         if server is not None:
-            console.print(f"metrics stay up at {server.url}/metrics until Ctrl-C", highlight=False)
-            server.wait()
+            # From here on Ctrl-C is the way to end, also when it comes before the words are out.
+            with contextlib.suppress(KeyboardInterrupt):
+                console.print(f"metrics stay up at {server.url}/metrics until Ctrl-C", highlight=False)
+                threading.Event().wait()
 
 
 def summarise(gauges: Any) -> dict[str, Any]:
@@ -155,11 +157,6 @@ class _Background:
     @property
     def url(self) -> str:
         return self._server.url
-
-    def wait(self) -> None:
-        """Return at Ctrl-C."""
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
 
     def __enter__(self) -> _Background:
         self._thread.start()
