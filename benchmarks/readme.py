@@ -17,6 +17,8 @@ BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
     "utility": ["make utility"],
+    "yang2021": ["streampair reproduce yang2021"],
+    "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
 }
 
@@ -24,6 +26,8 @@ BLOCKS = {
 def run(command: str) -> str:
     """What a command prints, with the recipe lines that make echoes left out."""
     words = command.replace("make ", "make --silent ").replace("python ", f"{sys.executable} ").split()
+    if words[0] == "streampair":
+        words[:1] = [sys.executable, "-m", "streampair_connectors"]
     told = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return told.stdout.rstrip()
 

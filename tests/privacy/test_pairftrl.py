@@ -491,37 +491,6 @@ def test_names_that_a_snapshot_cannot_hold() -> None:
         model.to_state()
 
 
-# ---- content independence (PRIVACY.md 9.7) --------------------------------------------------------------
-
-
-def public_view(model: auc.PairFTRL) -> list[Any]:
-    report = model.privacy
-    return [
-        model.slots,
-        model.horizon_left,
-        model.buffer_records,
-        model.feature_names,
-        report.replace(),
-        str(report),
-        len(model.weights),
-        [np.asarray(v).shape for v in (model.weights_vector,)],
-        {k: np.shape(v) for k, v in (model.to_state()["rule"] or {}).items() if k != "strategy"},  # type: ignore[attr-defined]
-    ]
-
-
-@pytest.mark.parametrize("position", [0, 5, 19, 20, 58, 59])
-@pytest.mark.parametrize("other", [*BAD, ({"a": 9e9, "b": -9e9}, False)])
-@pytest.mark.parametrize("warmup", [0, 20])
-def test_nothing_public_depends_on_content(position: int, other: tuple[Any, Any], warmup: int) -> None:
-    streams = [events(62), events(62)]
-    streams[1][position] = other
-    models = [auc.PairFTRL(**SMALL, warmup=warmup) for _ in range(2)]
-    for t in range(62):
-        for model, stream in zip(models, streams, strict=True):
-            model.learn_one(*stream[t])
-        assert public_view(models[0]) == public_view(models[1])
-
-
 # ---- configuration -------------------------------------------------------------------------------------
 
 

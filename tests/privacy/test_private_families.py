@@ -17,7 +17,7 @@ from river import base, datasets
 from scipy import stats
 
 from streampair import _kernels as k
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import buffers, losses, metric, ranking
 from streampair._metric_private import MetricPrivate
 from streampair.errors import ConfigError, RecordError
 
@@ -237,39 +237,3 @@ def test_unsuitable_losses_and_sizes_are_refused() -> None:
         metric.PairFTRL(features=[f"f{i}" for i in range(300)])
     with pytest.raises(ConfigError, match="not smooth"):
         metric.OnPairC(1.0, 1e-3, 100, loss=losses.Hinge())
-
-
-ALL = [
-    *CASES,
-    pytest.param(partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1), id="auc-strongly"),
-    pytest.param(partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"), id="auc-paper"),
-    pytest.param(partial(auc.NoisyOGD, 1.0, 1e-3, buffer=buffers.Reservoir(4), warmup=20), id="auc-noisy"),
-    pytest.param(partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=20), id="auc-leader"),
-]
-OTHERS: list[Any] = [
-    ({"a": -0.5, "b": 0.9}, 1.0),
-    ({"a": 0.1, "b": -0.1}, None),
-    ({"a": math.nan, "b": 0.0}, 0.0),
-    ({"b": 0.0}, 0.5),
-    ({"a": "text", "b": 0.0}, -1.0),
-    ({}, 7),
-    (None, "x"),
-]
-
-
-@pytest.mark.parametrize("make", ALL)
-def test_content_never_shows_in_what_is_not_a_release(make: Learner) -> None:
-    """PRIVACY.md 9.7: slots, releases, the report and everything public are the same for neighbours."""
-
-    def public(stream: list[Any]) -> list[Any]:
-        model, out = make(features=["a", "b"]), []
-        for x, y in stream:
-            model.learn_one(x, y)
-            out.append((model.slots, model.horizon_left, model.buffer_records, str(model.privacy)))
-        return out
-
-    data = events(40)
-    expected = public(data)
-    for number, other in enumerate(OTHERS):
-        place = (3 + 7 * number) % 40
-        assert public([*data[:place], other, *data[place + 1 :]]) == expected
