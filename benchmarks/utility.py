@@ -216,7 +216,10 @@ COLOURS = ("#000000", "#888888", "#d62728", "#ff9896", "#9467bd", "#1f77b4", "#2
 
 
 def plot(rows: list[Row]) -> str:
-    """An SVG: a panel a set, AUC against the logarithm of epsilon, a line a mechanism."""
+    """An SVG: a panel a set, AUC against the logarithm of epsilon, a line a mechanism.
+
+    Written out, for nothing else here needs a plotting library.
+    """
     names = list(dict.fromkeys(row.data for row in rows))
     mechanisms = ["LogisticRegression", "PairOGD", *MECHANISMS]
     wide, high, left, top = 300, 210, 40, 24

@@ -120,6 +120,9 @@ class Influence:
 def fifo_pattern(size: int, length: int | None = None) -> Floats:
     """Influence pattern of FIFO(size): `1`, then `1/size` for `size` steps (PRIVACY.md 3).
 
+    Relation: one record's content is replaced. Precondition: the divisor is the constant `size`, and slots do
+    not depend on content. An exact bound: a record whose pairs all move by D reaches it.
+
     Parameters
     ----------
     size
@@ -146,6 +149,10 @@ def pattern_sensitivity(
     steps: int | None = None,
 ) -> float:
     """`||C (D v + grid sqrt(dim) 1[v > 0])||`: l2 sensitivity of `steps` releases.
+
+    Relation: one record's content is replaced. Precondition: C is entrywise at least 0 and Toeplitz, and the
+    record moves the gradient of its k-th step by at most `D v_k`. Exact where the moves are aligned and the
+    grid is 0, a bound otherwise.
 
     Parameters
     ----------
@@ -188,7 +195,7 @@ def window_sensitivity(
 
     What a second view of a window costs the record that it costs most, be it new or in the buffer already
     (PRIVACY.md 8). `w = D v + grid sqrt(dim) 1[v > 0]`. Behind the pattern the rows of `C w` fall: no later
-    window is worse.
+    window is worse. Relation, precondition and exactness are those of `pattern_sensitivity`.
 
     Parameters
     ----------
@@ -216,7 +223,10 @@ def window_sensitivity(
 
 
 def grid_step(strategy: Strategy, pattern: Floats, diameter: float, dim: int) -> float:
-    """The largest power of two whose rounding adds at most 1 % to the sensitivity (PRIVACY.md 7)."""
+    """The largest power of two whose rounding adds at most 1 % to the sensitivity (PRIVACY.md 7).
+
+    Relation and precondition as in `pattern_sensitivity`, whose grid term is the (upper) bound meant here.
+    """
     room = 0.01 * diameter * strategy.norm(pattern, None)
     step = room / (math.sqrt(dim) * strategy.norm((pattern > 0).astype(np.float64), None))
     return math.ldexp(1.0, math.frexp(step)[1] - 1)
