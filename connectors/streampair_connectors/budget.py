@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import textwrap
+from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from streampair.engine.envelope import unpack
 from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
 
-__all__ = ["Account", "Budget", "read_budget", "show_budget"]
+__all__ = ["Budget", "LaneBudget", "read_budget", "show_budget"]
 
 
 @dataclass(frozen=True)
-class Account:
+class LaneBudget:
     """One private lane, as of its last commit.
 
     Attributes
@@ -75,7 +76,7 @@ class Budget:
         At which `epsilon_spent` holds: the smallest of the lanes'.
     """
 
-    accounts: tuple[Account, ...]
+    accounts: tuple[LaneBudget, ...]
     epsilon_spent: float
     mu_spent: float
     delta: float
@@ -127,13 +128,13 @@ def read_budget(directory: Path, app: str | None = None) -> Budget:
     return Budget(tuple(accounts), total.epsilon(delta), total.mu, delta)
 
 
-def _account(path: Path) -> Account | None:
+def _account(path: Path) -> LaneBudget | None:
     body = unpack(path.read_bytes())
     report, ledger = body.get("privacy"), body.get("ledger")
     if report is None:
         return None
     try:
-        return Account(
+        return LaneBudget(
             app=body["app"],
             topic=body["topic"],
             partition=body["partition"],
@@ -172,41 +173,61 @@ def _uncommitted(path: Path, ledger: dict[str, Any]) -> int:
     return max((line.first + line.steps - 1 for line in lines), default=start) - start
 
 
+_WIDEST = 100  # a longer line is hard to read, however wide the terminal is
+_LABEL = 13  # columns of a label, the blanks behind it included
+
+
 def show_budget(budget: Budget, console: Console) -> None:
-    """Print a table, and the total below it."""
-    table = Table()
-    for name in ("application", "lane", "learner"):
-        table.add_column(name)
-    for name in ("epsilon", "of", "delta", "releases", "left", "forks", "attempt"):
-        table.add_column(name, justify="right")
-    table.add_column("guarantee")
-    for a in budget.accounts:
-        table.add_row(
-            a.app,
-            f"{a.topic}[{a.partition}]",
-            a.learner,
-            f"{a.epsilon_spent:.4g}",
-            f"{a.epsilon_budget:.4g}",
-            f"{a.delta:.3g}",
-            f"{a.releases}" + (f" (+{a.uncommitted})" if a.uncommitted else ""),
-            "no end" if a.horizon_left is None else str(a.horizon_left),
-            "no ledger"
-            if a.forks is None
-            else f"{a.forks}{' (+1)' if a.pending else ''} of {a.forks_planned}",
-            "-" if a.attempt is None else str(a.attempt),
-            a.kind,
-        )
-    console.print(table)
-    console.print(
-        f"together, for one record: epsilon {budget.epsilon_spent:.4g} at delta {budget.delta:.3g} "
-        f"(mu {budget.mu_spent:.4g})",
-        highlight=False,
-    )
-    if any(a.uncommitted for a in budget.accounts):
-        console.print(
-            "(+n): released since the last commit, not in the numbers yet; the next commit adds them",
-            highlight=False,
-        )
+    """Print a block of label and value a lane, and the total below them. Nothing is cut off."""
+    width = min(console.width, _WIDEST)
+
+    def block(title: str, rows: Iterator[tuple[str, str]]) -> None:
+        for line in _wrapped(title, width):
+            console.print(Text(line, style="bold"), soft_wrap=True)
+        for label, value in rows:
+            for number, line in enumerate(_wrapped(value, width - 2 - _LABEL)):
+                shown = f"  {label if number == 0 else '':<{_LABEL}}{line}"
+                console.print(shown, highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+    for account in budget.accounts:
+        block(_name(account), _lane_rows(account))
+    block("together, for one record", _total_rows(budget))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False)
+
+
+def _name(a: LaneBudget) -> str:
+    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
+
+
+def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
+    yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent, at delta {a.delta:.3g}"
+    yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
+    more = f", and {a.uncommitted} since the last commit: the next one adds them to these numbers"
+    yield "releases", f"{a.releases}" + (more if a.uncommitted else "")
+    if a.horizon_left is None:
+        yield "left", "no end: it learns for as long as events come"
+    elif a.horizon_left:
+        yield "left", f"{a.horizon_left} more events can be learned"
+    else:
+        yield "left", "0 events: the horizon is reached, it scores and learns no more"
+    if a.forks is None:
+        yield "forks", "not counted: this lane has no ledger"
+    else:
+        more = ", and 1 more is charged until the replay after a crash has caught up"
+        yield "forks", f"{a.forks} of {a.forks_planned} planned" + (more if a.pending else "")
+        yield "attempt", f"{a.attempt}, window {a.window}, generation {a.generation} of the noise"
+    yield "guarantee", a.guarantee if a.guarantee.startswith(a.kind) else f"{a.kind}: {a.guarantee}"
+
+
+def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
+    yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
+    yield "mu", f"{budget.mu_spent:.4g}"
+    count = len(budget.accounts)
+    yield "lanes", f"{count}. Learners on one partition add up; partitions hold different records"
     for a in budget.accounts:
         if a.kind != "holds":
-            console.print(f"{a.topic}[{a.partition}] {a.learner}: {a.guarantee}", highlight=False)
+            yield "not covered", f"{_name(a)}: its guarantee is {a.kind}"

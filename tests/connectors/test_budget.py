@@ -59,8 +59,8 @@ def hold(path: Path, partition: int = 0) -> HeldLane:
     return HeldLane(config, store, decode, Telemetry(), topic="payments", partition=partition)
 
 
-def call(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+def call(*arguments: object, code: int = 0, columns: int = 200) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(columns)})
     assert result.exit_code == code, result.output
     return result.stdout + result.stderr
 
@@ -83,8 +83,8 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert told["epsilon_spent"] == pytest.approx(one["epsilon_spent"])  # other records: the larger counts
     assert told["mu_spent"] == one["mu_spent"] < mu_from(1.0, 1e-4)
     text = call("budget", "show", path)
-    assert "payments[0]" in text
-    assert "60 (+7)" in text
+    assert "fraud: payments[0], PairFTRL" in text
+    assert "60, and 7 since the last commit" in text
     assert "together, for one record" in text
     # Another application on the same records adds to it.
     other = write(tmp_path, "churn")
@@ -95,6 +95,75 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 2
     both = json.loads(call("budget", "show", path, "--all", "--json"))
     assert both["mu_spent"] == pytest.approx(one["mu_spent"] * 2**0.5)
+
+
+def blocks(text: str) -> list[tuple[str, dict[str, str]]]:
+    """What a reader sees: a title and its labelled values, the lines of a value joined again."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for part in text.strip().split("\n\n"):
+        titles = [line for line in part.splitlines() if not line.startswith(" ")]
+        rows: dict[str, str] = {}
+        for line in part.splitlines()[len(titles) :]:
+            label, value = line[2:15].strip(), line[15:]
+            if label:
+                rows[label] = value
+            else:
+                rows[list(rows)[-1]] += " " + value
+        found.append((" ".join(titles), rows))
+    return found
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
+    """Names as long as they come, a lane with a ledger and one without, one at its horizon: every value."""
+    long = "applications-have-names-of-up-to-a-hundred-characters-and-people-use-them"
+    fixed = "options = {epsilon = 2.0, delta = 1e-4, seed = 3}"
+    short = OPTIONS.replace("horizon = 400", "horizon = 60").replace("window = 100", "window = 60")
+    paths = [write(tmp_path), write(tmp_path, long, options=fixed), write(tmp_path, "small", options=short)]
+    for path in paths:
+        held = hold(path, 7)
+        held.lane.process(records(0, 60))
+        held.save(held.lane.snapshot())
+        if path is paths[0]:
+            held.lane.process(records(60, 7))
+        held.close()
+    told = json.loads(call("budget", "show", paths[0], "--all", "--json"))
+    assert told.keys() == {"accounts", "epsilon_spent", "mu_spent", "delta"}
+    text = call("budget", "show", paths[0], "--all", columns=columns)
+    assert "…" not in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= columns
+    *lanes, (title, total) = blocks(text)
+    assert title == "together, for one record"
+    assert total["epsilon"] == f"{told['epsilon_spent']:.4g} at delta {told['delta']:.3g}"
+    assert total["mu"] == f"{told['mu_spent']:.4g}"
+    # A name that is longer than a line goes on in the next one.
+    covered = f"{long}: payments[7], PairFTRL: its guarantee is void"
+    assert "".join(total["not covered"].split()) == "".join(covered.split())
+    assert len(lanes) == len(told["accounts"]) == 3
+    for (title, rows), a in zip(lanes, told["accounts"], strict=True):
+        assert title == f"{a['app']}: {a['topic']}[{a['partition']}], {a['learner']}"
+        assert (
+            rows["epsilon"]
+            == f"{a['epsilon_spent']:.4g} of {a['epsilon_budget']:.4g} spent, at delta {a['delta']:.3g}"
+        )
+        assert rows["mu"] == f"{a['mu_spent']:.4g} of {a['mu_budget']:.4g} spent"
+        assert rows["releases"].split(",")[0] == str(a["releases"])
+        assert (f"and {a['uncommitted']} since" in rows["releases"]) == (a["uncommitted"] > 0)
+        assert rows["left"].split()[0] == {None: "no"}.get(a["horizon_left"], str(a["horizon_left"]))
+        assert rows["guarantee"].startswith(a["kind"])
+        assert rows["guarantee"].endswith(a["guarantee"])
+        if a["forks"] is None:
+            assert "no ledger" in rows["forks"]
+        else:
+            assert rows["forks"].startswith(f"{a['forks']} of {a['forks_planned']} planned")
+            assert ("1 more" in rows["forks"]) == a["pending"]
+            assert (
+                rows["attempt"] == f"{a['attempt']}, window {a['window']}, "
+                f"generation {a['generation']} of the noise"
+            )
+    assert [a["horizon_left"] for a in told["accounts"]] == [None, 340, 0]
+    assert told["accounts"][1]["uncommitted"] == 7
 
 
 def test_a_store_without_a_private_lane(tmp_path: Path) -> None:
