@@ -45,9 +45,8 @@ class _Means(Memory):
 
 
 class _OnlineAUC(LinearOGD, AUCLearner):
-    """The flat state of OGD with other steps."""
+    """The flat state of OGD with other steps. A subclass names the pair loss that its kernel steps on."""
 
-    loss = None
     l2 = 0.0
     seed: int | None = 0  # only OAM tosses coins
 
@@ -109,7 +108,7 @@ class OAM(_OnlineAUC):
     RollingAUC: 94...%
     """
 
-    _default_loss = losses.Hinge
+    loss = losses.Hinge()
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class SPAUC(_OnlineAUC):
     RollingAUC: 94...%
     """
 
-    _default_loss = losses.Square
+    loss = losses.Square()
     buffer = None
 
     def __init__(

@@ -316,7 +316,7 @@ class PairRegret:
         if step is not None:
             x, keep_step, keep_record, loss, margin, weight, partner, partner_index = step
             if x is None:
-                self._give_up()
+                self.give_up("a feature of the stream is not a finite number")
                 keep_record = keep_step = False
         uniform = self._random.random
         if keep_record:
@@ -355,11 +355,13 @@ class PairRegret:
             pairs = zip(self._steps, self._records, strict=True)
             self.left = [min(s.hit - s.count, r.hit - r.count) for s, r in pairs]
 
-    def _give_up(self) -> None:
-        self.unusable = "a feature of the stream is not a finite number"
+    def give_up(self, why: str) -> None:
+        """End the estimation and forget the sample; only the labels are counted from now on."""
+        self.unusable = why
         self._first = []
         for rows in (self._own, self._partner, self._past):
             rows.clear()
+        self._set_left()
 
     # Estimating
 
@@ -481,7 +483,7 @@ class PairRegret:
         """The sample as plain values and arrays, for a snapshot."""
         samples: list[Thinning | Reservoir] = [*self._steps, *self._records]
         return {
-            "params": self._params(),
+            "params": self.params(),
             "unusable": self.unusable,
             "counts": list(self._counts),
             "samples": [[r.count, r.hit] for r in samples],
@@ -513,9 +515,9 @@ class PairRegret:
         SnapshotError
             If the parameters differ or the state is damaged.
         """
-        if state.get("params") != self._params():
+        if state.get("params") != self.params():
             raise SnapshotError(
-                f"the regret in the snapshot was estimated with {state.get('params')}, now {self._params()}",
+                f"the regret in the snapshot was estimated with {state.get('params')}, now {self.params()}",
                 fix="put the old settings back; regret cannot be estimated for events that have gone by",
             )
         try:
@@ -552,7 +554,8 @@ class PairRegret:
             ) from error
         self._set_left()
 
-    def _params(self) -> dict[str, object]:
+    def params(self) -> dict[str, object]:
+        """What a saved sample must have been made with."""
         return {
             "loss": repr(self.loss),
             "radius": self.radius,

@@ -184,6 +184,7 @@ class Lane:
             )
             regret = None
         self._regret = None if regret is None else self._make_regret(regret)
+        self._loss_of_learner = regret is not None and regret.loss is None
         self._estimate: RegretEstimate | None = None
         self._intake = Intake(
             self._stack,
@@ -452,7 +453,7 @@ class Lane:
             self._stack.load(body.steps, verified=verified)
             self._auc.load_state(body.auc)
             if self._regret is not None and body.regret is not None:
-                self._regret.load_state(body.regret)
+                self._restore_regret(self._regret, body.regret)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise unreadable(error) from error
         intake = self._intake
@@ -468,6 +469,18 @@ class Lane:
         self._restored = True
         self._state_bytes = len(data)
         self._torn = False
+
+    def _restore_regret(self, regret: PairRegret, saved: dict[str, Any]) -> None:
+        """Go on with a saved sample; with none if the learner was once thought to have another loss."""
+        own = regret.params()
+        loss = saved["params"]["loss"]
+        # The loss of auc.SPAUC used to be taken for the hinge. What was sampled then is of no use now.
+        if self._loss_of_learner and saved["params"] == {**own, "loss": loss} != own:
+            why = f"the snapshot has it for {loss}, and the learner's loss is {regret.loss!r}"
+            warnings.warn(f"no regret is estimated from here on: {why}", UserWarning, stacklevel=3)
+            regret.give_up(why)
+        else:
+            regret.load_state(saved)
 
     def _check_saving(self) -> None:
         if self._signing_key is not None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
-from streampair import auc, metric, ranking
+from streampair import auc, losses, metric, ranking
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
@@ -341,6 +341,46 @@ def test_gauges() -> None:
     fresh = driver.lane.gauges(solve=True).regret
     assert fresh is not None
     assert fresh.n == 43
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"), [(auc.OAM(seed=1), losses.Hinge()), (auc.SPAUC(), losses.Square())], ids=str
+)
+def test_regret_is_that_of_the_loss_which_the_learner_minimises(model: Any, loss: losses.PairLoss) -> None:
+    rows = lanes.stream(40)
+    driver = Driver(model.clone, regret=RegretConfig(exact=64))
+    driver.feed(rows)
+    suffered = 0.0
+    for t, (x, y) in enumerate(rows):
+        margins = [
+            (2 * y - 2 * y2) * (model.score_one(x) - model.score_one(x2)) for x2, y2 in rows[:t] if y2 != y
+        ]
+        suffered += sum(loss.value(margin) for margin in margins) / max(t, 1)
+        model.learn_one(x, y)
+    estimate = driver.lane.regret()
+    assert estimate is not None
+    assert estimate.pair_loss * 39 == pytest.approx(suffered, rel=1e-12)
+    assert estimate.comparator_loss < estimate.pair_loss
+
+
+def test_a_regret_that_was_sampled_for_another_loss_ends_and_the_lane_goes_on() -> None:
+    """As in snapshots of SPAUC that took its loss for the hinge."""
+    rows = lanes.stream(40)
+    options = {**PLAIN, "regret": RegretConfig()}
+    old = Driver(auc.SPAUC, **{**options, "regret": RegretConfig(loss=losses.Hinge())})
+    old.feed(rows[:20])
+    lane = Lane(auc.SPAUC(), decode_json, **options)
+    with pytest.warns(UserWarning, match=r"no regret is estimated from here on: .*Hinge.*Square"):
+        lane.restore(old.lane.snapshot())
+    assert lane.next_offset == 20
+    assert lane.learner.weights == old.lane.learner.weights
+    assert lane.regret() is None
+    again = Lane(auc.SPAUC(), decode_json, **options)
+    again.restore(lane.snapshot())
+    assert again.regret() is None
+    for other in (RegretConfig(pairs=64), RegretConfig(loss=losses.Logistic())):
+        with pytest.raises(SnapshotError, match="regret"):
+            Lane(auc.SPAUC(), decode_json, **{**options, "regret": other}).restore(old.lane.snapshot())
 
 
 def test_regret_of_a_model_on_text_says_nothing_rather_than_something_wrong() -> None:

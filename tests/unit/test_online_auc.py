@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from river import datasets, evaluate
 
-from streampair import auc
+from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import RollingAUC
 
@@ -87,6 +87,25 @@ def test_spaucs_terms_add_up_to_the_pair_loss() -> None:
     u = 2.0 * (x[y][:, None] - x[~y][None]).reshape(-1, 3)
     pairs = (-2.0 * (1.0 - u @ w)) @ u / len(u)
     assert single == pytest.approx(p * (1 - p) * pairs)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"), [(auc.OAM(), losses.Hinge()), (auc.SPAUC(), losses.Square())], ids=str
+)
+def test_the_pair_loss_is_the_one_that_the_steps_are_on(model: Any, loss: losses.PairLoss) -> None:
+    """After a positive at the origin, a negative makes a step along the slope of the loss, or none."""
+    assert model.pair_loss == model.clone().pair_loss == loss
+    rate, moves = 0.25, []
+    for weight in (-3.0, -1.0, 0.0, 0.25, 0.5, 1.0, 3.0):
+        learner = type(model)(learning_rate=rate, radius=30.0, average=False)
+        learner.learn_one({"a": 0.0}, True)
+        learner._vectors()["w"][:] = weight
+        learner.learn_one({"a": -1.0}, False)
+        moves.append(float(learner.weights_vector[0]) - weight)
+    # The margin is 2 w.(0 - -1). SPAUC's term for one pair has the factor p (1 - p) = 1/4.
+    share = 0.25 if loss == losses.Square() else 1.0
+    slopes = loss.slope(2.0 * np.array([-3.0, -1.0, 0.0, 0.25, 0.5, 1.0, 3.0]))
+    assert moves == pytest.approx((-rate * share * 2.0 * slopes).tolist())
 
 
 LEARNERS = [
