@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "broker")]
+sys.path.insert(0, str(ROOT / "tests"))
 
-import support  # noqa: E402
-from kafka import KafkaBroker  # noqa: E402
-from worker_process import WorkerProcess, fetch, wait_for  # noqa: E402
+from harness import support  # noqa: E402
+from harness.apache_kafka import KafkaBroker  # noqa: E402
+from harness.worker_process import WorkerProcess, fetch, wait_for  # noqa: E402
 
 EVENTS = 20_000
 SHOWN = (

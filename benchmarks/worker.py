@@ -47,9 +47,8 @@ def broker(bootstrap: str | None, version: str) -> Iterator[str]:
     if bootstrap is not None:
         yield bootstrap
         return
-    tests = Path(__file__).resolve().parents[1] / "tests"
-    sys.path[:0] = [str(tests), str(tests / "broker")]
-    from kafka import KafkaBroker
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from harness.apache_kafka import KafkaBroker
 
     own = KafkaBroker(version)
     try:

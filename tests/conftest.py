@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis
 import numba
 import pytest
-import support
+from harness import support
 from xdist.scheduler import LoadScopeScheduling
 
 # No wall-clock limits: the first call of a kernel compiles it, and machines are shared. Where a change is

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import support
+from harness import support
 
 BLOCKS = support.readme_blocks()
 

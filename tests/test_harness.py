@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import support
+from harness import support
 
 TESTS = """
-import pytest, support
+import pytest
+from harness import support
 
 def test_of_a_missing_tool():
     support.unavailable("the tool", "apt-get install tool")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import support
+from harness import support
 
 LIBRARY = support.ROOT / "streampair"
 CONNECTORS = support.ROOT / "connectors" / "streampair_connectors"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka import Cluster
-from tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
+from harness.kafka import Cluster
+from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import support
 from aiokafka import AIOKafkaProducer
-from kafka import Cluster, KafkaBroker
+from harness import support
+from harness.apache_kafka import KafkaBroker
+from harness.kafka import Cluster
+from harness.tiers import EXTERNAL
+from harness.worker_process import WorkerProcess, fetch
 from test_tiers import consume
-from tiers import EXTERNAL
-from worker_process import WorkerProcess, fetch
 
 EVENTS = 300
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from kafka import Cluster, KafkaBroker
-from tiers import STOPPABLE_TIERS, open_cluster
-from worker_process import wait_for
+from harness.apache_kafka import KafkaBroker
+from harness.kafka import Cluster
+from harness.tiers import STOPPABLE_TIERS, open_cluster
+from harness.worker_process import wait_for
 
 Unique = Callable[[str], str]
 
@@ -101,14 +102,14 @@ def test_a_broker_that_cannot_start_shows_its_log(tier: str) -> None:
 def test_a_broker_does_not_outlive_a_killed_test_run(tier: str) -> None:
     open_cluster(tier).close()  # skips where there is none
     code = (
-        "from kafka import KafkaBroker\n"
+        "from harness.apache_kafka import KafkaBroker\n"
         f"broker = KafkaBroker({tier!r})\n"
         "print(broker.pid, broker.bootstrap.rpartition(':')[2], flush=True)\n"
         "input()"
     )
     run = subprocess.Popen(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],  # where the harness is
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka import Cluster
+from harness.applications import LOGISTIC, PAIR_FTRL, App, Inside, Running, events, same, scores_by_offset
+from harness.kafka import Cluster
+from harness.worker_process import fetch, wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import is_compacted
-from streams import LOGISTIC, PAIR_FTRL, App, Inside, Running, events, same, scores_by_offset
-from worker_process import fetch, wait_for
 
 from streampair.errors import PrivacyError, SnapshotError
 

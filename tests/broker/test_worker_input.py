@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from kafka import Cluster, KafkaBroker
+from harness.apache_kafka import KafkaBroker
+from harness.applications import App, Inside, events, read_until, same, scores_by_offset
+from harness.kafka import Cluster
+from harness.worker_process import wait_for
 from streampair_connectors import cli
-from streams import App, Inside, events, read_until, same, scores_by_offset
 from typer.testing import CliRunner
-from worker_process import wait_for
 
 from streampair.errors import SourceError
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 from aiokafka.partitioner import DefaultPartitioner
+from harness import support
+from harness.worker_process import fetch, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from streampair_connectors import kafka, lanes
 from streampair_connectors.config import KafkaConfig, parse_config
 from streampair_connectors.kafka import Message, Partition, Producer, read_all
 from streampair_connectors.worker import Worker
-from worker_process import fetch, wait_for
 
 from streampair.errors import SourceError
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 import yaml
-from worker_process import WorkerProcess, fetch, wait_for
+from harness import support
+from harness.worker_process import WorkerProcess, fetch, wait_for
 
 DEPLOY = support.ROOT / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboards/streampair.json").read_text())

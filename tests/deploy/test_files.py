@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 import yaml
+from harness import support
 from river import datasets
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import load_config

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import lanes
 import pytest
+from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

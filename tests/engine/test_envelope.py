@@ -7,9 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import lanes
 import numpy as np
 import pytest
+from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

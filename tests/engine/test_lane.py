@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lanes
 import msgspec
 import numpy as np
 import pytest
+from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing

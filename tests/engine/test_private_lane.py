@@ -6,8 +6,8 @@ import importlib
 import math
 from typing import Any
 
-import lanes
 import pytest
+from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats

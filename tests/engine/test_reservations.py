@@ -6,8 +6,8 @@ import copy
 import dataclasses
 from typing import Any
 
-import lanes
 import pytest
+from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import support
+from harness import support
 
 CODE = Path(__file__).with_name("user_code.py")
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 
 used: dict[str, set[str]] = {}

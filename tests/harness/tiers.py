@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-import support
-from kafka import PROFILES, Cluster, EmbeddedCluster, ExternalCluster, KafkaBroker, Unavailable
+from harness import support
+from harness.apache_kafka import PROFILES, KafkaBroker
+from harness.kafka import Cluster, EmbeddedCluster, ExternalCluster, Unavailable
 
 EXTERNAL = os.environ.get("STREAMPAIR_TEST_KAFKA", "")
 REAL_TIERS = [f"external={EXTERNAL}"] if EXTERNAL else list(PROFILES)

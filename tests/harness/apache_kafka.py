@@ -1,4 +1,4 @@
-"""Apache Kafka for the tests: real brokers in KRaft mode, and librdkafka's in-process one.
+"""Apache Kafka for the tests: real brokers in KRaft mode.
 
 A real broker is a Java process of this user's, started from jars that Maven resolves once from ``pom.xml``
 (kept in ``.cache/kafka/<version>/``; later runs need no network). It listens on free loopback ports, keeps
@@ -24,27 +24,19 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+
+from harness import support
+from harness.kafka import Cluster, Unavailable, complete
 
 POM = Path(__file__).with_name("pom.xml")
-CACHE = POM.parents[2] / ".cache" / "kafka"
+CACHE = support.CACHE / "kafka"
 PROFILES = {"3.9": "kafka-3.9", "4.x": "kafka-4"}
 """The versions that users run: name in the tests -> Maven profile."""
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
-
-
-class Unavailable(Exception):
-    """This machine cannot run the broker; ``hint`` says in one line what to install."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(f"{what}: {hint}")
-        self.what = what
-        self.hint = hint
 
 
 # ---- jars ----------------------------------------------------------------------------------------
@@ -109,143 +101,6 @@ def jars(name: str) -> Path:
         with contextlib.suppress(OSError):
             fetched.rename(target)
     return target
-
-
-# ---- one cluster, whatever stands behind it ------------------------------------------------------
-
-
-class Cluster:
-    """A Kafka cluster that a test may use.
-
-    Attributes
-    ----------
-    bootstrap
-        ``host:port``.
-    kind
-        "embedded" (librdkafka's in-process broker), "kafka" (Apache Kafka, started here) or "external".
-    version
-        Version of what answers, for messages.
-    real
-        Whether ``kill``, ``stop``, ``start`` and ``restart`` work.
-    """
-
-    bootstrap: str
-    kind: str
-    version: str
-    real = False
-
-    def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
-        """Create a topic and return its name; ``options`` are topic settings, underscores for dots."""
-        configs = {key.replace("_", "."): value for key, value in options.items()}
-        _complete(_create_topic(self.bootstrap, name, partitions, configs))
-        return name
-
-    def restart(self) -> None:
-        """Stop the broker in good order and start it again: same port, same data."""
-        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to restart")
-
-    def stop(self) -> None:
-        """Stop the broker in good order."""
-        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to stop")
-
-    def kill(self) -> None:
-        """End the broker at once, as ``kill -9`` does."""
-        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to kill")
-
-    def start(self) -> None:
-        """Start the broker again after ``stop`` or ``kill``: same port, same data."""
-        raise NotImplementedError(f"a cluster of kind {self.kind} is not ours to start")
-
-    def ensure_running(self) -> None:
-        """Bring the broker back if a test left it stopped."""
-
-    def log_tail(self, lines: int = 30) -> str:
-        """Last lines of the broker's log, for the report of a failed test."""
-        return ""
-
-    def close(self) -> None:
-        """Release everything."""
-
-
-class ExternalCluster(Cluster):
-    """The caller's own cluster (``STREAMPAIR_TEST_KAFKA=host:port``)."""
-
-    kind = "external"
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-        self.version = "of the caller"
-
-
-class EmbeddedCluster(Cluster):
-    """The broker of ``streampair demo``: librdkafka's, in this process. ``kill`` drops its connections."""
-
-    kind = "embedded"
-
-    def __init__(self) -> None:
-        try:
-            import confluent_kafka
-        except ImportError:
-            raise Unavailable("the in-process broker", "pip install 'streampair[demo]'") from None
-        from streampair_connectors.embedded import EmbeddedBroker
-
-        self.version = f"librdkafka {confluent_kafka.libversion()[0]}"
-        self._broker = EmbeddedBroker()
-        self.bootstrap = self._broker.bootstrap_servers
-        self._down = False
-
-    def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
-        self._broker.create_topic(name, partitions)
-        return name
-
-    def kill(self) -> None:
-        self._broker.set_down()
-        self._down = True
-
-    def start(self) -> None:
-        self._broker.set_up()
-        self._down = False
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-    def ensure_running(self) -> None:
-        if self._down:
-            self.start()
-
-    def close(self) -> None:
-        self._broker.close()
-
-
-def _complete(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, from inside a running event loop too (which then waits)."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, work).result()
-
-
-async def _create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, str]) -> None:
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
-        for topic, code, message in answer.topic_errors:
-            if code:
-                raise RuntimeError(f"the broker refused the topic {topic!r}: error {code}, {message}")
-        # the broker answers before every metadata cache knows the topic: return when clients can see a leader
-        deadline = time.monotonic() + 30
-        while True:
-            (found,) = await admin.describe_topics([name])
-            ready = [p for p in found["partitions"] if p["leader"] >= 0]
-            if found["error_code"] == 0 and len(ready) == partitions:
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the topic {name!r} was created but has no leader: {found}")
-            await asyncio.sleep(0.02)
-    finally:
-        await admin.close()
 
 
 # ---- Apache Kafka --------------------------------------------------------------------------------
@@ -428,7 +283,7 @@ class KafkaBroker(Cluster):
             tail = self.log_tail()
             self.kill()
             raise RuntimeError(f"Apache Kafka {self.version} did not start:\n{tail}")
-        _complete(_answers(self.bootstrap))
+        complete(_answers(self.bootstrap))
 
     def _read_log(self, process: subprocess.Popen[str], life: _Life) -> None:
         assert process.stdout is not None

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from kafka import Cluster
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import load_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.worker import Worker
-from worker_process import WorkerProcess
 
+from harness.kafka import Cluster
+from harness.worker_process import WorkerProcess
 from streampair.engine.envelope import unpack
 from streampair.engine.lane import Record
 
