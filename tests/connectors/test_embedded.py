@@ -29,7 +29,7 @@ from streampair.errors import SourceError
 pytestmark = pytest.mark.embedded
 
 try:
-    import confluent_kafka  # noqa: F401
+    import confluent_kafka
     from streampair_connectors.embedded import EmbeddedBroker
 except ImportError:
     pytest.skip("confluent-kafka is missing", allow_module_level=True)
@@ -139,6 +139,65 @@ def test_keys_go_where_kafkas_own_clients_send_them(broker: EmbeddedBroker) -> N
 
     agrees()
     assert [producer.target("out", None, source).partition for source in (0, 4, 5)] == [0, 4, 0]
+
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+def write_compressed(broker: EmbeddedBroker, topic: str, codec: str, values: list[bytes]) -> None:
+    """Write with librdkafka, whose codecs are its own: a worker must be able to read what it writes."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 1000}
+    )
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_topics_of_every_codec_can_be_read(broker: EmbeddedBroker, codec: str) -> None:
+    broker.create_topic("in")
+    values = [b"%06d" % i + b"x" * 100 for i in range(2000)]  # more than one block of snappy and lz4
+    write_compressed(broker, "in", codec, values)
+    records = asyncio.run(read_all(settings(broker), Partition("in", 0), len(values)))
+    assert [record.value for record in records] == values
+
+
+def test_without_the_codec_the_worker_says_what_to_install(broker: EmbeddedBroker) -> None:
+    """Also shows that the topics of the test above are compressed."""
+    broker.create_topic("in")
+    write_compressed(broker, "in", "zstd", [b"x" * 1000] * 100)
+    script = f"""
+import sys
+sys.modules["cramjam"] = None  # as on a machine that does not have it
+import asyncio
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka import Consumer, Partition
+from streampair.errors import SourceError
+
+async def body():
+    async def revoked(partitions): pass
+    async def assigned(partitions):
+        for partition in partitions:
+            consumer.seek(partition, 0)
+    config = KafkaConfig(bootstrap_servers={broker.bootstrap_servers!r}, session_timeout_seconds=2)
+    consumer = Consumer(config, "in", "g", on_revoked=revoked, on_assigned=assigned)
+    await consumer.start()
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                assert not await consumer.poll(10, 0.1)
+    except SourceError as error:
+        print(error.retriable, error)
+    finally:
+        await consumer.stop()
+
+asyncio.run(body())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False ")
+    assert "zstd" in done.stdout
+    assert "streampair[kafka-codecs]" in done.stdout
 
 
 def app(broker: EmbeddedBroker, directory: Path, **tables: Any) -> Any:

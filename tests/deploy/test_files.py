@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from harness import support
+from packaging.requirements import Requirement
 from river import datasets
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import load_config
@@ -54,6 +56,18 @@ def test_the_example_configuration_is_accepted_and_fits_the_sample_events() -> N
     assert all(
         bounds[n][0] <= value <= bounds[n][1] for x, _ in datasets.Phishing() for n, value in x.items()
     )
+
+
+def test_the_extras_name_packages_that_the_constraints_pin() -> None:
+    """An extra of another package's, such as aiokafka[all], may bring what no plain machine can install."""
+    project = tomllib.loads((support.ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {
+        Requirement(line).name for line in (support.ROOT / "constraints.txt").read_text().splitlines()[1:]
+    }
+    extras = [Requirement(text) for texts in project["optional-dependencies"].values() for text in texts]
+    assert extras
+    assert {requirement.name for requirement in extras} <= pinned
+    assert not any(requirement.extras for requirement in extras)
 
 
 def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None:

@@ -39,6 +39,7 @@ FATAL: dict[type[BaseException], str] = {
     "or lower output.max_message_bytes",
     kafka_errors.InvalidTopicError: "use a valid topic name",
     kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
+    kafka_errors.UnsupportedCodecError: "install streampair[kafka-codecs]",
     kafka_errors.InconsistentGroupProtocolError: "use another app name: "
     "this consumer group belongs to another kind of client",
 }
