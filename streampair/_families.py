@@ -119,14 +119,22 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
 class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance; River's regressor.
 
-    A subclass calls `_init_labels(relevance)` in its constructor.
+    A subclass calls `_init_labels` in its constructor.
     """
 
     _real_labels = True
+    # What a relevance in range is scaled to.
+    _least, _most = -1.0, 1.0
 
     # ---- labels ----------------------------------------------------------------------------------------
 
-    def _init_labels(self, relevance: Any) -> None:
+    def _init_labels(self, relevance: Any, limit: float | None = None) -> None:
+        """Take the range of relevances; None stands for numbers of at most the size `limit`, as they are."""
+        if relevance is None and limit is not None:
+            self._low_relevance = self._least = -limit
+            self._high_relevance = self._most = limit
+            self._middle, self._half = 0.0, 1.0
+            return
         try:
             low, high = (_features.as_number(bound) for bound in relevance)
         except (TypeError, ValueError, OverflowError):
@@ -141,12 +149,12 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
         self._middle, self._half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
 
     def _label(self, y: Any) -> float:
-        """The relevance, scaled to [-1, 1].
+        """The relevance, scaled to [-1, 1] if a range was declared.
 
         Raises
         ------
         RecordError
-            If it is unknown (None or NaN), no number, or out of the declared range.
+            If it is unknown (None or NaN), no number, or out of range.
         """
         try:
             value = y if type(y) is float else _features.as_number(y)
@@ -154,7 +162,7 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
             value = math.nan
         low, high = self._low_relevance, self._high_relevance
         if low <= value <= high:
-            return min(max((value - self._middle) / self._half, -1.0), 1.0)
+            return min(max((value - self._middle) / self._half, self._least), self._most)
         shown = _features._short(y)
         if y is None or (isinstance(y, float | np.floating) and y != y):
             raise RecordError(
@@ -172,7 +180,7 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
         if isinstance(y, np.ndarray):
             values = np.asarray(y, dtype=np.float64)
             if bool(np.all((values >= self._low_relevance) & (values <= self._high_relevance))):
-                scaled: Array = np.clip((values - self._middle) / self._half, -1.0, 1.0)
+                scaled: Array = np.clip((values - self._middle) / self._half, self._least, self._most)
                 return scaled
         return super()._labels(y)
 

@@ -13,7 +13,8 @@ form        margin of a pair, with ``u = x - x'``                               
 ==========  ====================================================================  ==========================
 
 Pairs of equal labels have margin 0 in the first two forms, whatever w: they have no gradient. The exception
-is `MinimumErrorEntropy`, a function of the difference of two errors.
+is `MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD`, which is not private,
+takes relevances of any size: the constants are not those of its steps then.)
 """
 
 from __future__ import annotations

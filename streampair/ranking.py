@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from streampair import buffers, losses
+from collections.abc import Mapping
+from typing import Any
+
+from streampair import _kernels, buffers, losses
 from streampair._families import RankingLearner
 from streampair._ogd import LinearOGD
 from streampair._ranking_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
+# A relevance beyond this size is refused like infinity: up to it no product in any kernel overflows, with the
+# largest features, weights and steps there can be. Where the slope of the loss grows with the margin, a
+# gradient grows with the square of the relevance, and its squared norm with the fourth power.
+_MAX_RELEVANCE = 1e50
+_MAX_RELEVANCE_SQUARED = 1e10
+_BOUNDED_SLOPE = (_kernels.HINGE, _kernels.LOGISTIC, _kernels.ENTROPY)
+
 
 class PairOGD(LinearOGD, RankingLearner):
     """Online gradient descent on pairs of records with a real-valued relevance; not private.
 
-    The same algorithm as `streampair.auc.PairOGD`, for labels y in [-1, 1]: the margin of a pair is
-    ``(y - y') w.(x - x')``, so a pair counts the more, the further apart its relevances are, and pairs of
+    The same algorithm as `streampair.auc.PairOGD`, for labels y that are real numbers: the margin of a pair
+    is ``(y - y') w.(x - x')``, so a pair counts the more, the further apart its relevances are, and pairs of
     equal relevance have no gradient. With `losses.MinimumErrorEntropy` it is a regression on differences:
     ``w.(x - x')`` is to be ``y - y'``, and pairs of equal relevance count as well.
 
@@ -35,7 +45,8 @@ class PairOGD(LinearOGD, RankingLearner):
         Publish the average of the iterates weighted by the step sizes rather than the last iterate.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A relevance outside is
-        a RecordError.
+        a RecordError. None takes relevances as they are, of a size up to 1e50, or 1e10 with `losses.Square`
+        and `losses.SquaredHinge`.
     seed
         Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
     max_features
@@ -48,8 +59,13 @@ class PairOGD(LinearOGD, RankingLearner):
 
     Notes
     -----
-    Features are taken as `streampair.auc.PairOGD` takes them. `predict_one` is the score in units of the
-    scaled relevance, without an intercept: differences of predictions mean something, their zero does not.
+    Features are taken as `streampair.auc.PairOGD` takes them. `predict_one` is the score, without an
+    intercept: differences of predictions mean something, their zero does not.
+
+    The margin is measured in the unit of the relevance: with grades from 0 to 100 and the hinge, pairs that
+    are 50 apart are content with a difference of scores of 1/50. A declared range makes the unit the same for
+    every stream. With `losses.MinimumErrorEntropy` scores have the unit of the relevance, and the radius must
+    leave room for them.
 
     References
     ----------
@@ -83,7 +99,7 @@ class PairOGD(LinearOGD, RankingLearner):
         radius: float = 1.0,
         l2: float = 0.0,
         average: bool = True,
-        relevance: tuple[float, float] = (-1.0, 1.0),
+        relevance: tuple[float, float] | None = None,
         seed: int | None = None,
         max_features: int = 10_000,
     ) -> None:
@@ -97,5 +113,13 @@ class PairOGD(LinearOGD, RankingLearner):
         self.seed = seed
         self.max_features = max_features
 
-        self._init_labels(relevance)
         self._init_ogd()
+        bounded = self._loss.code in _BOUNDED_SLOPE
+        self._init_labels(relevance, _MAX_RELEVANCE if bounded else _MAX_RELEVANCE_SQUARED)
+
+    def _check_fingerprint(self, state: Mapping[str, Any]) -> None:
+        # What a learner without a declared range was before it could have none; it scales nothing.
+        saved = state.get("params")
+        if self.relevance is None and isinstance(saved, Mapping) and saved.get("relevance") == "(-1.0, 1.0)":
+            state = {**state, "params": {**saved, "relevance": "None"}}
+        super()._check_fingerprint(state)

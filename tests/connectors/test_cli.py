@@ -136,10 +136,13 @@ def test_replay_scores_every_event(config: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize(
     ("learner", "labels", "bad"),
-    [("ranking.PairOGD", [-1, -0.25, 0.5, 1], 1.5), ("metric.PairOGD", ["red", "green", "blue"], None)],
+    [
+        ("ranking.PairOGD", [-1, -0.25, 0.5, 1, 40], "good"),
+        ("metric.PairOGD", ["red", "green", "blue"], None),
+    ],
 )
 def test_replay_of_relevances_and_of_classes(
-    config: Path, learner: str, labels: list[Any], bad: float | None
+    config: Path, learner: str, labels: list[Any], bad: str | None
 ) -> None:
     text = TOML.replace("auc.PairOGD", learner)
     config.write_text(text.replace('label = "y"', 'label = "y"\nlabels = "any"'))

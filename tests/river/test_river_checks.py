@@ -24,11 +24,10 @@ ESTIMATORS: list[base.Estimator] = [
     auc.NoisyOGD(1.0, 1e-4),
     preprocessing.RandomFourier(6),
     preprocessing.Hashing(8),
-    # The checks' regression data is an approval in per cent.
+    ranking.PairOGD(),
+    ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, average=False),
     ranking.PairOGD(relevance=(0, 100)),
-    ranking.PairOGD(
-        losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, relevance=(0, 100), average=False
-    ),
+    # Private ones declare the range. The checks' regression data is an approval in per cent.
     ranking.PairFTRL(horizon=5000, relevance=(0, 100)),
     ranking.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, relevance=(0, 100)),
     ranking.OnPairC(1.0, 1e-4, 3000, buffer=buffers.FullHistory(), relevance=(0, 100), seed=1),

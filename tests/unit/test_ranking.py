@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from river import base
 
 from streampair import auc, buffers, losses, ranking
-from streampair.errors import ConfigError, RecordError
+from streampair.errors import ConfigError, RecordError, SnapshotError
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 ENTROPY = losses.MinimumErrorEntropy(0.5)
 eighths = st.integers(-32, 32).map(lambda v: v / 8)
 grades = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
+BUFFERS = [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()]
+DECLARED = ranking.PairOGD(relevance=(-1, 1))
 
 
 def frozen(model: base.Estimator) -> bytes:
@@ -40,7 +42,7 @@ def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], fl
     return out
 
 
-@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()], ids=str)
+@pytest.mark.parametrize("buffer", BUFFERS, ids=str)
 @pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -112,22 +114,31 @@ def test_every_real_number_will_do(label: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "message"),
+    ("model", "label", "message"),
     [
-        (None, "unknown"),
-        (math.nan, "unknown"),
-        (np.float64("nan"), "unknown"),
-        (1.0001, "not a number from -1 to 1"),
-        (-3, "not a number from -1 to 1"),
-        (math.inf, "not a number"),
-        ("high", "not a number"),
-        (np.array([0.5, 0.5]), "not a number"),
-        (1j, "not a number"),
+        *(
+            (model, label, message)
+            for model in (ranking.PairOGD(), DECLARED)
+            for label, message in (
+                (None, "unknown"),
+                (math.nan, "unknown"),
+                (np.float64("nan"), "unknown"),
+                (math.inf, "not a number"),
+                ("high", "not a number"),
+                (np.array([0.5, 0.5]), "not a number"),
+                (1j, "not a number"),
+            )
+        ),
+        (DECLARED, 1.0001, "not a number from -1 to 1"),
+        (DECLARED, -3, "not a number from -1 to 1"),
+        (ranking.PairOGD(), 1.0001e50, r"not a number from -1e\+50 to 1e\+50"),
+        (ranking.PairOGD(), -(10**400), "not a number"),
+        (ranking.PairOGD(losses.Square()), -1.1e10, r"not a number from -1e\+10 to 1e\+10"),
     ],
     ids=repr,
 )
-def test_bad_labels_change_nothing(label: Any, message: str) -> None:
-    model = ranking.PairOGD()
+def test_bad_labels_change_nothing(model: ranking.PairOGD, label: Any, message: str) -> None:
+    model = model.clone()
     for x, y in stream(5):
         model.learn_one(x, y)
     before = frozen(model)
@@ -137,6 +148,73 @@ def test_bad_labels_change_nothing(label: Any, message: str) -> None:
         assert caught.value.stage == "label"
         assert "Fix: " in str(caught.value)
         assert frozen(model) == before
+
+
+@pytest.mark.parametrize("label", [-3, 100, 1e50, -1e50, Decimal("1.7e18")], ids=repr)
+def test_any_real_number_is_a_relevance(label: Any) -> None:
+    """The order of a pair decides, or the difference: neither needs a range."""
+    model = ranking.PairOGD(average=False)
+    model.learn_one({"a": 0.0}, 0.5)
+    model.learn_one({"a": 1.0}, label)
+    assert math.copysign(1.0, model.weights["a"]) == math.copysign(1.0, label)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS, ids=str)
+@pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
+def test_between_minus_one_and_one_a_range_changes_no_bit(
+    loss: losses.PairLoss, buffer: buffers.Buffer
+) -> None:
+    """And a state of the time when that range was the default is a state of a learner without one."""
+    records = [*stream(60), ({"f0": 1.0}, -0.0), ({"f0": 2.0}, 0.0), ({"f0": -1.0}, -1.0), ({"f1": 1.0}, 1.0)]
+    plain = ranking.PairOGD(loss, buffer, seed=1)
+    declared = ranking.PairOGD(loss, buffer, seed=1, relevance=(-1.0, 1.0))
+    many = plain.clone()
+    for x, y in records:
+        plain.learn_one(x, y)
+        declared.learn_one(x, y)
+    frame = pd.DataFrame([x for x, _ in records]).fillna(0.0)
+    many.learn_many(frame, pd.Series([y for _, y in records]))
+    restored = plain.clone()
+    restored.load_state(declared.to_state())
+    assert frozen(restored) == frozen(plain) == frozen(many)
+    # The other way round there may be relevances out of range in it.
+    with pytest.raises(SnapshotError, match=r"relevance=None.*relevance=\(-1.0, 1.0\)"):
+        declared.clone().load_state(plain.to_state())
+
+
+@pytest.mark.parametrize("buffer", [*BUFFERS, buffers.FIFO(40)], ids=str)
+@pytest.mark.parametrize("loss", [*LOSSES, ENTROPY], ids=str)
+@pytest.mark.parametrize("rate", [None, 1e12])
+def test_nothing_overflows(loss: losses.PairLoss, buffer: buffers.Buffer, rate: float | None) -> None:
+    """With the largest relevances, features, weights, steps and ridge there can be."""
+    most = 1e10 if loss in (losses.SquaredHinge(), losses.Square()) else 1e50
+    model = ranking.PairOGD(loss, buffer, rate, 1e12, 1e12, average=False, seed=0)
+    rng = random.Random(0)
+    for _ in range(300):
+        x = {f"f{i}": rng.choice((-1e50, 1e50, 0.0, 1.0)) for i in range(50)}
+        model.learn_one(x, rng.choice((-most, most, 0.0, 1.0)))
+        assert math.isfinite(model.score_one(x))
+    state = model.to_state()
+    assert np.isfinite(state["w"]).all()
+    if rate is not None and loss != ENTROPY:
+        # Every step leaves the ball; where its length overflows, the projection gives 0.
+        assert math.hypot(*state["w"].tolist()) == pytest.approx(1e12)
+    assert all(math.isfinite(value) for value in state["scalars"].values())
+    model.clone().load_state(state)
+
+
+def test_the_relevance_of_a_frame_needs_no_range() -> None:
+    records = [(x, 1000.0 * y) for x, y in stream(60)]
+    one, many = ranking.PairOGD(), ranking.PairOGD()
+    for x, y in records:
+        one.learn_one(x, y)
+    X, y = pd.DataFrame([x for x, _ in records]), pd.Series([y for _, y in records])
+    many.learn_many(X, y)
+    assert one.weights == many.weights
+    before = frozen(many)
+    with pytest.raises(RecordError, match="in row 1, the relevance is"):
+        many.learn_many(X[:2], pd.Series([0.0, 1e51]))
+    assert frozen(many) == before
 
 
 def test_a_declared_range() -> None:
@@ -157,11 +235,18 @@ def test_a_declared_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [None, 3, (1, 1), (1, 0), (0, math.inf), (math.nan, 1), (1e16, 1e16 + 2), ("a", "b"), (1, 2, 3)]
+    "bad", [3, (1, 1), (1, 0), (0, math.inf), (math.nan, 1), (1e16, 1e16 + 2), ("a", "b"), (1, 2, 3)]
 )
 def test_bad_ranges(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"relevance is .*Fix: "):
         ranking.PairOGD(relevance=bad)
+
+
+@pytest.mark.parametrize("make", [ranking.PairFTRL, ranking.OnPairStrC, ranking.OnPairC, ranking.NoisyOGD])
+def test_private_learners_need_a_range(make: Any) -> None:
+    """Their noise is scaled to it."""
+    with pytest.raises(ConfigError, match=r"relevance is None.*Fix: give the lowest and the highest"):
+        make(epsilon=1.0, delta=1e-4, horizon=5000, relevance=None)
 
 
 @pytest.mark.parametrize("backend", [pd, pl], ids=lambda b: b.__name__)
