@@ -13,7 +13,7 @@ form        margin of a pair, with ``u = x - x'``                               
 ==========  ====================================================================  ==========================
 
 Pairs of equal labels have margin 0 in the first two forms, whatever w: they have no gradient. The exception
-is `MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD`, which is not private,
+is `MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD` is not private, and
 takes relevances of any size: the constants are not those of its steps then.)
 """
 
