@@ -1,96 +1,46 @@
-"""The configuration: one TOML file, validated as a whole before anything starts.
+"""The tables of a configuration, one class each: what their keys are, and what is refused.
 
-Unknown keys are refused with the nearest known one. Secrets come from the environment or
-from files, never from the configuration itself, and never show in a `repr`, a log line, an
-error or a metric.
+A table knows itself alone. What two of them must agree on stands in `Config`.
 """
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import os
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from streampair.errors import ConfigError
+from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
-    "Config",
     "InputConfig",
     "KafkaConfig",
+    "Label",
     "LearnerConfig",
     "MetricsConfig",
     "OutputConfig",
-    "RegretConfig",
+    "RegretTable",
     "StepConfig",
     "StoreConfig",
+    "Table",
     "WorkerConfig",
-    "load_config",
-    "parse_config",
 ]
 
-# What Kafka accepts as a topic name; an application's name is a group and a file name too.
+# What Kafka accepts as a topic name.
 _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
-_APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 Label = bool | int | str
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
-class _Model(BaseModel):
+class Table(BaseModel):
+    """A table of the file: unknown keys are refused, nothing is converted, nothing changes later."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def read_secret(what: str, file: Path | None, env: str | None) -> SecretStr | None:
-    """Read a secret from the file or the environment variable that the configuration names.
-
-    Raises
-    ------
-    ConfigError
-        Both are named, the file cannot be read, or the value is empty. The message names the
-        place, never the value.
-    """
-    if file is not None and env is not None:
-        raise ConfigError(
-            f"{what}_file and {what}_env are both set", fix="keep the one that holds the secret"
-        )
-    if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(
-                f"the {what} file {file} cannot be read: {reason}",
-                fix="check the path and its permissions",
-            ) from None
-        place = f"file {file}"
-    elif env is not None:
-        text = os.environ.get(env, "").strip()
-        place = f"environment variable {env}"
-    else:
-        return None
-    if not text:
-        raise ConfigError(f"the {what} is empty: nothing in {place}", fix=f"put the {what} into {place}")
-    return SecretStr(text)
-
-
-class KafkaConfig(_Model):
+class KafkaConfig(Table):
     """How to reach the cluster. The password comes from a file or the environment."""
 
     bootstrap_servers: str
@@ -136,7 +86,7 @@ class KafkaConfig(_Model):
         return read_secret("password", self.password_file, self.password_env)
 
 
-class InputConfig(_Model):
+class InputConfig(Table):
     """The input topic and what its events look like."""
 
     topic: str = "events"
@@ -212,7 +162,7 @@ class InputConfig(_Model):
         return (not self.positive) if self.negative is None else self.negative
 
 
-class OutputConfig(_Model):
+class OutputConfig(Table):
     """Where scores and dead letters go."""
 
     topic: str | None = None
@@ -225,14 +175,14 @@ class OutputConfig(_Model):
         return None if value is None else _check_topic(value)
 
 
-class StepConfig(_Model):
+class StepConfig(Table):
     """One estimator: an import path and its constructor's arguments."""
 
     class_: Annotated[str, Field(alias="class")]
     options: dict[str, Any] = {}
 
 
-class LearnerConfig(_Model):
+class LearnerConfig(Table):
     """The model: one estimator, or the steps of a pipeline."""
 
     class_: Annotated[str | None, Field(alias="class")] = None
@@ -276,15 +226,15 @@ class LearnerConfig(_Model):
     def noise_key(self) -> bytes | None:
         """Return the declared noise key (hexadecimal in its file); None: the store draws and keeps one."""
         secret = read_secret("noise_key", self.noise_key_file, self.noise_key_env)
-        return None if secret is None else _hex_key("noise_key", secret)
+        return None if secret is None else hex_key("noise_key", secret)
 
     def signing_key(self) -> bytes | None:
         """Return the key that signs pickled steps (hexadecimal in its file); None without."""
         secret = read_secret("signing_key", self.signing_key_file, self.signing_key_env)
-        return None if secret is None else _hex_key("signing_key", secret)
+        return None if secret is None else hex_key("signing_key", secret)
 
 
-class StoreConfig(_Model):
+class StoreConfig(Table):
     """Where the snapshots lie. A relative path starts at the configuration file."""
 
     directory: Path = Path("state")
@@ -295,7 +245,7 @@ class StoreConfig(_Model):
         return Path(value) if isinstance(value, str) else value
 
 
-class MetricsConfig(_Model):
+class MetricsConfig(Table):
     """Addresses of the metrics. Port 0 takes a free one, which the log names."""
 
     host: str = "127.0.0.1"
@@ -309,8 +259,8 @@ class MetricsConfig(_Model):
         return self
 
 
-class RegretConfig(_Model):
-    """The online estimate of regret. Loss and radius default to the learner's own."""
+class RegretTable(Table):
+    """The online estimate of the regret. Loss and radius default to the learner's own."""
 
     enabled: bool = True
     loss: Literal["hinge", "logistic"] | None = None
@@ -319,7 +269,7 @@ class RegretConfig(_Model):
     exact: Annotated[int, Field(ge=2)] = 64
 
 
-class WorkerConfig(_Model):
+class WorkerConfig(Table):
     """Batches, commits and what to do with bad events."""
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
@@ -334,208 +284,7 @@ class WorkerConfig(_Model):
     auc_window: Annotated[int, Field(ge=2)] = 1000
 
 
-class Config(_Model):
-    """A whole configuration. Build it with :func:`load_config` or :func:`parse_config`."""
-
-    app: str
-    kafka: KafkaConfig | None = None
-    input: InputConfig
-    output: OutputConfig = OutputConfig()
-    learner: LearnerConfig
-    store: StoreConfig = StoreConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    regret: RegretConfig = RegretConfig()
-    worker: WorkerConfig = WorkerConfig()
-    _base: Path = PrivateAttr(default_factory=Path)
-
-    @field_validator("app")
-    @classmethod
-    def _app(cls, value: str) -> str:
-        if not _APP.match(value):
-            raise ValueError(
-                f"{value!r} cannot name an application; use letters, digits, dot, dash and "
-                "underscore, at most 100 of them, the first a letter or a digit"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _topics(self) -> Config:
-        names = [self.input.topic, self.output_topic, self.dead_letter_topic]
-        if len(set(names)) != 3:
-            raise ValueError(
-                f"input, output and dead-letter topics are {names}: "
-                "three different names are needed, or events would be read again"
-            )
-        return self
-
-    @property
-    def output_topic(self) -> str:
-        """The topic of the scores."""
-        return self.output.topic or f"{self.app}-scores"
-
-    @property
-    def dead_letter_topic(self) -> str:
-        """The topic of the events that could not be used."""
-        return self.output.dead_letter_topic or f"{self.app}-dead-letters"
-
-    @property
-    def state_directory(self) -> Path:
-        """The store's directory, absolute."""
-        return (self._base / self.store.directory).absolute()
-
-    def require_kafka(self) -> KafkaConfig:
-        """Return the [kafka] table.
-
-        Raises
-        ------
-        ConfigError
-            There is none.
-        """
-        if self.kafka is None:
-            raise ConfigError(
-                "the configuration has no [kafka] table",
-                fix='add [kafka] with bootstrap_servers = "localhost:9092"',
-            )
-        return self.kafka
-
-    def fingerprint(self) -> str:
-        """Return a digest of what the model's meaning depends on.
-
-        A snapshot taken under another fingerprint is refused: the same numbers would mean
-        something else. Secrets, addresses, topics and batch sizes are not part of it.
-        """
-        meaning = {
-            "learner": self.learner.model_dump(
-                mode="json", include={"class_", "options", "steps", "trust_preprocessing"}
-            ),
-            "label": self.input.label,
-            "positive": self.input.positive,
-            "negative": self.input.negative_label(),
-            **({"labels": "any"} if self.input.labels == "any" else {}),
-            "features": self.input.model_dump(mode="json", include={"features"}),
-        }
-        data = msgspec.json.encode(meaning, order="sorted")
-        return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read and validate a configuration file.
-
-    Parameters
-    ----------
-    path
-        A TOML file. Relative paths inside it start at its directory.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, is not TOML, or is not a valid configuration. Every problem
-        is named, with the nearest known key for an unknown one.
-    """
-    file = Path(path)
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"the configuration {file} cannot be read: {error.strerror}",
-            fix="check the path and its permissions",
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration {file} is not TOML: {error}", fix="correct that line") from None
-    return parse_config(data, base=file.absolute().parent, source=str(file))
-
-
-def parse_config(
-    data: Mapping[str, Any], *, base: Path | None = None, source: str = "configuration"
-) -> Config:
-    """Validate a configuration that is already parsed.
-
-    Examples
-    --------
-    >>> config = parse_config({
-    ...     "app": "fraud",
-    ...     "input": {"topic": "payments", "label": "is_fraud", "features": ["amount", "age"]},
-    ...     "learner": {"class": "streampair.auc.PairOGD"},
-    ... })
-    >>> config.dead_letter_topic
-    'fraud-dead-letters'
-    """
-    try:
-        config = Config.model_validate(dict(data))
-    except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False, include_input=False)]
-        problems = "; ".join(line for line, _ in lines)
-        fixes = list(dict.fromkeys(fix for _, fix in lines if fix))
-        raise ConfigError(
-            f"{source}: {problems}", fix="; ".join(fixes) or "correct the keys named above"
-        ) from None
-    if base is not None:
-        config._base = base
-    return config
-
-
 def _check_topic(value: str) -> str:
     if not _TOPIC.match(value) or value in {".", ".."}:
         raise ValueError(f"{value!r} is not a topic name; use letters, digits, dot, dash and underscore")
     return value
-
-
-def _hex_key(what: str, secret: SecretStr) -> bytes:
-    try:
-        key = bytes.fromhex(secret.get_secret_value())
-    except ValueError:
-        key = b""
-    if len(key) < 32:
-        raise ConfigError(
-            f"the {what} is not 64 or more hexadecimal digits",
-            fix="make one with: openssl rand -hex 32",
-        )
-    return key
-
-
-def _keys_at(location: Sequence[int | str]) -> list[str]:
-    """Return the known keys of the table that holds the last part of `location`."""
-    model: type[BaseModel] = Config
-    for part in location[:-1]:
-        if isinstance(part, int):
-            continue
-        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
-        if field is None:
-            return []
-        found = next(
-            (
-                kind
-                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
-                if isinstance(kind, type) and issubclass(kind, BaseModel)
-            ),
-            None,
-        )
-        if found is None:
-            return []
-        model = found
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _explain(item: Any) -> tuple[str, str]:
-    """Turn one pydantic error into a problem and a fix (empty: the problem says it)."""
-    location = item["loc"]
-    # A union adds the tried type to the location ("list[str]"): of no use to the reader.
-    parts = [str(p) for p in location if isinstance(p, int) or re.fullmatch(r"[\w.-]+", str(p))]
-    where = ".".join(parts) or "the configuration"
-    kind = item["type"]
-    if kind == "extra_forbidden":
-        known = _keys_at(location)
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        problem = f"unknown key {where}"
-        if f"{location[-1]}_file" in known:
-            key = location[-1]
-            return f"{problem}: secrets do not belong here", f"name its place with {key}_file or {key}_env"
-        if near:
-            return f"{problem}, did you mean {near[0]}?", f"write {near[0]} instead of {location[-1]}"
-        return problem, f"remove it; known keys here: {', '.join(known)}"
-    if kind == "missing":
-        return f"{where} is missing", f"add {where}"
-    if kind == "value_error":
-        return f"{where}: {item['ctx']['error']}", ""
-    message = str(item["msg"])
-    return f"{where}: {message[:1].lower()}{message[1:]}", ""
