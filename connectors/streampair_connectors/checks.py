@@ -13,7 +13,7 @@ from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.store import DirectoryStore
-from streampair_connectors.worker import missing_topic_fix
+from streampair_connectors.topics import FLAG, create_missing, missing_topic, output_topics
 
 __all__ = ["Report", "check_config"]
 
@@ -52,8 +52,14 @@ class Report:
         return out
 
 
-async def check_config(config: Config) -> Report:
-    """Look at everything and return the findings. Creates no topic, holds no lock, saves no state."""
+async def check_config(config: Config, *, create_topics: bool = False) -> Report:
+    """Look at everything and return the findings. Holds no lock, saves no state.
+
+    Parameters
+    ----------
+    create_topics
+        Make the topics that are missing, as [topics] says; otherwise none is made.
+    """
     report = Report()
     names = config.input.feature_names()
     labels = (
@@ -69,7 +75,7 @@ async def check_config(config: Config) -> Report:
     _check_learner(config, report)
     _check_store(config, report)
     _check_ports(config, report)
-    await _check_kafka(config, report)
+    await _check_kafka(config, report, create_topics)
     worker = config.worker
     report.good(
         "worker",
@@ -157,32 +163,40 @@ def _check_ports(config: Config, report: Report) -> None:
             report.good(key, f"{metrics.host}:{port or 'a free port'}")
 
 
-async def _check_kafka(config: Config, report: Report) -> None:
+async def _check_kafka(config: Config, report: Report, create: bool) -> None:
+    made: dict[str, int] = {}
+    errors: dict[str, SourceError] = {}
     try:
         settings = config.require_kafka()
         topics = await kafka.describe_topics(settings)
+        report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
     except StreampairError as error:
         report.bad("kafka", error)
         return
-    report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
+    if create:
+        try:
+            creation = await create_missing(config, topics)
+        except StreampairError as error:
+            report.bad(FLAG, error)
+            return
+        made, errors = creation.made, creation.errors
+        topics |= made
     name = config.input.topic
     if name in topics:
         count = topics[name]
         report.good(
-            "input.topic", f"{name!r} has {count} partition(s): {count} lane(s), at most {count} worker(s)"
+            "input.topic",
+            f"{name!r} {_has(name, made)} {count} partition(s): {count} lane(s), at most {count} worker(s)",
         )
     else:
-        report.bad(
-            "input.topic",
-            SourceError(f"topic {name!r} does not exist", fix=missing_topic_fix(settings, name)),
-        )
+        report.bad("input.topic", errors.get(name) or missing_topic(config, "input.topic", name))
     creates: bool | None = None
-    for key, name in (
-        ("output.topic", config.output_topic),
-        ("output.dead_letter_topic", config.dead_letter_topic),
-    ):
+    for key, name in output_topics(config).items():
         if name in topics:
-            report.good(key, f"{name!r} has {topics[name]} partition(s)")
+            report.good(key, f"{name!r} {_has(name, made)} {topics[name]} partition(s)")
+            continue
+        if name in errors:
+            report.bad(key, errors[name])
             continue
         if creates is None:
             creates = await kafka.creates_topics(settings)
@@ -191,10 +205,8 @@ async def _check_kafka(config: Config, report: Report) -> None:
         elif creates is None:
             report.good(key, f"{name!r} does not exist; `run` asks for it, and the broker may create it")
         else:
-            report.bad(
-                key,
-                SourceError(
-                    f"topic {name!r} does not exist, and this broker does not create topics by itself",
-                    fix=missing_topic_fix(settings, name),
-                ),
-            )
+            report.bad(key, missing_topic(config, key, name))
+
+
+def _has(name: str, made: dict[str, int]) -> str:
+    return "was created with" if name in made else "has"

@@ -40,6 +40,14 @@ app.add_typer(budget_app, name="budget")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+CreateTopics = Annotated[
+    bool,
+    typer.Option(
+        "--create-topics",
+        help="Create missing topics: scores and dead letters with as many partitions as the input has, the "
+        "input only if topics.input_partitions is set. Topics that exist stay as they are.",
+    ),
+]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 
 
@@ -101,7 +109,12 @@ def _run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Calla
 
 
 @app.command(epilog="Example: streampair run fraud.toml")
-def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = False) -> None:
+def run(
+    config: ConfigPath,
+    create_topics: CreateTopics = False,
+    log_level: LogLevel = "info",
+    as_json: AsJson = False,
+) -> None:
     """Score and learn from a Kafka topic until stopped (Ctrl-C or SIGTERM: finish, commit, leave).
 
     Logs are one JSON object a line on standard error. --json also prints the final state.
@@ -116,7 +129,7 @@ def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = Fals
         workers: list[Worker] = []
 
         async def work() -> None:
-            worker = Worker(settings)
+            worker = Worker(settings, create_topics=create_topics)
             workers.append(worker)
             server = MetricsServer(worker.telemetry, settings.metrics)
             await server.start()
@@ -140,14 +153,17 @@ def run(config: ConfigPath, log_level: LogLevel = "info", as_json: AsJson = Fals
 
 
 @app.command(epilog="Example: streampair check fraud.toml")
-def check(config: ConfigPath, as_json: AsJson = False) -> None:
-    """Validate a configuration, resolve its topics, and say what `run` would do. Changes nothing."""
+def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
+    """Validate a configuration, look for its topics, and say what `run` would do.
+
+    Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start.
+    """
     from streampair_connectors.checks import check_config
 
     with _errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        report = asyncio.run(check_config(settings))
+        report = asyncio.run(check_config(settings, create_topics=create_topics))
         if as_json:
             typer.echo(json.dumps(report.as_dict()))
         else:

@@ -27,8 +27,9 @@ from streampair_connectors.logs import get_logger
 from streampair_connectors.records import json_decoder
 from streampair_connectors.store import DirectoryStore, Store
 from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.topics import create_missing, missing_topic, output_topics
 
-__all__ = ["Worker", "missing_topic_fix"]
+__all__ = ["Worker"]
 
 log = get_logger(__name__)
 
@@ -49,6 +50,8 @@ class Worker:
         Where the series go; None for one of its own.
     store
         Where the snapshots lie; None for the configured directory.
+    create_topics
+        Make the topics that are missing, as [topics] says.
 
     Notes
     -----
@@ -57,13 +60,19 @@ class Worker:
     """
 
     def __init__(
-        self, config: Config, *, telemetry: Telemetry | None = None, store: Store | None = None
+        self,
+        config: Config,
+        *,
+        telemetry: Telemetry | None = None,
+        store: Store | None = None,
+        create_topics: bool = False,
     ) -> None:
         self.config = config
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self._kafka: KafkaConfig = config.require_kafka()
         self._store = store if store is not None else DirectoryStore(config.state_directory)
         self._decode = json_decoder(config.input)
+        self._create_topics = create_topics
         self._held: dict[Partition, HeldLane] = {}
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -166,15 +175,18 @@ class Worker:
             await self._producer.stop()
 
     async def _check_topics(self) -> None:
-        """Refuse to start on topics that do not exist, before anything would make them."""
-        topics = await kafka.describe_topics(self._kafka)
+        """Refuse to start on topics that do not exist, before anything would make them unasked."""
         config = self.config
+        topics = await kafka.describe_topics(self._kafka)
+        if self._create_topics:
+            creation = await create_missing(config, topics)
+            for name, partitions in creation.made.items():
+                log.info("topic_created", app=config.app, topic=name, partitions=partitions)
+            for error in creation.errors.values():
+                raise error
+            topics |= creation.made
         if config.input.topic not in topics:
-            raise SourceError(
-                f"topic {config.input.topic!r} (input.topic) does not exist",
-                fix=missing_topic_fix(self._kafka, config.input.topic),
-                retriable=False,
-            )
+            raise missing_topic(config, "input.topic", config.input.topic)
         if is_private(config) and await kafka.is_compacted(self._kafka, config.input.topic):
             # A replay may then find other records, and is never taken for a repetition.
             self._payloads_change = True
@@ -185,16 +197,9 @@ class Worker:
                 next_step="every crash is charged to the privacy budget: set cleanup.policy=delete, or set "
                 "forks in learner.options",
             )
-        for key, topic in (
-            ("output.topic", config.output_topic),
-            ("output.dead_letter_topic", config.dead_letter_topic),
-        ):
+        for key, topic in output_topics(config).items():
             if topic not in topics and not await kafka.create_by_asking(self._kafka, topic):
-                raise SourceError(
-                    f"topic {topic!r} ({key}) does not exist, and the broker does not create it",
-                    fix=missing_topic_fix(self._kafka, topic),
-                    retriable=False,
-                )
+                raise missing_topic(config, key, topic)
 
     async def _loop(self) -> None:
         batch_size = self.config.worker.batch_size
@@ -502,11 +507,3 @@ class Worker:
             self._waiting_since = None
         if not self._stop.is_set():
             self.telemetry.health(self.config.app, "running")
-
-
-def missing_topic_fix(config: KafkaConfig, topic: str) -> str:
-    """Return the command that makes a topic."""
-    return (
-        "correct the name, or create it: kafka-topics.sh --create "
-        f"--bootstrap-server {config.bootstrap_servers} --topic {topic}"
-    )

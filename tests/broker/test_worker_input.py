@@ -135,6 +135,7 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
         told = out + err
         assert code == 1, told
         assert f"topic '{app.name}-{missing}'" in told
+        assert "add --create-topics" in told
         assert (
             f"kafka-topics.sh --create --bootstrap-server {app.kafka.bootstrap} --topic {app.name}-{missing}"
             in told

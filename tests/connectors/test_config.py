@@ -108,6 +108,9 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(metrics={"port": 70000}), "metrics.port"),
         (minimal(metrics={"port": 9000, "public_port": 9000}), "are the same"),
         (minimal(worker={"on_bad": "drop"}), "worker.on_bad"),
+        (minimal(topics={"input_partitions": 0}), "topics.input_partitions"),
+        (minimal(topics={"partitions": 3}), "unknown key topics.partitions"),
+        (minimal(topics={"replication_factor": 1.5}), "topics.replication_factor"),
     ],
 )
 def test_what_is_wrong_is_named(data: dict[str, Any], told: str) -> None:

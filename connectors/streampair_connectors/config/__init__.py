@@ -15,6 +15,7 @@ from streampair_connectors.config.tables import (
     RegretTable,
     StepConfig,
     StoreConfig,
+    TopicsConfig,
     WorkerConfig,
 )
 from streampair_connectors.config.whole import Config, load_config, parse_config
@@ -30,6 +31,7 @@ __all__ = [
     "RegretTable",
     "StepConfig",
     "StoreConfig",
+    "TopicsConfig",
     "WorkerConfig",
     "load_config",
     "parse_config",

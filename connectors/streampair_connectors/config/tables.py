@@ -24,6 +24,7 @@ __all__ = [
     "StepConfig",
     "StoreConfig",
     "Table",
+    "TopicsConfig",
     "WorkerConfig",
 ]
 
@@ -173,6 +174,19 @@ class OutputConfig(Table):
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         return None if value is None else _check_topic(value)
+
+
+class TopicsConfig(Table):
+    """What topics are made with, where `--create-topics` makes them. Topics that exist stay as they are.
+
+    Without `input_partitions` the input is never made: a misspelt name would get a topic, and how many lanes
+    may learn at once is a decision. The outputs get as many partitions as the input has, one for each lane.
+    The replication factor is the cluster's own.
+    """
+
+    input_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
+    output_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
+    replication_factor: Annotated[int | None, Field(ge=1, le=32_767)] = None
 
 
 class StepConfig(Table):

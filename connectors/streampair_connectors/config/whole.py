@@ -24,6 +24,7 @@ from streampair_connectors.config.tables import (
     RegretTable,
     StoreConfig,
     Table,
+    TopicsConfig,
     WorkerConfig,
 )
 
@@ -40,6 +41,7 @@ class Config(Table):
     kafka: KafkaConfig | None = None
     input: InputConfig
     output: OutputConfig = OutputConfig()
+    topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()

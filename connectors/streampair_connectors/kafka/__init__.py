@@ -6,7 +6,14 @@ errors into ours.
 """
 
 from streampair_connectors.kafka._client import Message, Partition, RecordLike
-from streampair_connectors.kafka.admin import create_by_asking, creates_topics, describe_topics, is_compacted
+from streampair_connectors.kafka.admin import (
+    create_by_asking,
+    create_topics,
+    creates_topics,
+    creation_command,
+    describe_topics,
+    is_compacted,
+)
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.producer import Producer
 
@@ -18,7 +25,9 @@ __all__ = [
     "Reader",
     "RecordLike",
     "create_by_asking",
+    "create_topics",
     "creates_topics",
+    "creation_command",
     "describe_topics",
     "is_compacted",
     "read_all",

@@ -1,19 +1,28 @@
-"""What a cluster has: its topics, and whether it makes the missing ones itself."""
+"""What a cluster has: its topics, and the making of those that are missing."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping, Set
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import client_options, log, stop_quietly, within
+from streampair_connectors.kafka._client import client_options, log, say, stop_quietly, within
 
-__all__ = ["create_by_asking", "creates_topics", "describe_topics", "is_compacted"]
+__all__ = [
+    "create_by_asking",
+    "create_topics",
+    "creates_topics",
+    "creation_command",
+    "describe_topics",
+    "is_compacted",
+]
 
 
 async def describe_topics(config: KafkaConfig) -> dict[str, int]:
@@ -87,3 +96,109 @@ async def create_by_asking(config: KafkaConfig, topic: str) -> bool:
         await stop_quietly(producer.stop(), 2.0)
     log.info("topic_created_by_broker", topic=topic)
     return True
+
+
+async def create_topics(
+    config: KafkaConfig, wanted: Mapping[str, int], replication_factor: int | None
+) -> dict[str, int | SourceError]:
+    """Make topics, and wait until each of their partitions has a leader.
+
+    Parameters
+    ----------
+    wanted
+        Partitions by name.
+    replication_factor
+        Of all of them; None for the cluster's own default.
+
+    Returns
+    -------
+    dict
+        By name the partitions that it has now, or why the cluster did not make it. One that somebody else has
+        made meanwhile stays as it is.
+
+    Raises
+    ------
+    SourceError
+        No broker answers, the cluster has no controller, or it does not tell of the new topics in time.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    try:
+        await within(config, admin.start())
+        cluster = await within(config, admin.describe_cluster())
+        brokers = {broker["node_id"] for broker in cluster["brokers"]}
+        if cluster["controller_id"] not in brokers:
+            raise SourceError(
+                f"{config.bootstrap_servers} names no controller, the broker that creates topics",
+                fix="wait until there is one, or create them otherwise: "
+                + "; ".join(creation_command(config, name, count) for name, count in wanted.items()),
+            )
+        # The client takes -1, the cluster's own default, only beside an assignment, which may be empty.
+        default = replication_factor is None
+        factor = -1 if default else replication_factor
+        topics = [NewTopic(name, count, factor, {} if default else None) for name, count in wanted.items()]
+        answer = await within(config, admin.create_topics(topics))
+        refused: dict[str, int | SourceError] = {}
+        for name, code, message in answer.topic_errors:
+            kind = kafka_errors.for_code(code)
+            if code != 0 and kind is not kafka_errors.TopicAlreadyExistsError:
+                refused[name] = _refusal(
+                    config, name, wanted[name], replication_factor, kind(message), len(brokers)
+                )
+        return refused | await _await_leaders(config, admin, wanted.keys() - refused.keys())
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+
+
+def _refusal(
+    config: KafkaConfig, name: str, partitions: int, factor: int | None, error: Exception, brokers: int
+) -> SourceError:
+    """Our error for the reason why a topic was not made."""
+    otherwise = f"create it otherwise: {creation_command(config, name, partitions)}"
+    retriable: bool = getattr(error, "retriable", False)
+    if isinstance(
+        error, kafka_errors.TopicAuthorizationFailedError | kafka_errors.ClusterAuthorizationFailedError
+    ):
+        user = "this user" if config.username is None else f"user {config.username!r}"
+        fix = f"give {user} the permission Create on this topic (kafka-acls.sh --add --operation Create), "
+        fix += f"or let somebody who has it {otherwise}"
+    elif isinstance(error, kafka_errors.InvalidReplicationFactorError):
+        fix = f"set topics.replication_factor to at most {brokers}, the number of brokers"
+    elif isinstance(error, kafka_errors.InvalidPartitionsError):
+        fix = "set topics.input_partitions and topics.output_partitions to what the cluster takes"
+    elif isinstance(error, kafka_errors.PolicyViolationError):
+        fix = "set the numbers in [topics] to what the cluster's policy allows"
+    elif retriable:
+        fix = "try again in a moment"
+    else:
+        fix = f"look into the broker's log, or {otherwise}"
+    copies = "" if factor is None else f", replication factor {factor}"
+    return SourceError(
+        f"the cluster does not create topic {name!r} ({partitions} partition(s){copies}): {say(error)}",
+        fix=fix,
+        retriable=retriable,
+    )
+
+
+async def _await_leaders(config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str]) -> dict[str, int]:
+    """Partitions of each topic, once clients can use them: a broker answers before all know a new topic."""
+    deadline = time.monotonic() + config.connect_timeout_seconds
+    found: dict[str, int] = {}
+    while missing := sorted(names - found.keys()):
+        if time.monotonic() > deadline:
+            raise SourceError(
+                f"the cluster has created {', '.join(missing)}, but tells of no leader yet",
+                fix="try again in a moment",
+            )
+        for topic in await within(config, admin.describe_topics(missing)):
+            partitions = topic["partitions"]
+            if topic["error_code"] == 0 and partitions and all(p["leader"] >= 0 for p in partitions):
+                found[topic["topic"]] = len(partitions)
+        if len(found) < len(names):
+            await asyncio.sleep(0.05)
+    return found
+
+
+def creation_command(config: KafkaConfig, topic: str, partitions: int | None = None) -> str:
+    """Return the command of Kafka's own tools that makes a topic."""
+    count = "" if partitions is None else f" --partitions {partitions}"
+    return f"kafka-topics.sh --create --bootstrap-server {config.bootstrap_servers} --topic {topic}{count}"

@@ -1,0 +1,84 @@
+"""The three topics of an application: which are missing, how each is made, and making them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streampair.errors import SourceError
+from streampair_connectors import kafka
+from streampair_connectors.config import Config
+
+__all__ = ["FLAG", "Creation", "create_missing", "missing_topic", "output_topics"]
+
+FLAG = "--create-topics"
+"""The option of `check` and `run` that makes what is missing."""
+
+
+def output_topics(config: Config) -> dict[str, str]:
+    """Return the topics that the application writes to, by their key in the configuration."""
+    return {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What came of making the missing topics.
+
+    Attributes
+    ----------
+    made
+        Partitions of each topic that was made.
+    errors
+        Why the others were not, by name. Without errors all three exist now.
+    """
+
+    made: dict[str, int]
+    errors: dict[str, SourceError]
+
+
+async def create_missing(config: Config, existing: Mapping[str, int]) -> Creation:
+    """Make the topics that are not among the `existing` ones (partitions by name), as [topics] says.
+
+    Nothing is made while the input is missing and may not be made: the outputs follow its partitions.
+
+    Raises
+    ------
+    SourceError
+        The cluster cannot be asked.
+    """
+    settings, topics = config.require_kafka(), config.topics
+    wanted: dict[str, int] = {}
+    name = config.input.topic
+    partitions = existing.get(name, topics.input_partitions)
+    if partitions is None:
+        return Creation({}, {name: missing_topic(config, "input.topic", name)})
+    if name not in existing:
+        wanted[name] = partitions
+    for output in output_topics(config).values():
+        if output not in existing:
+            wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
+    if not wanted:
+        return Creation({}, {})
+    results = await kafka.create_topics(settings, wanted, topics.replication_factor)
+    return Creation(
+        {name: count for name, count in results.items() if not isinstance(count, SourceError)},
+        {name: error for name, error in results.items() if isinstance(error, SourceError)},
+    )
+
+
+def missing_topic(config: Config, key: str, name: str) -> SourceError:
+    """Return the error for a topic that does not exist: by its key in the configuration, and its name."""
+    topics = config.topics
+    if key == "input.topic":
+        partitions, why = topics.input_partitions, ""
+        count = "" if partitions else "set topics.input_partitions (how many lanes may learn at once) and "
+        fix = f"correct the name, or {count}add {FLAG}"
+    else:
+        partitions, why = topics.output_partitions, ", and the broker does not create it by itself"
+        fix = f"add {FLAG}"
+    command = kafka.creation_command(config.require_kafka(), name, partitions)
+    return SourceError(
+        f"topic {name!r} ({key}) does not exist{why}",
+        fix=f"{fix}, or create it yourself: {command}",
+        retriable=False,
+    )

@@ -1,0 +1,161 @@
+"""`--create-topics` on Apache Kafka itself: what is made, what stays, and how a refusal reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import Cluster, KafkaBroker
+from streampair_connectors import cli
+from streampair_connectors.config import load_config
+from streampair_connectors.kafka import describe_topics
+from streampair_connectors.topics import create_missing
+from streams import App, events
+from tiers import STOPPABLE_TIERS, open_cluster
+from typer.testing import CliRunner
+from worker_process import WorkerProcess
+
+Unique = Callable[[str], str]
+
+
+def streampair(*arguments: object, code: int) -> str:
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stdout + result.stderr
+
+
+def topics(app: App) -> dict[str, int]:
+    """Partitions of the application's topics that exist, by what they are for."""
+    found = asyncio.run(describe_topics(load_config(app.path).require_kafka()))
+    names = {"input": app.input, "output": app.output, "dead": app.dead}
+    return {what: found[name] for what, name in names.items() if name in found}
+
+
+def findings(told: str) -> dict[str, dict[str, Any]]:
+    return {finding["check"]: finding for finding in json.loads(told)["findings"]}
+
+
+def test_outputs_get_the_partitions_of_the_input(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"))
+    apache_kafka.create_topic(app.input, partitions=3)
+    streampair("check", app.path, code=1)
+    assert topics(app) == {"input": 3}, "without the flag nothing is made"
+    told = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
+    assert topics(app) == {"input": 3, "output": 3, "dead": 3}
+    assert told["input.topic"]["text"].startswith(f"'{app.input}' has 3 partition(s)")
+    assert told["output.topic"]["text"] == f"'{app.output}' was created with 3 partition(s)"
+    assert told["output.dead_letter_topic"]["text"] == f"'{app.dead}' was created with 3 partition(s)"
+    again = streampair("check", app.path, "--create-topics", code=0)
+    assert "created" not in again
+    assert "ready to run" in again
+
+
+def test_run_makes_all_three_and_goes_on(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    settings = "[topics]\ninput_partitions = 2\noutput_partitions = 1\nreplication_factor = 1"
+    app = App(apache_kafka, tmp_path, unique("app"), settings=settings)
+    with WorkerProcess(app.path, "--create-topics") as worker:
+        made = [worker.await_log("topic_created") for _ in range(3)]
+        assert {(m["topic"], m["partitions"]) for m in made} == {
+            *((app.input, 2), (app.output, 1), (app.dead, 1)),
+        }
+        for partition in (0, 1):
+            app.produce(events(30, seed=partition), partition)
+        rows = app.await_scores({0: 30, 1: 30})
+        assert len(rows) == 60
+    assert topics(app) == {"input": 2, "output": 1, "dead": 1}
+    # The second start finds them all.
+    with WorkerProcess(app.path, "--create-topics") as worker:
+        worker.await_log("lane_opened")
+        assert "topic_created" not in worker.log()
+
+
+def test_what_exists_stays_as_it_is(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    settings = "[topics]\ninput_partitions = 4\noutput_partitions = 4"
+    app = App(apache_kafka, tmp_path, unique("app"), settings=settings)
+    apache_kafka.create_topic(app.input, partitions=2)
+    apache_kafka.create_topic(app.output, partitions=5)
+    streampair("check", app.path, "--create-topics", code=0)
+    assert topics(app) == {"input": 2, "output": 5, "dead": 4}
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_misspelt_input_makes_nothing(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, command: str
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"))
+    told = streampair(command, app.path, "--create-topics", code=1)
+    assert f"topic '{app.input}' (input.topic) does not exist" in told
+    assert "correct the name, or set topics.input_partitions" in told
+    assert topics(app) == {}
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_replication_factor_that_the_cluster_cannot_keep(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, command: str
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"), settings="[topics]\nreplication_factor = 30")
+    apache_kafka.create_topic(app.input)
+    told = streampair(command, app.path, "--create-topics", code=1)
+    assert f"does not create topic '{app.output}' (1 partition(s), replication factor 30)" in told
+    assert "fix: set topics.replication_factor to at most 1, the number of brokers" in told
+    if command == "check":  # which names everything that is wrong
+        assert f"does not create topic '{app.dead}'" in told
+    assert topics(app) == {"input": 1}
+
+
+def test_two_workers_that_start_at_once_get_on(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"), settings="[topics]\ninput_partitions = 2")
+    config = load_config(app.path)
+
+    async def body() -> None:
+        for creation in await asyncio.gather(*(create_missing(config, {}) for _ in range(4))):
+            assert creation.errors == {}
+            assert creation.made == {app.input: 2, app.output: 2, app.dead: 2}
+
+    asyncio.run(body())
+    assert topics(app) == {"input": 2, "output": 2, "dead": 2}
+
+
+@pytest.fixture
+def guarded() -> Iterator[KafkaBroker]:
+    """A broker of our own that lets nobody create topics; all else is allowed."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    if not STOPPABLE_TIERS:
+        pytest.skip("a cluster of the caller's is not ours to guard")
+    cluster = open_cluster(STOPPABLE_TIERS[-1], settings=settings)
+    assert isinstance(cluster, KafkaBroker)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.mark.broker
+def test_a_user_who_may_not_create_topics(guarded: KafkaBroker, tmp_path: Path) -> None:
+    app = App(guarded, tmp_path, "app")
+    guarded.create_topic(app.input)
+    everybody = ("--bootstrap-server", guarded.bootstrap, "--add", "--force")
+    for rule in (
+        ("--allow-principal", "User:*", "--operation", "All", "--cluster"),
+        ("--allow-principal", "User:*", "--operation", "All", "--topic", "*"),
+        ("--deny-principal", "User:*", "--operation", "Create", "--topic", "*"),
+        ("--deny-principal", "User:*", "--operation", "Create", "--cluster"),
+    ):
+        guarded.tool("org.apache.kafka.tools.AclCommand", [*everybody, *rule])
+    for verb in ("check", "run"):
+        told = streampair(verb, app.path, "--create-topics", code=1)
+        assert f"does not create topic '{app.output}'" in told
+        assert "give this user the permission Create on this topic" in told
+        command = f"kafka-topics.sh --create --bootstrap-server {guarded.bootstrap} --topic {app.output}"
+        assert f"{command} --partitions 1" in told
+    assert topics(app) == {"input": 1}
