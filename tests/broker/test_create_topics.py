@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import Cluster, KafkaBroker
+from harness.apache_kafka import KafkaBroker
+from harness.applications import App, events
+from harness.kafka import Cluster
+from harness.tiers import STOPPABLE_TIERS, open_cluster
+from harness.worker_process import WorkerProcess
 from streampair_connectors import cli
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import describe_topics
 from streampair_connectors.topics import create_missing
-from streams import App, events
-from tiers import STOPPABLE_TIERS, open_cluster
 from typer.testing import CliRunner
-from worker_process import WorkerProcess
 
 Unique = Callable[[str], str]
 

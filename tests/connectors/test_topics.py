@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import support
+from harness import support
 from streampair_connectors import kafka
 from streampair_connectors.cli import app
 from streampair_connectors.config import Config, load_config
