@@ -4,7 +4,7 @@ Every learned record belongs to one block of slots. At the end of a block the su
 
     F(x, s) = (x x', a s x),   |x| <= 1,  |s| <= 1 / a,
 
-is released under Gaussian noise, in the coordinates of the upper triangle in which the norm is Frobenius'
+is released under Gaussian noise, in the coordinates of the lower triangle in which the norm is Frobenius'
 (off-diagonals times sqrt 2). Blocks end at public slots that grow geometrically. The noise of the blocks
 is correlated as in PRIVACY.md 4.3, with `c_k = ratio^-k`, so that what is known after any number of blocks
 has noise in proportion to the records seen. All else is computed from these releases.
@@ -44,10 +44,10 @@ def leader_diameter(weight: float = 1.0) -> float:
     """Replacement diameter of `F(x, s) = (x x', s x)` for `|x| <= 1` and `|s| <= weight <= sqrt(2)`, exact.
 
     For records x, z with `t = x.z` and numbers s, r the squared distance of F is
-    `|x|^4 + |z|^4 - 2 t^2 + s^2 |x|^2 + r^2 |z|^2 - 2 s r t`. It grows with both norms, so both are 1, and is
-    largest at `t = -s r / 2`, which is an angle because `|s r| <= 2`:
-    `2 + s^2 + r^2 + s^2 r^2 / 2 <= 2 (1 + weight^2 / 2)^2`. Two records of one class reach it. A null record
-    has F = 0, at a distance of at most `sqrt(1 + weight^2)`. Relation: one record's content is replaced.
+    `|x|^4 + |z|^4 - 2 t^2 + s^2 |x|^2 + r^2 |z|^2 - 2 s r t`. As `-2 t^2 - 2 s r t <= s^2 r^2 / 2`, it is at
+    most `2 + s^2 + r^2 + s^2 r^2 / 2 <= 2 (1 + weight^2 / 2)^2`. Two records of one class reach it on the
+    unit sphere at `t = -s r / 2`, which is an angle because `|s r| <= 2`. A null record has F = 0, at a
+    distance of at most `sqrt(1 + weight^2)`. Relation: one record's content is replaced.
 
     Examples
     --------
@@ -195,16 +195,31 @@ class LeaderPlan:
     def fork_mu2(self, window: int) -> float:
         """`mu^2` of releasing what falls into `window` consecutive slots once more (PRIVACY.md 8).
 
-        Blocks only grow, so no window has more ends than the one that begins with the first end.
+        A record that is in the first of the m blocks that end there costs most, and the more the larger m.
         """
         if window <= 0:
             return 0.0
-        slots = self.end(1) - 1 + window
-        if self.horizon is not None:
-            slots = min(slots, self.horizon - 1)
-        running = self._running_move(len(self._ends_before(slots + 1)))
+        running = self._running_move(self._most_ends(window))
         last = self._last_move / self.sigma_last if self.horizon is not None else 0.0
         return (running / self.sigma) ** 2 + last**2
+
+    def _most_ends(self, window: int) -> int:
+        """Block ends before the horizon that `window` consecutive slots can hold, at most.
+
+        Counted from one end after the other: ends are rounded up, so a later block can be shorter than the
+        first. From where on any m blocks are at least 2 slots longer than the m first ones, rounding cannot
+        make up for it.
+        """
+        most, block, behind, grown = 0, 1, 1, 0.0
+        while grown < 3.0 and block <= 1000 and (self.horizon is None or self.end(block) < self.horizon):
+            stop = self.end(block) + window
+            stop = stop if self.horizon is None else min(stop, self.horizon)
+            while self.end(behind) < stop:
+                behind += 1
+            most = max(most, behind - block)
+            grown = self.base * RATIO * (RATIO - 1.0) * (RATIO**block - 1.0)
+            block += 1
+        return most
 
 
 def plan_leader(

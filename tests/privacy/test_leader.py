@@ -182,6 +182,25 @@ def test_forks_are_covered_by_brute_force(horizon: int | None) -> None:
     assert total == pytest.approx(roomy.mu**2, rel=1e-6)
 
 
+def test_the_fullest_window_need_not_begin_with_the_first_end() -> None:
+    """Ends are rounded up: with base 5 the gaps are 2, 1, 2, ..., and 2 slots can hold two ends, not one."""
+    missed = 0
+    for base in (1.0, 3.0, 5.0, 6.0, 15.0, 200.0):
+        for horizon in (None, 300):
+            rule_plan = plan_leader(0.5, features=D, base=base, radius=30.0, horizon=horizon)
+            ends = [e for e in (rule_plan.end(k) for k in range(1, 90)) if e < (horizon or 3000)]
+            for window in range(1, 60):
+                most = max(sum(start < e <= start + window for e in ends) for start in range(ends[-1]))
+                largest = leader_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+                cost = sum(RATIO ** (-2 * row) for row in range(most)) * (largest / rule_plan.sigma) ** 2
+                if horizon is not None:
+                    cost += (largest / rule_plan.sigma_last) ** 2
+                assert rule_plan.fork_mu2(window) == pytest.approx(cost)
+                missed += sum(ends[0] <= e < ends[0] + window for e in ends) < most
+    # The twin: the window that begins with the first end is too cheap for some.
+    assert missed >= 5
+
+
 # ---- noise ---------------------------------------------------------------------------------------------
 
 
