@@ -57,6 +57,8 @@ class EntityInfluence(Influence):
 
     limit: EntityLimit
 
+    together = True
+
     @classmethod
     def of(cls, single: Influence, limit: EntityLimit) -> EntityInfluence:
         """That of an entity, from that of one record."""
@@ -65,6 +67,10 @@ class EntityInfluence(Influence):
     def pattern(self, length: int | None) -> Floats:
         """The pattern that dominates every admissible entity's; see `Influence.pattern`."""
         return entity_pattern(Influence.pattern(self, length), self.limit, length)
+
+    def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
+        """As for one record, shifted and added: records that lie apart are rounded in more steps."""
+        return entity_pattern(Influence.moves(self, length, diameter, rounding), self.limit, length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +97,7 @@ class FTRLPlan:
     grid
         gamma, a power of two.
     sensitivity
-        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run.
+        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
     forks, window
         Second views of as many consecutive releases that the budget has room for (PRIVACY.md 8).
     """
@@ -122,17 +128,15 @@ class FTRLPlan:
         """mu of the first `steps` releases: that of the record that is in most of them."""
         if steps <= 0:
             return 0.0
-        pattern = self.influence.pattern(self.horizon)
-        norm = pattern_sensitivity(
-            self.strategy, pattern, self.diameter, grid=self.grid, dim=self.dim, steps=steps
-        )
-        return norm / self.sigma
+        return pattern_sensitivity(self.strategy, self._moves(), steps=steps) / self.sigma
+
+    def _moves(self) -> Floats:
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
 
     def _window_norm(self, window: int) -> float:
-        pattern = self.influence.pattern(self.horizon)
-        return window_sensitivity(
-            self.strategy, pattern, self.diameter, window=window, grid=self.grid, dim=self.dim
-        )
+        if self.influence.together:
+            return pattern_sensitivity(self.strategy, self._moves())
+        return window_sensitivity(self.strategy, self._moves(), window=window)
 
     def fork_mu2(self, window: int) -> float:
         """What a second view of `window` consecutive releases adds to mu^2, at most."""
@@ -214,7 +218,7 @@ def plan_ftrl(
     pattern = influence.pattern(horizon)
     chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
     grid = grid_step(chosen, pattern, diameter, dim)
-    sensitivity = pattern_sensitivity(chosen, pattern, diameter, grid=grid, dim=dim)
+    sensitivity = pattern_sensitivity(chosen, influence.moves(horizon, diameter, grid * math.sqrt(dim)))
     return FTRLPlan(
         mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity, forks, window
     )

@@ -104,12 +104,12 @@ class NoisyPlan:
 
     def _moves(self) -> Floats:
         """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its own on."""
-        return self.diameter * self.influence.pattern(self.horizon) + self.grid * math.sqrt(self.dim)
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
 
     def _window_norm(self, window: int) -> float:
         """The largest norm of `window` consecutive moves."""
         sums = np.concatenate([[0.0], np.cumsum(self._moves() ** 2)])
-        width = min(max(window, 0), len(sums) - 1)
+        width = len(sums) - 1 if self.influence.together and window > 0 else min(max(window, 0), len(sums) - 1)
         return math.sqrt(float((sums[width:] - sums[: len(sums) - width]).max()))
 
     def mu_spent(self, steps: int) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -55,6 +55,10 @@ class Influence:
 
     size: int
     uses: int | None
+
+    together: ClassVar[bool] = False
+    """Whether `moves` is the densest of many patterns. It then has the largest norm of them, and a window of it
+    need not be the worst window: a second view of one is charged as one of the whole run."""
 
     def __post_init__(self) -> None:
         if self.size < 0 or (self.uses is not None and self.uses < 1) or (self.size == 0 and self.uses):
@@ -115,6 +119,23 @@ class Influence:
         pattern = np.full(steps, 1.0 / self.size)
         pattern[:1] = 1.0
         return pattern
+
+
+    def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
+        """`D v + rounding 1[v > 0]`: how far the rounded gradient of each step can move, from the own one on.
+
+        Parameters
+        ----------
+        length
+            As for `pattern`.
+        diameter
+            D.
+        rounding
+            What rounding two gradients to the grid can add to their distance, `gamma sqrt(d)`.
+        """
+        pattern = Influence.pattern(self, length)
+        moves: Floats = diameter * pattern + rounding * (pattern > 0)
+        return moves
 
 
 def fifo_pattern(size: int, length: int | None = None) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,17 @@ from streampair.privacy import (
     Admission,
     EntityLimit,
     EntitySpend,
+    Influence,
     Toeplitz,
     entity_pattern,
     fifo_pattern,
+    fit_blt,
     pattern_sensitivity,
+    plan_ftrl,
+    plan_noisy,
+    window_sensitivity,
 )
+from streampair.privacy.plan import EntityInfluence
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
@@ -74,6 +81,50 @@ def test_the_plan_dominates_every_admissible_pattern(size: int, strategy: str) -
         single = float(np.linalg.norm(matrix @ np.pad(fifo_pattern(size, n), (0, n - min(size + 1, n)))))
         if limit.within(n) > 1 and separation <= size:
             assert worst > 1.01 * math.sqrt(limit.within(n)) * single
+
+
+@pytest.mark.parametrize("size", [1, 4, 32])
+def test_a_longer_union_of_supports_is_rounded_more_often(size: int) -> None:
+    """Of records further apart more gradients are rounded in two ways, and flat noise forgives the distance."""
+    flat = BLT(np.array([1.0]), np.array([1e-6]), None)
+    single = Influence.fifo(size)
+    caught = 0
+    for strategy in (flat, fit_blt(fifo_pattern(size)), MEMORY):
+        for records, separation in ((2, 1), (2, max(size // 2, 1)), (3, size)):
+            limit = EntityLimit(records, separation)
+            plan = plan_ftrl(
+                1.0, dim=9, influence=EntityInfluence.of(single, limit), strategy=strategy, diameter=2.0,
+                clip=1.0, radius=3.0,
+            )  # fmt: skip
+            rounding = plan.grid * 3.0
+            dense_support = entity_pattern(fifo_pattern(size), limit)
+            twin = strategy.norm(2.0 * dense_support + rounding * (dense_support > 0), None)
+            for gap in (separation, separation + 1, size, size + 1, size + 3):
+                if gap >= separation:
+                    pattern = entity_pattern(fifo_pattern(size), EntityLimit(records, gap))
+                    moved = strategy.norm(2.0 * pattern + rounding * (pattern > 0), None)
+                    assert moved <= plan.sensitivity * (1 + 1e-12)
+                    caught += moved > twin * (1 + 1e-9)
+    assert caught or size == 1
+
+
+def test_a_window_of_an_entity_is_charged_as_the_whole_run() -> None:
+    """The densest records have the largest norm over a run, and not over each window of it."""
+    root, size, rows = Toeplitz.square_root(200), 32, 200
+    limit = EntityLimit(2, 16)
+    densest = entity_pattern(fifo_pattern(size), limit, rows)
+    wider = entity_pattern(fifo_pattern(size), EntityLimit(2, 32), rows)
+    assert window_sensitivity(root, wider, window=1) > 1.01 * window_sensitivity(root, densest, window=1)
+    influence = EntityInfluence.of(Influence.fifo(size), limit)
+    for make in (partial(plan_ftrl, horizon=rows), plan_noisy):
+        plan = make(1.0, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=3.0, forks=2, window=1)
+        assert plan.fork_mu2(1) == pytest.approx(plan.mu_spent(10**6) ** 2)
+        assert 3 * plan.fork_mu2(1) == pytest.approx(1.0)
+        for gap in (16, 17, 31, 32, 33):
+            apart = EntityInfluence.of(Influence.fifo(size), EntityLimit(2, gap))
+            moves = apart.moves(rows, 2.0, plan.grid)
+            image = root.image(moves, rows) if make is not plan_noisy else moves
+            assert float(np.max(image**2)) <= plan.fork_mu2(1) * plan.sigma**2
 
 
 def test_twenty_records_cost_what_the_specification_says() -> None:
