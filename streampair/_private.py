@@ -211,10 +211,21 @@ class Settings:
         """mu of what is learned after the warm-up."""
         return self.mu * math.sqrt(0.5) if self.composes else self.mu
 
-    @property
-    def mu_moments(self) -> float:
-        """mu of one release of the moments; a fork of the window that it is in makes another."""
-        return self.mu_learning / math.sqrt(1.0 + self.forks)
+    def mu_moments(self, fork_mu2: float | None) -> float:
+        """mu of one release of the moments; a fork of the window that it is in makes another.
+
+        A record can be in the prefix of one view and be learned in another, where the order changed. So with
+        forks a release of the moments costs neither more than the learning nor more than a second view of a
+        window of it, and the plan of the learning has room for every mixture.
+
+        Parameters
+        ----------
+        fork_mu2
+            What such a second view costs, at most; None: not known yet.
+        """
+        if self.composes or not self.forks or fork_mu2 is None:
+            return self.mu_learning / math.sqrt(1.0 + self.forks)
+        return math.sqrt(min(fork_mu2, self.mu_learning**2 - self.forks * fork_mu2))
 
     @property
     def moments_records(self) -> int:
@@ -242,6 +253,7 @@ def build_report(
     *,
     mechanism: str,
     mu_learning: float,
+    mu_moments: float,
     fork_mu2: float,
     charged: int,
     releases: int,
@@ -265,6 +277,8 @@ def build_report(
         How it is done, in words.
     mu_learning
         mu of the models released so far.
+    mu_moments
+        mu of one release of the moments.
     fork_mu2, charged
         What a second view of a window adds to mu^2, and how many of them the ledger has charged.
     releases, moments_released
@@ -281,10 +295,13 @@ def build_report(
     remarks
         What the mechanism has to say besides.
     """
-    prefix = settings.mu_moments * math.sqrt(moments_released + charged) if settings.warmup else 0.0
-    learning = math.hypot(mu_learning, math.sqrt(charged * fork_mu2))
-    # A record is in the prefix or after it, so the two compose in parallel; an entity may be in both.
-    mu = math.hypot(learning, prefix) if settings.composes else max(learning, prefix)
+    prefix = mu_moments * moments_released if settings.warmup else 0.0
+    again = mu_moments**2 if settings.warmup else 0.0
+    if settings.composes:  # an entity may be in the prefix and after it, in each view
+        mu, second = math.hypot(mu_learning, prefix), fork_mu2 + again
+    else:  # a record is in the prefix or after it; in another view it may be in the other part
+        mu, second = max(mu_learning, prefix), max(fork_mu2, again)
+    mu = math.hypot(mu, math.sqrt(charged * second))
     if mu <= settings.mu * (1.0 + 1e-9):
         mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
     notes = list(remarks)

@@ -182,11 +182,18 @@ class PrivateBase(PairLearner):
         self._moments = None
         if asked.warmup:
             labels = self._centres_labels
-            mu = asked.mu_moments / asked.moments_records
+            mu = self._mu_moments(rule) / asked.moments_records
             self._moments = Moments(plan_moments(mu, dim=d, slots=asked.warmup, labels=labels), d)
         self._rule = rule
         self._design = design
         return design, rule
+
+    def _mu_moments(self, rule: Rule | None) -> float:
+        """mu of one release of the moments."""
+        asked = self._settings
+        if rule is None or not asked.forks:
+            return asked.mu_moments(None)
+        return asked.mu_moments(rule.plan.fork_mu2(asked.window))
 
     # ---- labels ----------------------------------------------------------------------------------------
 
@@ -527,6 +534,7 @@ class PrivateBase(PairLearner):
             mechanism=self._describe(),
             remarks=self._notes(),
             mu_learning=0.0 if rule is None else rule.plan.mu_spent(steps),
+            mu_moments=self._mu_moments(rule),
             fork_mu2=0.0 if rule is None or not self._charged else rule.plan.fork_mu2(self._settings.window),
             charged=self._charged,
             releases=0 if rule is None else rule.releases,

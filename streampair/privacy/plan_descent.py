@@ -109,7 +109,9 @@ class NoisyPlan:
     def _window_norm(self, window: int) -> float:
         """The largest norm of `window` consecutive moves."""
         sums = np.concatenate([[0.0], np.cumsum(self._moves() ** 2)])
-        width = len(sums) - 1 if self.influence.together and window > 0 else min(max(window, 0), len(sums) - 1)
+        width = (
+            len(sums) - 1 if self.influence.together and window > 0 else min(max(window, 0), len(sums) - 1)
+        )
         return math.sqrt(float((sums[width:] - sums[: len(sums) - width]).max()))
 
     def mu_spent(self, steps: int) -> float:

@@ -57,7 +57,7 @@ class Influence:
     uses: int | None
 
     together: ClassVar[bool] = False
-    """Whether `moves` is the densest of many patterns. It then has the largest norm of them, and a window of it
+    """Whether `moves` is the densest of many patterns. It has the largest norm of all, but a window of it
     need not be the worst window: a second view of one is charged as one of the whole run."""
 
     def __post_init__(self) -> None:
@@ -119,7 +119,6 @@ class Influence:
         pattern = np.full(steps, 1.0 / self.size)
         pattern[:1] = 1.0
         return pattern
-
 
     def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
         """`D v + rounding 1[v > 0]`: how far the rounded gradient of each step can move, from the own one on.

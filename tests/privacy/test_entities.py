@@ -85,7 +85,7 @@ def test_the_plan_dominates_every_admissible_pattern(size: int, strategy: str) -
 
 @pytest.mark.parametrize("size", [1, 4, 32])
 def test_a_longer_union_of_supports_is_rounded_more_often(size: int) -> None:
-    """Of records further apart more gradients are rounded in two ways, and flat noise forgives the distance."""
+    """Of records further apart more gradients are rounded, and flat noise forgives the distance."""
     flat = BLT(np.array([1.0]), np.array([1e-6]), None)
     single = Influence.fifo(size)
     caught = 0

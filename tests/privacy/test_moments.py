@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,37 @@ def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.Mon
         for factor in (2 / 3, 3 / 2):
             broken = dataclasses.replace(plan, **{part: factor * getattr(plan, part)})
             assert any(fails(noise) for noise in release(broken, None, monkeypatch))
+
+
+@pytest.mark.parametrize("window", [40, 400])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(auc.PairFTRL, solver="gradients"),
+        partial(auc.PairFTRL, solver="moments"),
+        auc.NoisyOGD,
+        partial(auc.OnPairStrC, l2=0.1),
+    ],
+)
+def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any, window: int) -> None:
+    """In whatever part a record is in each of three views, report and budget cover it."""
+    forks, options = 2, {"horizon": 400, "warmup": 30, "features": ["a", "b"], "seed": 1}
+    model = make(epsilon=1.0, delta=1e-3, forks=forks, window=window, **options)
+    for i in range(400):
+        model.learn_one({"a": 0.1 * (i % 7), "b": -0.2}, i % 3 == 0)
+    model.charge(forks)
+    plan, one = model._rule.plan, model._moments.plan.mu**2
+    run, again = plan.mu_spent(plan.horizon) ** 2, plan.fork_mu2(window)
+    for path in itertools.product((True, False), repeat=forks + 1):
+        spent = one if path[0] else run
+        spent += sum(one if prefix else again for prefix in path[1:])
+        assert spent <= model.privacy.mu_spent**2 * (1 + 1e-9)
+        assert spent <= model.privacy.mu_budget**2 * (1 + 1e-9)
+    # The twin: the budget of the prefix split by itself, as if a record stayed where it was.
+    twin = model.privacy.mu_budget**2 / (1 + forks)
+    assert one <= twin
+    if window == 40 and make is not auc.NoisyOGD:
+        assert run + forks * twin > model.privacy.mu_budget**2 * 1.01
 
 
 def test_no_two_releases_share_their_noise() -> None:

@@ -561,7 +561,7 @@ def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
     model = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"])
     spend = {"releases": 1, "moments_released": False, "horizon_left": 99, "noise_std": 1.0}
     rest = {"clean_restarts": 0, "unclean_restarts": 0, "continued": False, "declared": True, "seeded": False}
-    rest |= {"fork_mu2": 0.0, "charged": 0}
+    rest |= {"mu_moments": 0.0, "fork_mu2": 0.0, "charged": 0}
     settings = model._settings
     report = build_report(settings, mechanism="", mu_learning=1.1 * settings.mu, **spend, **rest)
     assert report.mu_spent == 1.1 * settings.mu
