@@ -15,7 +15,6 @@ Two that are compared take turns, so that whatever else the machine does weighs 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -36,7 +35,7 @@ from streampair import _kernels as k
 from streampair import auc, buffers, losses
 from streampair._history import History
 
-MODULES = ("auc", "batch", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
+MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -337,8 +336,7 @@ def python(code: str, **environment: str) -> str:
 
 
 def imports(rounds: int) -> list[dict[str, Any]]:
-    names = [name for name in MODULES if importlib.util.find_spec(f"streampair.{name}")]
-    ours = f"from streampair import {', '.join(names)}"
+    ours = f"from streampair import {', '.join(MODULES)}"
     theirs = "import numba, river; from river import base, utils, metrics"
     mine, other, ratio = in_turns(
         lambda: python(ours), lambda: python(theirs), max(rounds, 5), time.perf_counter

@@ -1,6 +1,8 @@
 """The families of pair learners: what a label is, and which of River's interfaces a learner has.
 
-AUCLearner   one label ranks high, every other low: a classifier
+AUCLearner       one label ranks high, every other low: a classifier
+RankingLearner   a real number ranks: a regressor
+MetricLearner    a class, one of any number: a supervised transformer
 """
 
 from __future__ import annotations
@@ -226,9 +228,10 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
 ):
     """Learns distances: near within a class, far between classes; River's supervised transformer.
 
-    All four of River's classes are needed: a Pipeline passes records through a step only if it is a
-    `Transformer`, and frames only if it is a `MiniBatchTransformer`; else what follows gets the raw features,
-    without a word.
+    River looks for each of its classes somewhere. A Pipeline takes a step for a transformer only if it is a
+    `Transformer` (both mini-batch classes are), and a last step transforms frames only if it is a
+    `MiniBatchTransformer`; a TransformerUnion hands labels on only to a `SupervisedTransformer`, and those of
+    frames only to a `MiniBatchSupervisedTransformer`.
     """
 
     _form = "metric"
@@ -355,8 +358,9 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
     def distance_one(self, x: Mapping[Any, Any], x2: Mapping[Any, Any]) -> float:
         """Distance of two records: the Euclidean one between what `transform_one` makes of them.
 
-        ``sqrt(u'Wu)`` for ``u = x - x2`` where W is positive semi-definite, which leaves directions with a
-        negative eigenvalue out.
+        ``sqrt(u'W+u)`` for the difference u of their designs, with W+ the positive semi-definite part of W:
+        directions with a negative eigenvalue count nothing. Before anything is learned it is the Euclidean
+        distance.
 
         Raises
         ------

@@ -157,7 +157,7 @@ class Settings:
         asked = model._default_warmup(mu, horizon, features) if model.warmup is None else model.warmup
         warmup = _warmup(asked, horizon)
         loss = model._checked_loss(model.loss)
-        if loss.of_errors:
+        if not loss.convex:
             raise ConfigError(
                 f"{loss!r} is not convex, and no private learner offers it",
                 fix="use losses.Logistic() or another convex loss",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -156,3 +156,11 @@ def test_listed_public_names_exist(file: Path) -> None:
     (names,) = listed
     assert len(names) == len(set(names))
     assert [n for n in names if not hasattr(module, n)] == []
+
+
+def test_the_benchmark_of_imports_names_modules_that_exist() -> None:
+    tree = ast.parse((support.ROOT / "benchmarks" / "speed.py").read_text())
+    named = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    modules = ast.literal_eval(named["MODULES"])
+    assert modules
+    assert [name for name in modules if importlib.util.find_spec(f"streampair.{name}") is None] == []

@@ -12,7 +12,6 @@ A lane holds any River estimator or pipeline. Three kinds of step matter here:
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import pickle  # only ever loads what a signature vouches for, see Stack.load
 from collections.abc import Callable, Iterator, MutableMapping
@@ -277,11 +276,6 @@ class Stack:
                     _dumps(step, path)
                 except SnapshotError as error:
                     raise ConfigError(error.problem, fix=error.fix) from error
-
-    def describe(self) -> str:
-        """A digest of the steps' classes and parameters, for error messages and fingerprints."""
-        text = repr([(path, _class_name(step)) for path, step, _, _ in self._leaves()])
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     # Inside
 

@@ -1,4 +1,4 @@
-"""The container of a lane's saved state: versioned, checksummed, free of pickle.
+"""The container of a lane's saved state: versioned, checksummed, signed where there is a key.
 
 Layout of the bytes, all integers big-endian::
 
@@ -6,11 +6,12 @@ Layout of the bytes, all integers big-endian::
 
 - `checksum` is BLAKE2b-256 of version, flags and body: it finds damage.
 - `tag` is HMAC-SHA256 of version, flags and body with the key of the lane, or zeros when the lane has none
-  (bit 0 of `flags` says which): it finds forgery, and it is checked before anything is unpickled.
-- `body` is msgpack. Arrays are an extension type that holds dtype, shape and C-ordered bytes; integers
-  beyond 64 bits another. Nothing in it can name code.
+  (bit 0 of `flags` says which): it finds forgery. `unpack` looks at it only if it is given the key.
+- `body` is msgpack. Arrays are an extension type that holds dtype, shape and C-ordered bytes, little-endian;
+  integers beyond 64 bits another. Nothing in it can name code. A step that only pickle can save is bytes,
+  which stay bytes here: a lane unpickles them if the tag was checked, and else refuses the snapshot.
 
-`pack` and `unpack` know nothing of lanes; what the body holds is written in `lane.py`.
+`pack` and `unpack` know nothing of lanes; what the body holds is written in `_body.py`.
 """
 
 from __future__ import annotations
