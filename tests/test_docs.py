@@ -102,13 +102,3 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
     for file in ("README.md", "SECURITY.md", "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", (support.ROOT / file).read_text()):
             assert "://" in target or (support.ROOT / target).exists(), f"{file}: {target}"
-
-
-def test_series_in_the_readme_are_those_that_are_served() -> None:
-    from streampair_connectors import telemetry
-
-    source = Path(telemetry.__file__).read_text()
-    for row in re.findall(r"^\| (`streampair_.*?) \|", (support.ROOT / "README.md").read_text(), re.M):
-        for name in re.findall(r"`([a-z_]+)", row):
-            word = name.removeprefix("streampair_").strip("_").removesuffix("_total")
-            assert word in source, f"{name} is in the README but not in telemetry.py"

@@ -1,8 +1,9 @@
 """The series for Prometheus: one registry for operators, one for everybody.
 
-A lane's numbers come from its *committed* state and are published after the commit only, so a
-crash never takes a counter back. The public registry has nothing that is a function of raw
-data (PRIVACY.md 7): no losses, rates or counts by outcome.
+`SERIES` is the one place that says what there is: the metrics are made from it, and documents, alert rules
+and dashboards are checked against it. A lane's numbers come from its *committed* state and are published
+after the commit only, so a crash never takes a counter back. The public registry has nothing that is a
+function of raw data (PRIVACY.md 7): no losses, rates or counts by outcome.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -21,24 +23,222 @@ from prometheus_client.registry import Collector
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["HEALTH_STATES", "LaneLabels", "Telemetry"]
+__all__ = ["HEALTH_STATES", "SERIES", "LaneLabels", "Series", "Telemetry"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "stopped", "failed")
 """The states of `streampair_health`; exactly one is 1 at any time."""
 
-_LABELS = ("app", "topic", "partition", "learner")
+LaneLabels = tuple[str, str, str, str]
+
+_M = TypeVar("_M", Counter, Gauge, Histogram)
+
+_LANE = ("app", "topic", "partition", "learner")
 _EVENT_BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1, 1.0)
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-LaneLabels = tuple[str, str, str, str]
+_GUARANTEES = ("holds", "void", "unvouched")
 
 
 @dataclass
 class _Lane:
     gauges: LaneGauges
     lag: int | None = None
+
+
+# What a lane shows: a number, a number by the value of the last label, or nothing for now.
+_Value = float | Mapping[str, float] | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series.
+
+    Attributes
+    ----------
+    name
+        As Prometheus shows it; the samples of a histogram end in `_bucket`, `_sum` and `_count`.
+    kind
+        Of metric.
+    public
+        Whether the public endpoint has it too: only what is no function of raw data.
+    help
+        What it is.
+    labels
+        Their names.
+    read
+        Its value for a lane; None: not a lane but the process itself counts it.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    public: bool
+    help: str
+    labels: tuple[str, ...] = _LANE
+    read: Callable[[_Lane], _Value] | None = None
+
+
+def _operator(
+    name: str, help: str, read: Callable[[_Lane], _Value], *labels: str, counter: bool = False
+) -> Series:
+    """A series of a lane for the operator alone."""
+    kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
+    return Series(f"streampair_{name}", kind, False, help, (*_LANE, *labels), read)
+
+
+def _regret(name: str, help: str, read: Callable[[Any], float], *labels: str) -> Series:
+    """A series of the estimate of the regret."""
+
+    def of_lane(lane: _Lane) -> _Value:
+        regret = lane.gauges.regret
+        if regret is None:
+            return None
+        return {regret.penalty: read(regret)} if labels else read(regret)
+
+    return _operator(name, help, of_lane, *labels)
+
+
+def _privacy(
+    name: str, help: str, read: Callable[[Any], _Value], *labels: str, counter: bool = False
+) -> Series:
+    """A series of a private learner's report, for everybody."""
+
+    def of_lane(lane: _Lane) -> _Value:
+        report = lane.gauges.privacy
+        return None if report is None else read(report)
+
+    kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
+    return Series(f"streampair_{name}", kind, True, help, (*_LANE, *labels), of_lane)
+
+
+def _ledger(name: str, help: str, read: Callable[[LaneGauges], _Value]) -> Series:
+    """A series of a private lane's ledger, for everybody."""
+
+    def of_lane(lane: _Lane) -> _Value:
+        return None if lane.gauges.privacy is None else read(lane.gauges)
+
+    return Series(f"streampair_{name}", "gauge", True, help, _LANE, of_lane)
+
+
+SERIES: tuple[Series, ...] = (
+    _operator(
+        "events_total",
+        "Records of the input, by what became of them: learned, scored, dead_letter, ignored (seen before).",
+        lambda lane: lane.gauges.events,
+        "outcome",
+        counter=True,
+    ),
+    _operator(
+        "dead_letters_total",
+        "Bad events, by where they failed: decode, features, label or learn.",
+        lambda lane: lane.gauges.dead_letters,
+        "stage",
+        counter=True,
+    ),
+    _operator("lag", "Records of the input that are not committed yet.", lambda lane: lane.lag),
+    _operator("offset", "The next offset of the committed state.", lambda lane: lane.gauges.next_offset),
+    _operator(
+        "prequential_auc",
+        "AUC of the scores given before learning, over the latest labelled events.",
+        lambda lane: None if math.isnan(lane.gauges.auc) else lane.gauges.auc,
+    ),
+    _operator(
+        "null_slots_total",
+        "Events that a private learner took as null records.",
+        lambda lane: lane.gauges.null_slots,
+        counter=True,
+    ),
+    _operator("weight_norm", "L2 norm of the published weights.", lambda lane: lane.gauges.weight_norm),
+    _operator("buffer_records", "Records in the learner's buffer.", lambda lane: lane.gauges.buffer_records),
+    _operator("state_bytes", "Size of the last snapshot.", lambda lane: lane.gauges.state_bytes),
+    _regret(
+        "regret_total",
+        "Loss of the published models beyond that of the best fixed one, estimated from a sample of pairs.",
+        lambda regret: regret.total,
+        "penalty",
+    ),
+    _regret("regret_average", "regret_total by event.", lambda regret: regret.average, "penalty"),
+    _regret("regret_stderr", "Standard error of regret_total.", lambda regret: regret.stderr, "penalty"),
+    _regret("pair_loss", "Mean pair loss of the published models.", lambda regret: regret.pair_loss),
+    _regret(
+        "comparator_loss", "Mean pair loss of the best fixed model.", lambda regret: regret.comparator_loss
+    ),
+    Series(
+        "streampair_score_seconds",
+        "histogram",
+        False,
+        "Time to score one event; one event of each batch is timed.",
+    ),
+    Series(
+        "streampair_learn_seconds",
+        "histogram",
+        False,
+        "Time by event to decode, score and learn, averaged over each batch.",
+    ),
+    Series(
+        "streampair_commit_seconds",
+        "histogram",
+        False,
+        "Time of a commit: outputs stored, snapshot saved, group offsets sent.",
+        ("app",),
+    ),
+    Series(
+        "streampair_rebalances_total",
+        "counter",
+        False,
+        "Times that partitions were assigned anew.",
+        ("app",),
+    ),
+    Series(
+        "streampair_health",
+        "gauge",
+        False,
+        f"1 for the state that the application is in: {', '.join(HEALTH_STATES)}.",
+        ("app", "state"),
+    ),
+    _privacy(
+        "privacy_epsilon_spent",
+        "Epsilon of all releases so far, at privacy_delta.",
+        lambda report: report.epsilon_spent,
+    ),
+    _privacy("privacy_epsilon_budget", "Epsilon that is never passed.", lambda report: report.epsilon_budget),
+    _privacy("privacy_delta", "Delta of both epsilons.", lambda report: report.delta),
+    _privacy(
+        "privacy_mu_spent",
+        "Gaussian differential privacy spent, as its parameter mu.",
+        lambda report: report.mu_spent,
+    ),
+    _privacy("privacy_mu_budget", "Mu that is never passed.", lambda report: report.mu_budget),
+    _privacy(
+        "privacy_horizon_left",
+        "Events that can still be learned; absent without a horizon.",
+        lambda report: report.horizon_left,
+    ),
+    _privacy("privacy_releases_total", "Models released.", lambda report: report.releases, counter=True),
+    _ledger(
+        "privacy_forks",
+        "Second views of a window that are charged; absent without a ledger.",
+        lambda gauges: gauges.forks,
+    ),
+    _ledger(
+        "privacy_generation",
+        "Generation of the noise, raised where payloads can change; absent without a ledger.",
+        lambda gauges: gauges.generation,
+    ),
+    _privacy(
+        "privacy_guarantee",
+        f"1 for what can be said of the guarantee: {', '.join(_GUARANTEES)}.",
+        lambda report: {kind: 1.0 if report.kind == kind else 0.0 for kind in _GUARANTEES},
+        "kind",
+    ),
+    _privacy(
+        "noise_std", "Standard deviation of the noise behind the releases.", lambda report: report.noise_std
+    ),
+    Series("streampair_build_info", "gauge", True, "The version that runs.", ("version", "python")),
+)
+"""Every series, in the order in which documents show them."""
+
+_BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
 
 
 @dataclass
@@ -54,131 +254,29 @@ class _Lanes(Collector):
 
     def __init__(self, apps: dict[str, _App], *, public: bool) -> None:
         self._apps = apps
-        self._public = public
+        self._series = [
+            (series, series.read)
+            for series in SERIES
+            if series.read is not None and (series.public or not public)
+        ]
 
     def collect(self) -> Iterable[Metric]:
-        families = _Families()
-        for app in self._apps.values():
-            for labels, lane in app.lanes.items():
-                if not self._public:
-                    _add_operator(families, list(labels), lane)
-                _add_privacy(families, list(labels), lane.gauges)
-        return families.made()
+        lanes = [item for app in self._apps.values() for item in app.lanes.items()]
+        for series, read in self._series:
+            kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+            family = kind(series.name, series.help, labels=series.labels)
+            for labels, lane in lanes:
+                value = read(lane)
+                if isinstance(value, Mapping):
+                    for last, number in value.items():
+                        family.add_metric([*labels, last], number)
+                elif value is not None:
+                    family.add_metric(labels, value)
+            if family.samples:
+                yield family
 
     def describe(self) -> Iterable[Metric]:
         return []
-
-
-class _Families:
-    def __init__(self) -> None:
-        self._families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-
-    def gauge(
-        self,
-        name: str,
-        text: str,
-        labels: list[str],
-        value: float | None,
-        extra: dict[str, str] | None = None,
-    ) -> None:
-        if value is not None:
-            self._add(GaugeMetricFamily, name, text, labels, value, extra)
-
-    def counter(
-        self, name: str, text: str, labels: list[str], value: float, extra: dict[str, str] | None = None
-    ) -> None:
-        self._add(CounterMetricFamily, name, text, labels, value, extra)
-
-    def _add(
-        self,
-        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-        name: str,
-        text: str,
-        labels: list[str],
-        value: float,
-        extra: dict[str, str] | None,
-    ) -> None:
-        family = self._families.get(name)
-        if family is None:
-            family = kind(f"streampair_{name}", text, labels=[*_LABELS, *(extra or {})])
-            self._families[name] = family
-        family.add_metric([*labels, *(extra or {}).values()], value)
-
-    def made(self) -> Iterable[Metric]:
-        return self._families.values()
-
-
-def _add_operator(f: _Families, labels: list[str], lane: _Lane) -> None:
-    g = lane.gauges
-    for outcome, count in g.events.items():
-        f.counter(
-            "events", "Records of the input, by what became of them.", labels, count, {"outcome": outcome}
-        )
-    for stage, count in g.dead_letters.items():
-        f.counter("dead_letters", "Bad events, by where they failed.", labels, count, {"stage": stage})
-    f.gauge("lag", "Records of the input not yet committed.", labels, lane.lag)
-    f.gauge("offset", "The next offset of the committed state.", labels, g.next_offset)
-    f.gauge(
-        "prequential_auc",
-        "AUC of the scores given before learning, over the latest labelled events.",
-        labels,
-        None if math.isnan(g.auc) else g.auc,
-    )
-    f.gauge("weight_norm", "L2 norm of the published weights.", labels, g.weight_norm)
-    f.gauge("buffer_records", "Records in the learner's buffer.", labels, g.buffer_records)
-    f.gauge("state_bytes", "Size of the last snapshot.", labels, g.state_bytes)
-    if g.null_slots is not None:
-        f.counter("null_slots", "Null steps of a private learner.", labels, g.null_slots)
-    regret = g.regret
-    if regret is not None:
-        penalty = {"penalty": regret.penalty}
-        f.gauge(
-            "regret_total",
-            "Estimated regret: loss of the published models minus that of the best fixed one.",
-            labels,
-            regret.total,
-            penalty,
-        )
-        f.gauge("regret_average", "regret_total by step.", labels, regret.average, penalty)
-        f.gauge("regret_stderr", "Standard error of regret_total.", labels, regret.stderr, penalty)
-        f.gauge("pair_loss", "Mean pair loss of the published models.", labels, regret.pair_loss)
-        f.gauge("comparator_loss", "Mean pair loss of the best fixed model.", labels, regret.comparator_loss)
-
-
-def _add_privacy(f: _Families, labels: list[str], g: LaneGauges) -> None:
-    report = g.privacy
-    if report is None:
-        return
-    f.gauge(
-        "privacy_epsilon_spent",
-        "Epsilon of all releases so far, at privacy_delta.",
-        labels,
-        report.epsilon_spent,
-    )
-    f.gauge("privacy_epsilon_budget", "Epsilon that is never passed.", labels, report.epsilon_budget)
-    f.gauge("privacy_delta", "Delta of both epsilons.", labels, report.delta)
-    f.gauge("privacy_mu_spent", "Gaussian differential privacy spent.", labels, report.mu_spent)
-    f.gauge(
-        "privacy_mu_budget", "Gaussian differential privacy that is never passed.", labels, report.mu_budget
-    )
-    f.gauge(
-        "privacy_horizon_left",
-        "Records that can still be learned; absent without a horizon.",
-        labels,
-        report.horizon_left,
-    )
-    f.counter("privacy_releases", "Models released.", labels, report.releases)
-    f.gauge("privacy_forks", "Second views charged; absent without a ledger.", labels, g.forks)
-    f.gauge("privacy_generation", "Generation of the noise; absent without a ledger.", labels, g.generation)
-    for kind in ("holds", "void", "unvouched"):
-        f.gauge(
-            "privacy_guarantee",
-            "1 for what can be said of the guarantee.",
-            labels,
-            1.0 if report.kind == kind else 0.0,
-            {"kind": kind},
-        )
-    f.gauge("noise_std", "Standard deviation of the noise behind the releases.", labels, report.noise_std)
 
 
 class Telemetry:
@@ -200,43 +298,20 @@ class Telemetry:
         self._public = CollectorRegistry()
         self._operator.register(_Lanes(self._apps, public=False))
         self._public.register(_Lanes(self._apps, public=True))
-        build = Gauge("streampair_build_info", "The version that runs.", ["version", "python"], registry=None)
-        build.labels(__version__, platform.python_version()).set(1)
-        self._operator.register(build)
-        self._public.register(build)
-        self._score = Histogram(
-            "streampair_score_seconds",
-            "Time to score one event; one event of each batch is timed.",
-            _LABELS,
-            buckets=_EVENT_BUCKETS,
-            registry=self._operator,
-        )
-        self._learn = Histogram(
-            "streampair_learn_seconds",
-            "Time by event to decode, score and learn, averaged over each batch.",
-            _LABELS,
-            buckets=_EVENT_BUCKETS,
-            registry=self._operator,
-        )
-        self._commit = Histogram(
-            "streampair_commit_seconds",
-            "Time of a commit: outputs stored, snapshot saved, group offsets sent.",
-            ["app"],
-            buckets=_COMMIT_BUCKETS,
-            registry=self._operator,
-        )
-        self._rebalances = Counter(
-            "streampair_rebalances",
-            "Times that partitions were assigned anew.",
-            ["app"],
-            registry=self._operator,
-        )
-        self._health = Gauge(
-            "streampair_health",
-            "1 for the state that the application is in.",
-            ["app", "state"],
-            registry=self._operator,
-        )
+
+        def make(kind: type[_M], name: str, **more: Any) -> _M:
+            series = _BY_NAME[name]
+            metric = kind(series.name, series.help, series.labels, registry=None, **more)
+            for registry in (self._operator, self._public) if series.public else (self._operator,):
+                registry.register(metric)
+            return metric
+
+        make(Gauge, "build_info").labels(__version__, platform.python_version()).set(1)
+        self._score = make(Histogram, "score_seconds", buckets=_EVENT_BUCKETS)
+        self._learn = make(Histogram, "learn_seconds", buckets=_EVENT_BUCKETS)
+        self._commit = make(Histogram, "commit_seconds", buckets=_COMMIT_BUCKETS)
+        self._rebalances = make(Counter, "rebalances_total")
+        self._health = make(Gauge, "health")
 
     def health(self, app: str, state: str, detail: str = "", next_step: str = "") -> None:
         """Say which of `HEALTH_STATES` an application is in, why, and what an operator can do."""

@@ -14,7 +14,7 @@ from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import HEALTH_STATES, LaneLabels, Telemetry
+from streampair_connectors.telemetry import HEALTH_STATES, SERIES, LaneLabels, Series, Telemetry
 
 from streampair.engine.lane import LaneGauges, Record
 from streampair.engine.testing import MemoryJournal
@@ -22,12 +22,9 @@ from streampair.errors import SourceError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
 
-OPERATOR = {
-    *("events_total", "dead_letters_total", "lag", "learn_seconds", "score_seconds", "commit_seconds"),
-    *("prequential_auc", "pair_loss", "regret_total", "regret_average", "regret_stderr", "comparator_loss"),
-    *("weight_norm", "buffer_records", "state_bytes", "rebalances_total", "health"),
-}
+REGRET = "streampair_regret_total"  # no counter: it may fall
 
+# Not read from the table: nothing else may ever be public, whatever a row of the table says of itself.
 PUBLIC = {
     *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
     *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
@@ -67,10 +64,9 @@ def telemetry() -> Telemetry:
 
 
 def names(text: bytes) -> set[str]:
-    found = set(
-        re.findall(r"^streampair_(\w+?)(?:_bucket|_sum|_count|_created)?(?:\{| )", text.decode(), re.M)
-    )
-    return found
+    """Of the series, without the prefix, the parts of histograms, and when a counter was made."""
+    found = re.findall(r"^streampair_(\w+?)(_bucket|_sum|_count|_created)?(?:\{| )", text.decode(), re.M)
+    return {name for name, part in found if part != "_created"}
 
 
 def value(text: bytes, name: str, **labels: str) -> float:
@@ -84,12 +80,38 @@ def value(text: bytes, name: str, **labels: str) -> float:
     return found[0]
 
 
-def test_operators_see_every_series(telemetry: Telemetry) -> None:
-    assert names(telemetry.render()) >= OPERATOR | PUBLIC
+def of(public: bool) -> dict[str, Series]:
+    """The rows of the table that an endpoint has, by name without the prefix."""
+    return {s.name.removeprefix("streampair_"): s for s in SERIES if s.public or not public}
+
+
+@pytest.mark.parametrize("public", [False, True], ids=["operator", "public"])
+def test_an_endpoint_has_exactly_its_rows_of_the_table(telemetry: Telemetry, public: bool) -> None:
+    """Name, kind, labels and help, of each of them."""
+    text = telemetry.render(public=public)
+    rows = of(public)
+    assert names(text) == rows.keys()
+    for family in text_string_to_metric_families(text.decode()):
+        if family.name.endswith("_created"):
+            continue
+        name = family.name.removeprefix("streampair_")
+        row = rows[f"{name}_total" if family.type == "counter" else name]
+        assert (family.type, family.documentation) == (row.kind, row.help)
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(row.labels), sample
 
 
 def test_the_public_sees_nothing_that_depends_on_raw_data(telemetry: Telemetry) -> None:
-    assert names(telemetry.render(public=True)) == PUBLIC
+    assert names(telemetry.render(public=True)) == PUBLIC == of(True).keys()
+
+
+def test_the_table() -> None:
+    assert len({s.name for s in SERIES}) == len(SERIES)
+    for series in SERIES:
+        assert re.fullmatch(r"streampair_[a-z_]+", series.name)
+        assert (series.kind == "counter") == (series.name.endswith("_total") and series.name != REGRET)
+        assert series.help.endswith(".")
+        assert "|" not in series.help
 
 
 def test_the_numbers(telemetry: Telemetry) -> None:

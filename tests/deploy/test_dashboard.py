@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from harness import support
+from harness.promql import series_of, uses
 from harness.worker_process import WorkerProcess, fetch, wait_for
 
 DEPLOY = support.ROOT / "deploy"
@@ -228,8 +229,9 @@ def test_the_numbers_are_those_of_the_run(prometheus: Prometheus) -> None:
 
 
 def test_series_named_in_deploy_are_served(prometheus: Prometheus) -> None:
-    served = set(prometheus.ask("label/__name__/values"))
-    for file in (DEPLOY / "prometheus/rules.yml", DEPLOY / "grafana/dashboards/streampair.json"):
-        named = set(re.findall(r"\bstreampair_[a-z_]+", file.read_text()))
-        histograms = {name.removesuffix("_bucket") for name in served}
-        assert named - served - histograms - ABSENT == set()
+    served = {series_of(name) for name in prometheus.ask("label/__name__/values")}
+    rules = prometheus.ask("rules")["groups"]
+    expressions = [rule["query"] for group in rules for rule in group["rules"]]
+    expressions += [expression for _, expression in queries()]
+    named = {series_of(use.name) for expression in expressions for use in uses(expression)}
+    assert {series.name for series in named - served} <= ABSENT
