@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from river import linear_model
 
-from streampair import _kernels as k
 from streampair import auc, buffers, losses
+from streampair import kernels as k
 from streampair._history import History
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
@@ -104,7 +104,7 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from streampair import _kernels as k
+from streampair import kernels as k
 from streampair._history import History
 
 def status(name):
@@ -353,12 +353,12 @@ def imports(rounds: int) -> list[dict[str, Any]]:
 
 _FIRST = """
 import time
-from streampair import _kernels, auc
+from streampair import kernels, auc
 start = time.perf_counter()
 model = auc.PairOGD()
 model.learn_one({"a": 1.0}, True)
 model.predict_proba_one({"a": 1.0})
-print(time.perf_counter() - start, sum(_kernels.ogd_learn.stats.cache_misses.values()))
+print(time.perf_counter() - start, sum(kernels.ogd_learn.stats.cache_misses.values()))
 """
 
 

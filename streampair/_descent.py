@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels as k
+from streampair import kernels as k
 from streampair._private_buffer import PairBuffer
 from streampair.privacy import ChainedNoise, NoisyPlan, OutputPlan
 from streampair.privacy.noise import Stream

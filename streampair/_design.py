@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _features, _kernels
+from streampair import _features, kernels
 
 __all__ = ["Design", "check_scored"]
 
@@ -142,10 +142,10 @@ class Design:
 
     def prepare(self, raw: Array, ready: Array, good: Array) -> None:
         """Designs of raw rows into `ready`, and 1 or 0 into `good`: whether all of a row is finite."""
-        _kernels.prepare_rows(
+        kernels.prepare_rows(
             raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, good
         )
 
     def clip(self, raw: Array, ready: Array, good: Array) -> None:
         """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""
-        _kernels.clip_rows(raw, self._scale, self._shift, ready, good)
+        kernels.clip_rows(raw, self._scale, self._shift, ready, good)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
-from streampair import _features, _kernels
+from streampair import _features, kernels
 from streampair._learner import LinearPairLearner, Nothing, PairLearner
 from streampair._tables import Table
 from streampair.errors import ConfigError, RecordError
@@ -97,7 +97,7 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
         A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
         that equals False the two keys change places, so that they stay the labels themselves.
         """
-        p = _kernels.sigmoid(self.score_one(x))
+        p = kernels.sigmoid(self.score_one(x))
         return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
@@ -108,7 +108,7 @@ class AUCLearner(LinearPairLearner, base.MiniBatchClassifier):
         """Probabilities of the rows; columns False and True (as text outside pandas, none for an array)."""
         table, scores = self._table_scores(X)
         p = np.empty_like(scores)
-        _kernels.sigmoid_many(scores, p)
+        kernels.sigmoid_many(scores, p)
         columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
         return table.frame(columns)
 
@@ -318,7 +318,7 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
         if self._root[0] != self.records:
             w = self.metric_
             out = np.empty_like(w)
-            self._root = (self.records, out if len(w) and _kernels.psd_root(w, out) else None)
+            self._root = (self.records, out if len(w) and kernels.psd_root(w, out) else None)
         return self._root[1]
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
@@ -338,7 +338,7 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
             self.design(x)
             return _features.read_record(x)
         row = self.design(x)
-        return {name: _kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
+        return {name: kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
 
     def transform_many(self, X: Any) -> Any:
         """`transform_one` of the rows: of a frame as a frame of the same kind with its index, of an array as
@@ -352,7 +352,7 @@ class MetricLearner(  # type: ignore[misc]  # River's own classes take labels, o
             names, out = table.columns, table.rows
         else:
             names, out = list(self.feature_names), np.empty_like(designs)
-            _kernels.map_rows(root, designs, out)
+            kernels.map_rows(root, designs, out)
         return table.matrix(out, names)
 
     def distance_one(self, x: Mapping[Any, Any], x2: Mapping[Any, Any]) -> float:

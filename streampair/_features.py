@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair._kernels import MAX_ABS
 from streampair.errors import RecordError
+from streampair.kernels import MAX_ABS
 
 __all__ = [
     "arrange",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.privacy import BLTNoise, ChainedNoise, LeaderPlan
 from streampair.privacy.noise import Stream
 
@@ -120,7 +120,7 @@ class Leader:
             chain.advance(b"")
 
     def _add(self, rows: Floats, labels: Floats) -> None:
-        _kernels.leader_sums(rows, labels, self._centre, self._weight, self.plan.grid, self._sums)
+        kernels.leader_sums(rows, labels, self._centre, self._weight, self.plan.grid, self._sums)
         self.steps += len(rows)
         if self._at_horizon():
             self._total += self._sums
@@ -174,7 +174,7 @@ class Leader:
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known)
         self._w = leader_of(second, cross, 0.5 * (1.0 + self._centre), ridge)
-        _kernels.project_ball(self._w, self.plan.radius)
+        kernels.project_ball(self._w, self.plan.radius)
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels as k
 from streampair import buffers
+from streampair import kernels as k
 from streampair._history import History
 from streampair.errors import RecordError
 

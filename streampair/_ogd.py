@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _features, buffers, losses
-from streampair import _kernels as k
-from streampair._kernels import (
+from streampair import kernels as k
+from streampair._learner import LinearPairLearner, PairLearner
+from streampair._memory import Blocks, Classes, Memory, Moments, Rows
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import (
     moments_learn,
     moments_learn_many,
     ogd_learn,
@@ -23,9 +26,6 @@ from streampair._kernels import (
     ogd_score,
     score_many,
 )
-from streampair._learner import LinearPairLearner, PairLearner
-from streampair._memory import Blocks, Classes, Memory, Moments, Rows
-from streampair.errors import ConfigError, RecordError
 
 __all__ = ["OGD", "LinearOGD"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels as k
 from streampair import buffers, losses
+from streampair import kernels as k
 from streampair._families import AUCLearner
 from streampair._memory import Classes, Memory
 from streampair._ogd import LinearOGD

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _features, _kernels, buffers, losses
+from streampair import _features, buffers, kernels, losses
 from streampair._design import Design, check_scored
 from streampair._learner import PairLearner
 from streampair._private import MAX_FEATURES, Settings, build_report, check_bounds_known
@@ -68,7 +68,7 @@ class PrivateBase(PairLearner):
     # A cell that is no number makes a null slot, not an error.
     _strict_frames = False
     # What the kernels know the pairs of the family by.
-    _pairs: ClassVar[int] = _kernels.LINEAR_PAIRS
+    _pairs: ClassVar[int] = kernels.LINEAR_PAIRS
     _most_features: ClassVar[int] = MAX_FEATURES
     # Whether the buffer must bound how often a record is used.
     _bounded_uses: ClassVar[bool] = True

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels as k
 from streampair import buffers
+from streampair import kernels as k
 from streampair.errors import ConfigError
 from streampair.privacy import Influence
 
@@ -30,7 +30,7 @@ class BufferPlan:
     Parameters
     ----------
     policy
-        `_kernels.WINDOW`, `SAMPLE` or `ALL`.
+        `kernels.WINDOW`, `SAMPLE` or `ALL`.
     influence
         Its weight and how long a record is used.
     """

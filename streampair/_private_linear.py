@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels
+from streampair import kernels
 from streampair._design import check_scored
 from streampair._learner import LinearPairLearner
 from streampair._private_base import PrivateBase
@@ -34,13 +34,13 @@ class LinearPrivate(PrivateBase, LinearPairLearner):
         if self._design is None or self._rule is None:
             check_scored(x)
             return 0.0
-        return float(_kernels.dot(self._rule.average, self._design.of(x)))
+        return float(kernels.dot(self._rule.average, self._design.of(x)))
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
         ready = self._prepared(columns, rows)
         out = np.zeros(len(rows))
         if self._rule is not None and len(rows):
-            _kernels.score_many(self._rule.average, ready, out)
+            kernels.score_many(self._rule.average, ready, out)
         return out
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels
+from streampair import kernels
 from streampair._families import MetricLearner
 from streampair._private_base import PrivateBase
 
@@ -25,7 +25,7 @@ class MetricPrivate(PrivateBase, MetricLearner):  # type: ignore[misc]  # see Me
     sqrt(2). Noise with independent coordinates there is noise on the matrix, and norms are Frobenius norms.
     """
 
-    _pairs = _kernels.METRIC_PAIRS
+    _pairs = kernels.METRIC_PAIRS
     _most_features = 256
 
     @staticmethod

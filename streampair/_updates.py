@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import _kernels
+from streampair import kernels
 from streampair._private_buffer import PairBuffer
 from streampair.privacy import (
     BLT,
@@ -110,7 +110,7 @@ class Moments:
 
         So do labels that are NaN; others are -1 or 1, where they are released.
         """
-        _kernels.moment_sums(rows, usable, float(MomentsPlan.PER_UNIT), self.sums)
+        kernels.moment_sums(rows, usable, float(MomentsPlan.PER_UNIT), self.sums)
         if self.plan.labels:
             self.sums[0, self._dim] += MomentsPlan.PER_UNIT * int(np.nansum(labels))
 
@@ -187,7 +187,7 @@ class FTRL:
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
         b = self.buffer
-        _kernels.gradient_cells(
+        kernels.gradient_cells(
             row, label, self.steps, b.ints, self._scalars, self._vectors, b.rows, b.labels, self._cells
         )
         chain.advance(self._cells.tobytes())
@@ -199,7 +199,7 @@ class FTRL:
         if not 0 <= first < len(self._rates):
             self._eta(1)
             first = self.steps - self._rates_from
-        _kernels.ftrl_keyed(
+        kernels.ftrl_keyed(
             chain.words(self.plan.dim),
             noise.shape,
             noise.memory,
@@ -224,7 +224,7 @@ class FTRL:
             part = rows[at : at + _CHUNK]
             count = len(part)
             noise = self._noise.rows(count, stream)
-            _kernels.ftrl_steps(
+            kernels.ftrl_steps(
                 part,
                 labels[at : at + count],
                 noise,

@@ -8,9 +8,9 @@ from typing import Any
 from streampair import buffers, losses
 from streampair._auc_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 from streampair._families import AUCLearner
-from streampair._kernels import ogd_proba
 from streampair._ogd import LinearOGD
 from streampair._online_auc import OAM, SPAUC
+from streampair.kernels import ogd_proba
 
 __all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
     "NoisyOGD",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from river import base
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError
 
 __all__ = ["Buffer", "ClassReservoir", "FIFO", "FullHistory", "Reservoir"]  # noqa: RUF022 (plain sorting, as everywhere)
@@ -76,7 +76,7 @@ class ClassReservoir(Buffer):
 
     @property
     def code(self) -> int:
-        return _kernels.CLASSES
+        return kernels.CLASSES
 
     def __repr__(self) -> str:
         return f"ClassReservoir(size={self.size})"
@@ -111,7 +111,7 @@ class FIFO(Buffer):
 
     @property
     def code(self) -> int:
-        return _kernels.FIFO
+        return kernels.FIFO
 
     def __repr__(self) -> str:
         return f"FIFO(size={self.size})"
@@ -167,7 +167,7 @@ class FullHistory(Buffer):
 
     @property
     def code(self) -> int:
-        return _kernels.FULL
+        return kernels.FULL
 
     def __repr__(self) -> str:
         return f"FullHistory(dtype={self.dtype!r}, max_records={self.max_records})"
@@ -211,7 +211,7 @@ class Reservoir(Buffer):
 
     @property
     def code(self) -> int:
-        return _kernels.RESERVOIR_REPLACE if self.replacement else _kernels.RESERVOIR
+        return kernels.RESERVOIR_REPLACE if self.replacement else kernels.RESERVOIR
 
     def __repr__(self) -> str:
         return f"Reservoir(size={self.size}, replacement={self.replacement})"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from river import base, metrics
 
-from streampair import _kernels as k
+from streampair import kernels as k
 from streampair._regret import PairRegret, RegretEstimate
 from streampair.errors import ConfigError, RecordError, SnapshotError
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from river import base
 from scipy.special import expit
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError
 
 __all__ = ["Hinge", "Logistic", "MinimumErrorEntropy", "PairLoss", "Square", "SquaredHinge"]
@@ -190,7 +190,7 @@ class Logistic(PairLoss):
     4.0
     """
 
-    code = _kernels.LOGISTIC
+    code = kernels.LOGISTIC
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.logaddexp(0.0, -margin)
@@ -219,7 +219,7 @@ class Hinge(PairLoss):
     2.0
     """
 
-    code = _kernels.HINGE
+    code = kernels.HINGE
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(0.0, 1.0 - margin)
@@ -247,7 +247,7 @@ class SquaredHinge(PairLoss):
     (4.0, -4.0)
     """
 
-    code = _kernels.SQUARED_HINGE
+    code = kernels.SQUARED_HINGE
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.square(np.maximum(0.0, 1.0 - margin))
@@ -274,7 +274,7 @@ class Square(PairLoss):
     (4.0, 4.0)
     """
 
-    code = _kernels.SQUARE
+    code = kernels.SQUARE
     decreasing = False
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -329,7 +329,7 @@ class MinimumErrorEntropy(PairLoss):
     1.2131
     """
 
-    code = _kernels.ENTROPY
+    code = kernels.ENTROPY
     convex = False
     decreasing = False
     of_errors = True

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import _features, buffers, losses
-from streampair import _kernels as k
+from streampair import kernels as k
 from streampair._families import MetricLearner
 from streampair._memory import Blocks, Rows
 from streampair._metric_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base, utils
 
-from streampair import _features, _kernels
+from streampair import _features, kernels
 from streampair._tables import Table, open_frame
 from streampair.errors import ConfigError
 
@@ -193,7 +193,7 @@ def _frequencies(
     out = np.empty((pairs, len(names)))
     column = np.empty(pairs)
     for j, name in enumerate(names):
-        _kernels.normals_from_seed(_digest(seed, f"{type(name).__name__}:{name}", 62), column)
+        kernels.normals_from_seed(_digest(seed, f"{type(name).__name__}:{name}", 62), column)
         out[:, j] = math.sqrt(2.0 * gamma) * column
     return names, out
 
@@ -296,7 +296,7 @@ class RandomFourier(base.MiniBatchTransformer):
             known = False
         out = np.full((1, self.components), math.nan)
         if known:
-            _kernels.fourier_rows(row, frequencies, out)
+            kernels.fourier_rows(row, frequencies, out)
         return dict(zip(self._out, out[0].tolist(), strict=True))
 
     def transform_many(self, X: Any) -> Any:
@@ -307,7 +307,7 @@ class RandomFourier(base.MiniBatchTransformer):
         index = {name: j for j, name in enumerate(names)}
         out = np.full((len(rows), self.components), math.nan)
         if any(name in index for name in columns):
-            _kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
+            kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
         return table.matrix(out, self._out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streampair import _kernels, buffers, losses
+from streampair import buffers, kernels, losses
 from streampair._families import RankingLearner
 from streampair._ogd import LinearOGD
 from streampair._ranking_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
@@ -17,7 +17,7 @@ __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 # gradient grows with the square of the relevance, and its squared norm with the fourth power.
 _MAX_RELEVANCE = 1e50
 _MAX_RELEVANCE_SQUARED = 1e10
-_BOUNDED_SLOPE = (_kernels.HINGE, _kernels.LOGISTIC, _kernels.ENTROPY)
+_BOUNDED_SLOPE = (kernels.HINGE, kernels.LOGISTIC, kernels.ENTROPY)
 
 
 class PairOGD(LinearOGD, RankingLearner):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError
 
 __all__ = ["FrobeniusBall", "L2Ball", "PSDCone"]
@@ -164,7 +164,7 @@ class PSDCone(base.Base):
         """
         _check_matrix(w)
         out = np.ascontiguousarray(0.5 * (w + w.T))
-        _kernels.project_psd(out)
+        kernels.project_psd(out)
         return _into_ball(out, self.radius)
 
     def __repr__(self) -> str:

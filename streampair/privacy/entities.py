@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class Admission:
         if self.entities >= _FULLEST * len(self._keys):
             self._grow()
         key = _digest(entity)
-        index = _kernels.entity_cell(self._keys, key)
+        index = kernels.entity_cell(self._keys, key)
         if self._keys[index] == 0 and self.entities >= self.capacity:
             key = np.uint64(1 + int(key) % _SHARED)
-            index = _kernels.entity_cell(self._keys, key)
+            index = kernels.entity_cell(self._keys, key)
         if self._keys[index] == 0:
             self._keys[index] = key
             self.entities += 1
@@ -180,7 +180,7 @@ class Admission:
         self._fill(keys, last, count)
 
     def _fill(self, keys: NDArray[np.uint64], last: NDArray[np.int64], count: NDArray[np.uint16]) -> None:
-        _kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
+        kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
 
     def to_state(self) -> dict[str, Any]:
         """Digests, last slots and counts, as arrays: personal data where entities can be guessed."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class NormalStream:
                 words = np.frombuffer(self._cipher.update(bytes(24 * self._PAIRS)), dtype="<u8")
                 self._block = np.empty(2 * self._PAIRS)
                 self._next = 0
-                _kernels.normals_from_bits(words.astype(np.uint64), self._block)
+                kernels.normals_from_bits(words.astype(np.uint64), self._block)
             step = min(count - done, len(self._block) - self._next)
             out[done : done + step] = self._block[self._next : self._next + step]
             # A number is used once and then gone.
@@ -290,7 +290,7 @@ class ChainedNoise:
         """The next `count` normals of this step, shape (count,)."""
         words = self.words(count)
         out = np.empty(len(words) // 3 * 2)
-        _kernels.normals_from_bits(words, out)
+        kernels.normals_from_bits(words, out)
         return out[:count]
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -380,7 +380,7 @@ class ToeplitzNoise:
             self._history = grown
         self._history[self.drawn : end] = stream.take(count * self._dim).reshape(count, self._dim)
         out = np.empty((count, self._dim))
-        _kernels.toeplitz_noise(self._inverse, self._history, self.drawn, self._sigma, out)
+        kernels.toeplitz_noise(self._inverse, self._history, self.drawn, self._sigma, out)
         self.drawn = end
         return out
 
@@ -426,7 +426,7 @@ class BLTNoise:
         """The next `count` rows, shape (count, d)."""
         dim = self.memory.shape[1]
         z = stream.take(count * dim).reshape(count, dim)
-        _kernels.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
+        kernels.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
         return z
 
     def to_state(self) -> Floats:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampair import _kernels
+from streampair import kernels
 from streampair.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def output_sensitivities(
     out = np.empty(n)
     shares = influence.shares(0, n)
     if influence.uses is None or influence.uses >= n:
-        _kernels.stay_sensitivities(etas, factors, shares, diameter, out)
+        kernels.stay_sensitivities(etas, factors, shares, diameter, out)
     else:
-        _kernels.window_sensitivities(etas, factors, shares, influence.uses, diameter, out)
+        kernels.window_sensitivities(etas, factors, shares, influence.uses, diameter, out)
     return np.minimum(out, 2.0 * radius, out=out)
 
 
@@ -181,5 +181,5 @@ def output_spend(
         return float(precisions[:n] @ (moves * moves))
     shares = influence.shares(0, len(etas))
     return float(
-        _kernels.window_spend(etas, factors, shares, influence.uses, diameter, bounds, grids, precisions, n)
+        kernels.window_spend(etas, factors, shares, influence.uses, diameter, bounds, grids, precisions, n)
     )

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streampair import _kernels as k
 from streampair import auc, buffers, losses
+from streampair import kernels as k
 from streampair._descent import NoisyDescent, OutputPerturbation
 from streampair._private_buffer import BufferPlan, PairBuffer
 from streampair.errors import ConfigError, PrivacyError, SnapshotError

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_ftrl import dense
 
-from streampair import _kernels, auc, buffers, metric, ranking
+from streampair import auc, buffers, kernels, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import (
     BLT,
@@ -235,11 +235,11 @@ def test_a_key_is_found_where_it_was_put(keys: list[int]) -> None:
     table = np.zeros(64, dtype=np.uint64)
     places = []
     for key in keys:
-        at = _kernels.entity_cell(table, np.uint64(key))
+        at = kernels.entity_cell(table, np.uint64(key))
         assert table[at] == 0
         table[at] = key
         places.append(at)
-    assert [_kernels.entity_cell(table, np.uint64(key)) for key in keys] == places
+    assert [kernels.entity_cell(table, np.uint64(key)) for key in keys] == places
     assert len(set(places)) == len(keys)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import _kernels, losses
+from streampair import kernels, losses
 from streampair._private_buffer import BufferPlan, PairBuffer
 from streampair._updates import FTRL
 from streampair.privacy import Influence, NormalStream, plan_ftrl
@@ -26,9 +26,9 @@ unit = st.floats(-1, 1, width=32)
 
 def fifo(size: int, dim: int, loss: losses.PairLoss, tangent: bool = False) -> PairBuffer:
     """An empty FIFO buffer for pairs of labels."""
-    plan = BufferPlan(_kernels.WINDOW, Influence.fifo(size))
+    plan = BufferPlan(kernels.WINDOW, Influence.fifo(size))
     return PairBuffer(
-        plan, dim, None, family=_kernels.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
+        plan, dim, None, family=kernels.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
     )
 
 
@@ -82,7 +82,7 @@ def test_the_steps(
     buffer = fifo(size, dim, loss, tangent)
     for t in range(steps):
         one = slice(t, t + 1)
-        _kernels.ftrl_steps(
+        kernels.ftrl_steps(
             rows[one],
             labels[one],
             noise[one],
@@ -120,7 +120,7 @@ def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     low, high = np.array(bounds).T
     mean, std = np.linspace(-0.5, 0.5, dim), np.linspace(0.1, 1.0, dim)
     out, whole = np.empty((1, dim)), np.empty(1)
-    _kernels.prepare_rows(
+    kernels.prepare_rows(
         np.array([raw]),
         2 / (high - low),
         -(high + low) / (high - low),
@@ -149,8 +149,8 @@ def test_moment_sums(raw: list[list[float]]) -> None:
     rows = np.array(raw)
     scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
     out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
-    _kernels.clip_rows(rows, scale, shift, out, whole)
-    _kernels.moment_sums(out, whole, 64.0, sums)
+    kernels.clip_rows(rows, scale, shift, out, whole)
+    kernels.moment_sums(out, whole, 64.0, sums)
     expected = [[0, 0], [0, 0]]
     for row in raw:
         if not all(math.isfinite(v) for v in row):

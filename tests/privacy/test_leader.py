@@ -16,7 +16,7 @@ from river import datasets
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from streampair import _kernels, auc, losses
+from streampair import auc, kernels, losses
 from streampair._leader import Leader, leader_of
 from streampair.errors import ConfigError
 from streampair.privacy import LeaderPlan, NormalStream, audit, leader_diameter, mu_from, plan_leader
@@ -44,7 +44,7 @@ def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> LeaderP
 def test_the_kernel_adds_what_its_twin_does(rows: list[Any], centre: float, grid: float) -> None:
     x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     got = np.zeros(9, dtype=np.int64)
-    _kernels.leader_sums(x, y, centre, 0.6, grid, got)
+    kernels.leader_sums(x, y, centre, 0.6, grid, got)
     want = naive.sums(x.tolist(), y.tolist(), centre, 0.6, grid)
     # A value next to the middle of two cells may fall on either side.
     assert np.abs(got - want).max() <= (0 if grid == 0.125 and centre == 0.0 else len(rows))

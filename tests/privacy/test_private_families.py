@@ -16,8 +16,8 @@ import pytest
 from river import base, datasets
 from scipy import stats
 
-from streampair import _kernels as k
 from streampair import buffers, losses, metric, ranking
+from streampair import kernels as k
 from streampair._metric_private import MetricPrivate
 from streampair.errors import ConfigError, RecordError
 

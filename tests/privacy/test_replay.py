@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import _kernels, auc
+from streampair import auc, kernels
 from streampair.privacy import ChainedNoise
 
 KEY = bytes(range(32))
@@ -199,7 +199,7 @@ def test_the_short_way_of_a_keyed_slot_gives_the_bits_of_the_long_one(options: d
     def learn_chained(row: Any, label: Any, chain: ChainedNoise) -> None:
         b = rule.buffer
         cells = np.zeros(2, dtype=np.int64)
-        _kernels.gradient_cells(
+        kernels.gradient_cells(
             row, label, rule.steps, b.ints, rule._scalars, rule._vectors, b.rows, b.labels, cells
         )
         chain.advance(cells.tobytes())

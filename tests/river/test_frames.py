@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river import datasets
 
-from streampair import _kernels, _ogd, auc, buffers, losses, preprocessing
+from streampair import _ogd, auc, buffers, kernels, losses, preprocessing
 from streampair.errors import RecordError
 
 PHISHING = list(datasets.Phishing().take(120))
@@ -100,7 +100,7 @@ def test_the_pandas_index_is_kept() -> None:
 
 def test_one_kernel_call_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    real = _kernels.ogd_learn_many
+    real = kernels.ogd_learn_many
 
     def counting(*args: Any) -> int:
         calls.append(len(args[1]))

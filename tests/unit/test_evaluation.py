@@ -16,8 +16,8 @@ from river import datasets, evaluate, linear_model, metrics
 from scipy.optimize import minimize as scipy_minimize
 from sklearn.metrics import roc_auc_score
 
-from streampair import _kernels as k
 from streampair import auc, losses
+from streampair import kernels as k
 from streampair._comparator import minimise
 from streampair._sampling import Reservoir, Thinning
 from streampair.errors import ConfigError, RecordError, SnapshotError

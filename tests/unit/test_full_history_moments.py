@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampair import _kernels as k
 from streampair import auc, buffers, losses, ranking
+from streampair import kernels as k
 from streampair.errors import SnapshotError
 
 SQUARE, FULL = losses.Square(), buffers.FullHistory()

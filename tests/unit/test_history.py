@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streampair import _history, losses
-from streampair import _kernels as k
+from streampair import kernels as k
 
 LOSSES = [
     losses.Logistic(),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampair import _kernels as k
+from streampair import kernels as k
 from streampair import losses
 
 reals = st.floats(-1e3, 1e3)

@@ -17,8 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from river import base, compose, datasets, neighbors
 
-from streampair import _kernels as k
 from streampair import buffers, losses, metric
+from streampair import kernels as k
 from streampair._families import _class_number
 from streampair.errors import ConfigError, RecordError, SnapshotError
 

@@ -1,0 +1,115 @@
+"""`@kernel`: how every function of this folder is compiled, and when what is cached on disk is stale.
+
+Rules of a kernel: float64, C order, no fastmath (a replay must give the same bits on another processor),
+losses and buffers as integer codes, numpy and numba only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy as np
+from numba.core import caching
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+DISABLED: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+"""Kernels run as Python (``NUMBA_DISABLE_JIT=1``, for coverage)."""
+
+
+def _stamp() -> str:
+    """Hash of the names and contents of all source files in this folder."""
+    folder = os.path.dirname(__file__)
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name), "rb") as file:
+                content = file.read()
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+_STAMP = "" if DISABLED else _stamp()
+
+
+_function_cache: Any = caching.FunctionCache  # it has no types
+
+
+def _warn() -> None:
+    warnings.warn(
+        f"numba {numba.__version__} keeps its cache in a way that streampair does not know: every process "
+        "will compile its kernels anew; to avoid that, install numba 0.68",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+class FolderCache:
+    """What numba keeps of one kernel on disk, stale with any change in this folder.
+
+    Numba compares the file of the function alone, and would go on with what was compiled of a function that
+    calls a changed one in another file. The names of the cache and of its stamp are private to numba. Made
+    when the kernel is first called: to look for a folder that can be written costs as much as the rest of a
+    kernel's import.
+
+    Parameters
+    ----------
+    function
+        The function before it is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._made: Any = None
+
+    @property
+    def _own(self) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _make(self) -> Any:
+        try:
+            cache = _function_cache(self.function)
+            assert cache._cache_file._source_stamp
+        except AttributeError:
+            _warn()
+            return caching.NullCache()
+        cache._cache_file._source_stamp = _STAMP
+        return cache
+
+    @property
+    def cache_path(self) -> str | None:
+        """The folder on disk."""
+        return self._own.cache_path  # type: ignore[no-any-return]
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """What was compiled for a signature, or None."""
+        return self._own.load_overload(signature, context)
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep what was compiled for a signature."""
+        self._own.save_overload(signature, compiled)
+
+    def flush(self) -> None:
+        """Forget all."""
+        self._own.flush()
+
+
+def kernel(function: F) -> F:
+    """Compile a function when it is first called, without the interpreter's lock, and keep it on disk."""
+    if DISABLED:
+        return function
+    dispatcher: Any = numba.njit(nogil=True)(function)
+    if hasattr(dispatcher, "_cache"):
+        dispatcher._cache = FolderCache(function)
+    else:
+        _warn()
+    return dispatcher  # type: ignore[no-any-return]

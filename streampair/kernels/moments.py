@@ -1,0 +1,50 @@
+"""Sums of records in whole steps of a grid, to which noise is added before they leave."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.kernels._jit import Array, kernel
+
+
+@kernel
+def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
+    """Add the rows, and their squares, to integer sums (2, d) in steps of 1 / per_unit (PRIVACY.md 4.4)."""
+    for r in range(rows.shape[0]):
+        if whole[r] != 0.0:
+            for i in range(rows.shape[1]):
+                value = rows[r, i]
+                sums[0, i] += np.int64(math.floor(value * per_unit + 0.5))
+                sums[1, i] += np.int64(math.floor(value * value * per_unit + 0.5))
+
+
+@kernel
+def leader_sums(
+    rows: Array, labels: Array, centre: float, weight: float, grid: float, sums: NDArray[np.int64]
+) -> None:
+    """Add `rnd((x x', weight (y - centre) x) / grid)` of each row (n, d) to the sums.
+
+    Of x x' the lower triangle is kept, row by row, off-diagonals times sqrt 2, so that the norm is
+    Frobenius'. A row whose label is NaN is a null record and adds 0.
+    """
+    d = rows.shape[1]
+    root = math.sqrt(2.0) / grid
+    unit = 1.0 / grid
+    for r in range(rows.shape[0]):
+        if labels[r] != labels[r]:
+            continue
+        x = rows[r]
+        at = 0
+        for i in range(d):
+            scaled = x[i] * root
+            for j in range(i):
+                sums[at] += np.int64(math.floor(scaled * x[j] + 0.5))
+                at += 1
+            sums[at] += np.int64(math.floor(x[i] * x[i] * unit + 0.5))
+            at += 1
+        s = weight * (labels[r] - centre) * unit
+        for i in range(d):
+            sums[at + i] += np.int64(math.floor(s * x[i] + 0.5))

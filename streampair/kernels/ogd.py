@@ -1,0 +1,181 @@
+"""Online gradient descent on the pairs of a record with a buffer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streampair.kernels._jit import Array, kernel
+from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
+from streampair.kernels.losses import ENTROPY, pair_slope
+from streampair.kernels.numerics import sigmoid
+from streampair.kernels.state import (
+    AVERAGE,
+    CAP,
+    ETAS,
+    FILLED,
+    GRADIENTS,
+    HEADER,
+    L2,
+    LOSS,
+    POLICY,
+    RADIUS,
+    RATE,
+    RECORDS,
+    WIDTH,
+    D,
+)
+from streampair.kernels.vectors import MAX_ABS, TILE, dot, first_unusable, project_ball, unusable_row, view
+
+
+@kernel
+def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
+    """Average the iterates, then step w against the gradient g. The caller projects w."""
+    rate = s[RATE]
+    if rate > 0.0:
+        eta = rate / math.sqrt(s[RECORDS] - 1.0)
+    else:
+        s[GRADIENTS] += dot(g, g)
+        eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
+    s[ETAS] += eta
+    if s[ETAS] > 0.0:
+        share = eta / s[ETAS]
+        for i in range(w.shape[0]):
+            averaged[i] += share * (previous[i] - averaged[i])
+    for i in range(w.shape[0]):
+        previous[i] = w[i]
+        w[i] -= eta * g[i]
+
+
+# With many rows (on fewer, what is gained is lost again), each step of a pair's gradient is done for so many
+# of them before the next step: which of them have another label, their margins, their slopes, the sum. A
+# processor cannot foresee the labels, but it can overlap what is the same for all.
+_MANY = 32
+
+
+@kernel
+def _ogd_pairs(
+    s: Array, at: int, rows: int, pairs: float, x: Array, y: float, w: Array, score: float, g: Array
+) -> None:
+    """Add the pair gradients with the rows of the buffer at `at` to g: the bits of one row after another."""
+    d = x.shape[0]
+    stride = 1 + int(s[CAP])
+    code = int(s[LOSS])
+    width = s[WIDTH]
+    places = np.empty(TILE, np.int64)
+    margins = np.empty(TILE)
+    for start in range(0, rows, TILE):
+        n = 0
+        for r in range(start, min(start + TILE, rows)):
+            place = at + r * stride
+            places[n] = place
+            n += 1 if s[place] != y or code == ENTROPY else 0
+        for j in range(n):
+            place = places[j] + 1
+            margins[j] = score - dot(w, view(s, place, d))
+        active = 0
+        for j in range(n):
+            place = places[j]
+            k = pair_slope(code, y - s[place], margins[j], width) / pairs
+            places[active] = place
+            margins[active] = k
+            active += 1 if k != 0.0 else 0
+        for j in range(active):
+            k = margins[j]
+            place = places[j] + 1
+            row = view(s, place, d)
+            for i in range(d):
+                g[i] += k * (x[i] - row[i])
+
+
+@kernel
+def _ogd_step(s: Array, x: Array, y: float) -> None:
+    """One record: step on the pairs with the buffer, then into the buffer."""
+    d = int(s[D])
+    cap = int(s[CAP])
+    filled = int(s[FILLED])
+    s[RECORDS] += 1.0
+    if filled > 0:
+        code = int(s[LOSS])
+        width = s[WIDTH]
+        l2 = s[L2]
+        at = HEADER + cap
+        g = view(s, at, d)
+        at += cap
+        w = view(s, at, d)
+        at += cap
+        previous = view(s, at, d)
+        at += cap
+        averaged = view(s, at, d)
+        at += cap
+        pairs = s[FILLED]
+        rows = filled
+        if s[POLICY] == CLASSES:
+            # The mean over all past records, of which only the other class counts: its sample stands for it.
+            pairs, rows, first = other_class(s, y)
+            at += first * (1 + cap)
+        for i in range(d):
+            g[i] = l2 * w[i]
+        score = dot(w, x)
+        if rows >= _MANY:
+            _ogd_pairs(s, at, rows, pairs, x, y, w, score, g)
+            rows = 0
+        for _r in range(rows):
+            label = s[at]
+            if label != y or code == ENTROPY:
+                row = view(s, at + 1, d)
+                k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
+                if k != 0.0:
+                    # By differences, so that equal records cancel exactly: the self-tuned step would
+                    # take what rounding leaves of them for a gradient, and leap.
+                    for i in range(d):
+                        g[i] += k * (x[i] - row[i])
+            at += 1 + cap
+        ogd_move(s, g, w, previous, averaged)
+        project_ball(w, s[RADIUS])
+    ogd_buffer(s, x, y, cap, HEADER + 5 * cap)
+
+
+@kernel
+def ogd_learn(s: Array, y: float) -> int:
+    """Learn the packed record with label y. Returns 0; or 1 + the unusable column, with nothing changed."""
+    d = int(s[D])
+    x = view(s, HEADER, d)
+    bad = first_unusable(x)
+    if bad >= 0:
+        return bad + 1
+    _ogd_step(s, x, y)
+    return 0
+
+
+@kernel
+def ogd_learn_many(s: Array, rows: Array, labels: Array) -> int:
+    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value.
+    """
+    bad: int = unusable_row(rows, MAX_ABS)
+    if bad == 0:
+        for r in range(rows.shape[0]):
+            _ogd_step(s, rows[r], labels[r])
+    return bad
+
+
+@kernel
+def ogd_score(s: Array) -> float:
+    """Score of the packed record under the published weights; NaN if a value is unusable."""
+    d = int(s[D])
+    x = view(s, HEADER, d)
+    if first_unusable(x) >= 0:
+        return math.nan
+    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
+    return float(dot(view(s, at, d), x))
+
+
+@kernel
+def ogd_proba(s: Array) -> float:
+    """Sigmoid of the score of the packed record; NaN if a value is unusable."""
+    score = ogd_score(s)
+    if score != score:
+        return math.nan
+    return float(sigmoid(score))

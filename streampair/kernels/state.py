@@ -1,0 +1,41 @@
+"""The flat state of the learners without privacy: which place of the array holds what.
+
+The whole state of one learner is one float64 array, because numba's dispatch costs more per array argument
+than a step with nine features. Layout, with room for `cap` features::
+
+    [0, HEADER)  scalars
+    x[cap]       the packed record: scratch
+    gradient[cap]: scratch
+    w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
+    rows[size][1 + cap]  buffer: sign, then features; CLASSES has two such tables, that of the negatives
+                         first; FULL has none: its rows are in the blocks of `history`
+
+Counters, and addresses, are exact up to 2**53 as floats.
+"""
+
+from __future__ import annotations
+
+D = 0  # features in use
+CAP = 1
+RECORDS = 2  # records learned, t
+SIZE = 3  # rows that the buffer has room for (CLASSES: of each class)
+POLICY = 4  # FIFO, RESERVOIR, RESERVOIR_REPLACE, FULL, CLASSES
+FILLED = 5  # rows in use
+NEXT = 6  # FIFO: row that is overwritten next
+LOSS = 7
+RATE = 8  # > 0: eta_j = RATE / sqrt(j); 0: the self-tuned schedule
+RADIUS = 9
+L2 = 10
+AVERAGE = 11
+GRADIENTS = 12  # running sum of squared gradient norms
+ETAS = 13  # running sum of step sizes
+SEED = 14
+POSITIVES = 15  # CLASSES: records of the positive class so far
+TABLE = 16  # FULL: address of the table of blocks
+BLOCKS = 17  # FULL: its length
+WIDTH = 18  # parameter of the loss
+PSD = 19  # metrics: whether W is kept positive semi-definite
+SINGLE = 20  # FULL: rows are float32
+HEADER = 24
+
+NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

@@ -1,0 +1,252 @@
+"""Symmetric matrices: eigenvectors, the positive part and its square root."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streampair.kernels._jit import Array, kernel
+from streampair.kernels.vectors import dot
+
+
+@kernel
+def _tridiagonal(u: Array, d: Array, e: Array) -> None:
+    """Householder reduction of a symmetric matrix: `u` to the transposed rotation, d and e to the result."""
+    n = d.shape[0]
+    for j in range(n):
+        d[j] = u[j, n - 1]
+    for i in range(n - 1, 0, -1):
+        size = 0.0
+        for k in range(i):
+            size += abs(d[k])
+        h = 0.0
+        if size == 0.0:
+            e[i] = d[i - 1]
+            for j in range(i):
+                d[j] = u[j, i - 1]
+                u[j, i] = 0.0
+                u[i, j] = 0.0
+        else:
+            for k in range(i):
+                d[k] /= size
+                h += d[k] * d[k]
+            f = d[i - 1]
+            g = -math.sqrt(h) if f > 0.0 else math.sqrt(h)
+            e[i] = size * g
+            h -= f * g
+            d[i - 1] = f - g
+            for j in range(i):
+                e[j] = 0.0
+            for j in range(i):
+                f = d[j]
+                u[i, j] = f
+                line = u[j]
+                g = e[j] + line[j] * f
+                for k in range(j + 1, i):
+                    g += line[k] * d[k]
+                    e[k] += line[k] * f
+                e[j] = g
+            f = 0.0
+            for j in range(i):
+                e[j] /= h
+                f += e[j] * d[j]
+            half = f / (h + h)
+            for j in range(i):
+                e[j] -= half * d[j]
+            for j in range(i):
+                f = d[j]
+                g = e[j]
+                line = u[j]
+                for k in range(j, i):
+                    line[k] -= f * e[k] + g * d[k]
+                d[j] = line[i - 1]
+                line[i] = 0.0
+        d[i] = h
+    for i in range(n - 1):
+        u[i, n - 1] = u[i, i]
+        u[i, i] = 1.0
+        h = d[i + 1]
+        own = u[i + 1]
+        if h != 0.0:
+            for k in range(i + 1):
+                d[k] = own[k] / h
+            for j in range(i + 1):
+                line = u[j]
+                g = dot(own[: i + 1], line[: i + 1])
+                for k in range(i + 1):
+                    line[k] -= g * d[k]
+        for k in range(i + 1):
+            own[k] = 0.0
+    for j in range(n):
+        d[j] = u[j, n - 1]
+        u[j, n - 1] = 0.0
+    u[n - 1, n - 1] = 1.0
+    e[0] = 0.0
+
+
+@kernel
+def _diagonal(u: Array, d: Array, e: Array) -> None:
+    """Implicit QL on what `_tridiagonal` left: eigenvalues to d, eigenvectors to the rows of u."""
+    n = d.shape[0]
+    for i in range(1, n):
+        e[i - 1] = e[i]
+    e[n - 1] = 0.0
+    f = 0.0
+    largest = 0.0
+    for at in range(n):
+        largest = max(largest, abs(d[at]) + abs(e[at]))
+        small = 2.220446049250313e-16 * largest
+        m = at
+        while m < n - 1 and abs(e[m]) > small:
+            m += 1
+        turns = 0
+        while m > at and abs(e[at]) > small and turns < 100:
+            turns += 1
+            g = d[at]
+            p = (d[at + 1] - g) / (2.0 * e[at])
+            r = math.sqrt(p * p + 1.0)
+            if p < 0.0:
+                r = -r
+            d[at] = e[at] / (p + r)
+            d[at + 1] = e[at] * (p + r)
+            next_d = d[at + 1]
+            h = g - d[at]
+            for i in range(at + 2, n):
+                d[i] -= h
+            f += h
+            p = d[m]
+            c = c2 = c3 = 1.0
+            next_e = e[at + 1]
+            sine = sine2 = 0.0
+            for i in range(m - 1, at - 1, -1):
+                c3 = c2
+                c2 = c
+                sine2 = sine
+                g = c * e[i]
+                h = c * p
+                r = math.sqrt(p * p + e[i] * e[i])
+                e[i + 1] = sine * r
+                sine = e[i] / r
+                c = p / r
+                p = c * d[i] - sine * g
+                d[i + 1] = h + sine * (c * g + sine * d[i])
+                low = u[i]
+                high = u[i + 1]
+                for k in range(n):
+                    h = high[k]
+                    high[k] = sine * low[k] + c * h
+                    low[k] = c * low[k] - sine * h
+            p = -sine * sine2 * c3 * next_e * e[at] / next_d
+            e[at] = sine * p
+            d[at] = c * p
+        d[at] += f
+        e[at] = 0.0
+
+
+@kernel
+def eigen(a: Array, values: Array) -> None:
+    """Eigenvalues of the symmetric matrix `a` (n, n), in no order; its rows become the eigenvectors.
+
+    Householder reduction and implicit QL (Bowdler, Martin, Reinsch and Wilkinson 1968: tred2 and tql2 of
+    EISPACK), on the transpose, so that inner loops run along rows. Only + - * / and square roots in one fixed
+    order: the same bits on every processor, which a library of linear algebra does not promise.
+    """
+    n = a.shape[0]
+    largest = 0.0
+    for i in range(n):
+        for j in range(n):
+            largest = max(largest, abs(a[i, j]))
+    if largest == 0.0:
+        for i in range(n):
+            values[i] = 0.0
+            a[i, i] = 1.0
+        return
+    # By a power of two, so exactly: no square overflows or vanishes.
+    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    for i in range(n):
+        for j in range(n):
+            a[i, j] /= scale
+    e = np.empty(n)
+    _tridiagonal(a, values, e)
+    _diagonal(a, values, e)
+    for i in range(n):
+        values[i] *= scale
+
+
+@kernel
+def positive_definite(w: Array) -> bool:
+    """Whether the symmetric matrix (d, d) is certainly positive definite: its Cholesky factor exists."""
+    d = w.shape[0]
+    factor = np.empty((d, d))
+    for i in range(d):
+        for j in range(i + 1):
+            left = w[i, j] - dot(factor[i, :j], factor[j, :j])
+            if i == j:
+                if not left > 1e-12 * w[i, i]:
+                    return False
+                factor[i, i] = math.sqrt(left)
+            else:
+                factor[i, j] = left / factor[j, j]
+    return True
+
+
+@kernel
+def project_psd(w: Array) -> None:
+    """Project the symmetric matrix (d, d) in place onto the cone of positive semi-definite ones.
+
+    Takes the negative part away, so that a matrix without one keeps its bits.
+    """
+    d = w.shape[0]
+    if positive_definite(w):
+        return
+    vectors = w.copy()
+    values = np.empty(d)
+    eigen(vectors, values)
+    for k in range(d):
+        if values[k] < 0.0:
+            vector = vectors[k]
+            for i in range(d):
+                scaled = values[k] * vector[i]
+                row = w[i]
+                for j in range(i + 1):
+                    row[j] -= scaled * vector[j]
+    for i in range(d):
+        for j in range(i):
+            w[j, i] = w[i, j]
+
+
+@kernel
+def psd_root(w: Array, out: Array) -> bool:
+    """Symmetric square root of the positive part of a symmetric matrix (d, d); False if it has none."""
+    d = w.shape[0]
+    vectors = w.copy()
+    values = np.empty(d)
+    eigen(vectors, values)
+    found = False
+    for i in range(d):
+        for j in range(d):
+            out[i, j] = 0.0
+    for k in range(d):
+        if values[k] > 0.0:
+            found = True
+            root = math.sqrt(values[k])
+            vector = vectors[k]
+            for i in range(d):
+                scaled = root * vector[i]
+                row = out[i]
+                for j in range(i + 1):
+                    row[j] += scaled * vector[j]
+    for i in range(d):
+        for j in range(i):
+            out[j, i] = out[i, j]
+    return found
+
+
+@kernel
+def quadratic(w: Array, u: Array) -> float:
+    """u'Wu for a symmetric W (d, d)."""
+    total = 0.0
+    for i in range(u.shape[0]):
+        total += u[i] * dot(w[i], u)
+    return total

@@ -1,0 +1,169 @@
+"""Inner product, projection on a ball, and the test whether values are usable."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from streampair.kernels._jit import DISABLED, Array, kernel
+
+# A feature beyond this size is refused like infinity: below it no product in any kernel can overflow.
+MAX_ABS = 1e50
+MAX_ABS_METRIC = 1e30  # the gradient of a metric is quadratic in the features
+
+
+def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
+    """`dot`, with the four sums in the lanes of one vector.
+
+    Written in LLVM's own terms, because numba makes vectors of sums only if it may reorder them. Each lane
+    rounds as the sum alone would, on every processor, whatever the width of its registers.
+    """
+
+    cgutils: Any = _cgutils  # it has no types
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        double = ir.DoubleType()
+        lanes = ir.VectorType(double, 4)
+        arrays = [
+            context.make_array(t)(context, builder, v) for t, v in zip(signature.args, args, strict=True)
+        ]
+        single = [t.dtype == types.float32 for t in signature.args]
+        n = builder.extract_value(arrays[0].shape, 0)
+        whole = builder.and_(n, ir.Constant(n.type, -4))
+
+        def load(which: int, i: Any, kind: Any) -> Any:
+            place = builder.gep(arrays[which].data, [i])
+            element = ir.FloatType() if single[which] else double
+            if kind is lanes:
+                place = builder.bitcast(place, ir.VectorType(element, 4).as_pointer())
+            value = builder.load(place, align=4 if single[which] else 8)
+            return builder.fpext(value, kind) if single[which] else value
+
+        def add(total: Any, i: Any, kind: Any) -> None:
+            product = builder.fmul(load(0, i, kind), load(1, i, kind))
+            builder.store(builder.fadd(builder.load(total), product), total)
+
+        zero, one, four = (ir.Constant(n.type, value) for value in (0, 1, 4))
+        sums = cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * 4))
+        with cgutils.for_range_slice(builder, zero, whole, four) as (i, _):
+            add(sums, i, lanes)
+        parts = [
+            builder.extract_element(builder.load(sums), ir.Constant(ir.IntType(32), j)) for j in range(4)
+        ]
+        first = cgutils.alloca_once_value(builder, parts[0])
+        with cgutils.for_range_slice(builder, whole, n, one) as (i, _):
+            add(first, i, double)
+        left = builder.fadd(builder.load(first), parts[1])
+        return builder.fadd(left, builder.fadd(parts[2], parts[3]))
+
+    return types.float64(a, b), codegen
+
+
+_in_lanes: Any = intrinsic(_sum_in_lanes)
+
+
+if DISABLED:
+
+    def dot(a: Array, b: Array) -> float:
+        """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
+        whole = len(a) - len(a) % 4
+        sums = [0.0] * 4
+        for i in range(len(a)):
+            sums[i % 4 if i < whole else 0] += float(a[i]) * float(b[i])
+        return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+else:
+
+    @kernel
+    def dot(a: Array, b: Array) -> float:
+        """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
+        return _in_lanes(a, b)  # type: ignore[no-any-return]
+
+
+def _view_at(typing_context: Any, array: Any, start: Any, length: Any) -> Any:
+    """`view(a, start, length)`: the slice ``a[start : start + length]``, not counted as a reference to a.
+
+    To count costs a good part of a step with nine features. For use while the caller holds a.
+    """
+
+    fill: Any = arrayobj.populate_array  # it has no types
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = context.make_array(signature.args[0])(context, builder, args[0])
+        made = context.make_array(signature.return_type)(context, builder)
+        itemsize = context.get_constant(types.intp, 8)
+        fill(
+            made,
+            data=builder.gep(source.data, [args[1]]),
+            shape=[args[2]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return made._getvalue()
+
+    return types.Array(types.float64, 1, "C")(array, types.intp, types.intp), codegen
+
+
+def _slice(a: Array, start: int, length: int) -> Array:
+    return a[start : start + length]
+
+
+view: Any = _slice if DISABLED else intrinsic(_view_at)
+
+
+@kernel
+def project_ball(w: Array, radius: float) -> None:
+    """Scale w in place onto the l2 ball of the given radius if it lies outside."""
+    norm2 = dot(w, w)
+    if norm2 > radius * radius:
+        scale = radius / math.sqrt(norm2)
+        for i in range(w.shape[0]):
+            w[i] *= scale
+
+
+@kernel
+def first_beyond(x: Array, limit: float) -> int:
+    """Index of the first value that is NaN, infinite or larger than the limit; -1 if there is none."""
+    for i in range(x.shape[0]):
+        if not abs(x[i]) <= limit:  # also catches NaN
+            return i
+    return -1
+
+
+@kernel
+def unusable_row(rows: Array, limit: float) -> int:
+    """1 + the flat index of the first value of (n, d) rows that is NaN or larger than the limit; else 0."""
+    for r in range(rows.shape[0]):
+        bad = first_beyond(rows[r], limit)
+        if bad >= 0:
+            flat: int = r * rows.shape[1] + bad + 1
+            return flat
+    return 0
+
+
+@kernel
+def first_unusable(x: Array) -> int:
+    """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
+    return first_beyond(x, MAX_ABS)
+
+
+TILE = 128
+
+
+@kernel
+def score_many(w: Array, rows: Array, out: Array) -> int:
+    """Scores of (n, d) rows. Returns 0, or 1 + the flat index of the first unusable value."""
+    for r in range(rows.shape[0]):
+        bad = first_unusable(rows[r])
+        if bad >= 0:
+            flat: int = r * rows.shape[1] + bad + 1
+            return flat
+        out[r] = dot(w, rows[r])
+    return 0

@@ -1,0 +1,152 @@
+"""What numba keeps of a kernel on disk: found by the next process, and stale when any file changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+
+from streampair.kernels import _jit
+
+pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT nothing is compiled")
+
+CALLEE = """from scratch._jit import kernel
+
+
+@kernel
+def callee(x: float) -> float:
+    return x + {step}
+"""
+CALLER = """from scratch._jit import kernel
+from scratch.callee import callee
+
+
+@kernel
+def caller(x: float) -> float:
+    return 10.0 * callee(x)
+"""
+RUN = """import json
+from scratch.caller import caller
+result = caller(1.0)
+counts = caller.stats.cache_misses, caller.stats.cache_hits
+print(json.dumps([result, *(sum(c.values()) for c in counts)]))
+"""
+
+
+def tell(code: str, environment: dict[str, str]) -> Any:
+    """What a new process prints, as JSON."""
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    return json.loads(told.stdout)
+
+
+def run(folder: Path) -> list[Any]:
+    """The result, and how often the kernel was compiled and found, in a new process."""
+    return tell(RUN, {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """A package of two files, one of which calls the other, with the decorator of this one."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    shutil.copy(_jit.__file__, folder / "_jit.py")
+    (folder / "__init__.py").write_text("")
+    (folder / "callee.py").write_text(CALLEE.format(step="1.0"))
+    (folder / "caller.py").write_text(CALLER)
+    return folder
+
+
+def test_a_changed_callee_in_another_file_is_seen_by_the_next_process(scratch: Path) -> None:
+    assert run(scratch.parent) == [20.0, 1, 0]
+    assert run(scratch.parent) == [20.0, 0, 1]
+    (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))  # of the same length
+    assert run(scratch.parent) == [30.0, 1, 0]
+    assert run(scratch.parent) == [30.0, 0, 1]
+    (scratch / "another.py").write_text("")
+    assert run(scratch.parent) == [30.0, 1, 0]
+
+
+def test_the_cache_of_numba_alone_would_be_stale(scratch: Path) -> None:
+    """The twin: without the stamp the next process goes on with what was compiled of the old callee."""
+    source = (scratch / "_jit.py").read_text()
+    broken = source.replace("cache._cache_file._source_stamp = _STAMP", "pass")
+    assert broken != source
+    (scratch / "_jit.py").write_text(broken)
+    assert run(scratch.parent) == [20.0, 1, 0]
+    (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))
+    assert run(scratch.parent) == [20.0, 0, 1]
+
+
+class WithoutStamp:
+    """A cache like numba's, and the stamp somewhere else."""
+
+    def __init__(self, function: Any) -> None:
+        self._cache_file = object()
+
+
+@pytest.mark.parametrize("where", ["stamp", "cache"])
+def test_an_unknown_numba_is_named_and_caches_nothing(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never stale: rather slow, and said so."""
+
+    def twice(x: float) -> float:
+        return 2.0 * x
+
+    if where == "stamp":
+        monkeypatch.setattr(_jit, "_function_cache", WithoutStamp)
+        compiled: Any = _jit.kernel(twice)
+        with pytest.warns(RuntimeWarning, match=f"numba {numba.__version__} keeps its cache"):
+            assert compiled(2.0) == 4.0
+        assert compiled.stats.cache_path is None
+    else:
+        monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)  # no `_cache`
+        with pytest.warns(RuntimeWarning, match=f"numba {numba.__version__} keeps its cache"):
+            assert _jit.kernel(twice)(2.0) == 4.0
+
+
+EVERY_KERNEL = """import json
+from streampair import kernels
+from streampair.kernels import _jit
+indices = {k._cache._own._cache_file._source_stamp for k in vars(kernels).values() if hasattr(k, "py_func")}
+print(json.dumps([list(indices), _jit._STAMP]))
+"""
+
+
+def test_every_kernel_has_the_stamp_of_the_folder() -> None:
+    stamps, folder = tell(EVERY_KERNEL, dict(os.environ))
+    assert stamps == [folder]
+    assert len(folder) == 64
+
+
+FIRST_RECORDS = """import json, sys
+from streampair import auc, buffers, losses, metric, ranking
+fixed = dict(warmup=0, seed=0, features=["a", "b"])
+for model, labels in (
+    (auc.PairOGD(seed=0), (True, False, True)),
+    (auc.PairFTRL(horizon=200, solver="gradients", **fixed), (True, False, True)),
+    (auc.OnPairStrC(1.0, 1e-4, 200, l2=0.1, **fixed), (True, False, True)),
+    (ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.FullHistory(), seed=0), (0.5, -0.5, 0.0)),
+    (metric.PairOGD(seed=0), "aba"),
+):
+    for y in labels:
+        model.learn_one({"a": 0.5, "b": -0.25}, y)
+files = [m for name, m in sys.modules.items() if name.startswith("streampair.kernels.")]
+kernels = {k for file in files for k in vars(file).values() if hasattr(k, "py_func")}
+missed = [k.__name__ for k in kernels if k.stats.cache_misses]
+print(json.dumps([missed, sum(bool(k.stats.cache_hits) for k in kernels)]))
+"""
+
+
+def test_a_second_process_of_the_package_compiles_nothing() -> None:
+    tell(FIRST_RECORDS, dict(os.environ))  # compiles, if nothing did before
+    missed, found = tell(FIRST_RECORDS, dict(os.environ))
+    assert missed == []
+    assert found >= 5
