@@ -13,14 +13,14 @@ the share falls as the stream grows; `2nd half` is that of the second half of th
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import random
-import time
-from collections.abc import Callable
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import _timing
 import msgspec
 from river import datasets, linear_model
 
@@ -32,6 +32,8 @@ BATCH = 500
 COMMIT = 500
 #: Batches that are not counted: kernels compile, caches fill.
 WARM = 40
+#: Share of the lane's time that the estimate of the regret may take.
+GOAL = 0.05
 
 Step = Callable[[list[Event], list[Record]], None]
 
@@ -107,7 +109,7 @@ def through_lane(model: Any, *, decoding: bool, commits: bool = False, regret: b
     return step
 
 
-def measure(make: Callable[[], Any], batches: int) -> dict[str, float]:
+def shares(make: Callable[[], Any], batches: int) -> _timing.Row:
     """Seconds of each variant, side by side, and their ratios."""
     steps: dict[str, Step] = {
         "bare": bare(make(), decoding=False),
@@ -119,28 +121,24 @@ def measure(make: Callable[[], Any], batches: int) -> dict[str, float]:
     }
     phishing = [Event(x, y) for x, y in datasets.Phishing()]
     encoded = [msgspec.json.encode(Wire(event.x, bool(event.y))) for event in phishing]
-    names = list(steps)
-    first, second = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-    offset = 0
-    order = random.Random(1)
+    events: list[Event] = []
+    records: list[Record] = []
+
+    def next_batch(number: int) -> None:
+        offset = (number + WARM) * BATCH
+        at = [i % len(phishing) for i in range(offset, offset + BATCH)]
+        events[:] = [phishing[i] for i in at]
+        records[:] = [Record(offset + j, encoded[i]) for j, i in enumerate(at)]
+        if number % 100 == 1:
+            gc.collect()
+
+    measures = {name: _timing.timed(partial(step, events, records)) for name, step in steps.items()}
     gc.collect()
     gc.disable()  # a collection would be charged to whoever comes next
-    for number in range(-WARM, batches):
-        at = [i % len(phishing) for i in range(offset, offset + BATCH)]
-        events = [phishing[i] for i in at]
-        records = [Record(offset + j, encoded[i]) for j, i in enumerate(at)]
-        offset += BATCH
-        half = second if 2 * number >= batches else first
-        order.shuffle(names)
-        for name in names:
-            start = time.process_time_ns()
-            steps[name](events, records)
-            if number >= 0:
-                half[name] += (time.process_time_ns() - start) / 1e9
-        if number % 100 == 0:
-            gc.collect()
+    told = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
     gc.enable()
-    both = {name: first[name] + second[name] for name in names}
+    both = {name: sum(seconds) for name, seconds in told.items()}
+    second = {name: sum(seconds[-(-batches // 2) :]) for name, seconds in told.items()}
     return {
         "bare_events_per_second": batches * BATCH / both["bare"],
         "lane_over_bare": both["bare"] / both["lane"],
@@ -151,31 +149,27 @@ def measure(make: Callable[[], Any], batches: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--events", type=int, default=1_000_000, help="events (default 1000000)")
-    parser.add_argument("--learners", nargs="+", default=list(LEARNERS), choices=list(LEARNERS))
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    batches = max(arguments.events // BATCH, 2)
-    results = {name: measure(LEARNERS[name], batches) for name in arguments.learners}
-    if arguments.json:
-        print(json.dumps({"events": batches * BATCH, "results": results}))
-        return
-    print(f"{batches * BATCH} events of Phishing (9 features); goal: regret below 5 % of the lane's time")
-    columns = {
-        "lane/bare": "lane_over_bare",
-        "with JSON": "lane_over_bare_with_json",
-        "commits": "commits_share",
-        "regret": "regret_share",
-        "2nd half": "regret_share_second_half",
-    }
-    print(f"{'':20} {'bare ev/s':>11}" + "".join(f"{title:>11}" for title in columns))
-    for name, r in results.items():
-        cells = (f"{r[key]:11.2f}" if "over" in key else f"{r[key]:11.1%}" for key in columns.values())
-        print(f"{name:20} {r['bare_events_per_second']:11,.0f}" + "".join(cells))
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    for name in options.learners:
+        row = {"name": name, **shares(LEARNERS[name], max(options.events // BATCH, 2))}
+        yield _timing.judged(row, "regret_share", most=GOAL)
+
+
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    events = max(options.events // BATCH, 2) * BATCH
+    yield f"{events} events of Phishing (9 features); goal: regret below {GOAL:.0%} of the lane's time"
+    columns = [
+        *(("", "name", "<20"), ("bare ev/s", "bare_events_per_second", ">12,.0f")),
+        *(("lane/bare", "lane_over_bare", ">11.2f"), ("with JSON", "lane_over_bare_with_json", ">11.2f")),
+        *(("commits", "commits_share", ">11.1%"), ("regret", "regret_share", ">11.1%")),
+        ("2nd half", "regret_share_second_half", ">11.1%"),
+    ]
+    yield from _timing.table(columns, rows)
 
 
 if __name__ == "__main__":
-    main()
+    flags: dict[str, dict[str, Any]] = {
+        "--events": {"type": int, "default": 1_000_000, "help": "events (default 1000000)"},
+        "--learners": {"nargs": "+", "default": list(LEARNERS), "choices": list(LEARNERS)},
+    }
+    sys.exit(_timing.main(__doc__, measure, page, flags))

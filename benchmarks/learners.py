@@ -9,15 +9,15 @@ features more.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import _timing
 import pandas as pd
 from river import datasets, linear_model
 
@@ -62,80 +62,34 @@ def in_batches(make: Callable[[], Any], data: Records, repeats: int) -> float:
     return (time.process_time() - start) / (repeats * len(data))
 
 
-def compare(
-    name: str, measure: Callable[[Callable[[], Any]], float], ours: Callable[[], Any], rounds: int
-) -> dict[str, Any]:
-    """Median microseconds a record of River's learner and of ours, in alternating rounds, and their ratio."""
-    theirs_s, ours_s = [], []
-    for _ in range(rounds):
-        theirs_s.append(measure(linear_model.LogisticRegression))
-        ours_s.append(measure(ours))
-    theirs_us = statistics.median(theirs_s) * 1e6
-    ours_us = statistics.median(ours_s) * 1e6
-    return {
-        "name": name,
-        "river_us": theirs_us,
-        "streampair_us": ours_us,
-        "ratio": statistics.median(a / b for a, b in zip(theirs_s, ours_s, strict=True)),
-        "ratio_of_rounds": [a / b for a, b in zip(theirs_s, ours_s, strict=True)],
-    }
-
-
-def run(rounds: int = 9, repeats: int = 10) -> list[dict[str, Any]]:
+def measure(options: Namespace) -> Iterator[_timing.Row]:
     """All comparisons; the first two have a goal."""
-    out: list[dict[str, Any]] = []
-    for d in (9, 100):
-        data = records(d)
-        n = repeats if d == 9 else max(1, repeats // 4)
-        row = compare(
-            f"predict + learn on dicts, d={d}",
-            lambda make, data=data, n=n: one_by_one(make, data, n),
-            auc.PairOGD,
-            rounds,
-        )
-        row["goal"] = GOAL
-        out.append(row)
-    for d in (9, 100):
-        data = records(d)
-        out.append(
-            compare(
-                f"predict + learn on frames, d={d}",
-                lambda make, data=data: in_batches(make, data, repeats),
-                auc.PairOGD,
-                rounds,
-            )
-        )
-    out.append(
-        compare(
-            "dicts, d=9, Reservoir(200)",
-            lambda make: one_by_one(make, records(9), 2),
-            lambda: auc.PairOGD(buffer=buffers.Reservoir(200)),
-            max(3, rounds // 3),
-        )
-    )
-    return out
+    small, large = records(9), records(100)
+    sampled = partial(auc.PairOGD, buffer=buffers.Reservoir(200))
+    cases: list[tuple[str, Callable[..., float], Records, Callable[[], Any], int, int, float | None]] = [
+        ("predict + learn on dicts, d=9", one_by_one, small, auc.PairOGD, 10, options.rounds, GOAL),
+        ("predict + learn on dicts, d=100", one_by_one, large, auc.PairOGD, 2, options.rounds, GOAL),
+        ("predict + learn on frames, d=9", in_batches, small, auc.PairOGD, 10, options.rounds, None),
+        ("predict + learn on frames, d=100", in_batches, large, auc.PairOGD, 10, options.rounds, None),
+        ("dicts, d=9, Reservoir(200)", one_by_one, small, sampled, 2, max(3, options.rounds // 3), None),
+    ]
+    for name, seconds, data, learner, repeats, rounds, goal in cases:
+        ours = partial(seconds, learner, data, repeats)
+        theirs = partial(seconds, linear_model.LogisticRegression, data, repeats)
+        mine, river, ratio = _timing.versus(ours, theirs, rounds)
+        row = {"name": name, "river_us": river * 1e6, "streampair_us": mine * 1e6, "ratio": ratio}
+        yield _timing.judged(row, "ratio", least=goal)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, or JSON; exit code 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true", help="for machines")
-    options = parser.parse_args(argv)
-    rows = run(options.rounds)
-    if options.json:
-        print(json.dumps({"learners": rows}))
-    else:
-        print(f"{'us a record':40} {'LogisticRegression':>18} {'PairOGD':>9} {'ratio':>7}  goal")
-        for row in rows:
-            goal = f"{row['goal']:.1f}" if "goal" in row else ""
-            print(
-                f"{row['name']:40} {row['river_us']:18.2f} {row['streampair_us']:9.2f} "
-                f"{row['ratio']:7.2f}  {goal}"
-            )
-        print("Frames: PairOGD makes a step for each record, LogisticRegression one for the whole batch.")
-    return 0 if all(row["ratio"] >= row.get("goal", 0.0) for row in rows) else 1
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    columns = [
+        *(("us a record", "name", "<40"), ("LogisticRegression", "river_us", ">19.2f")),
+        *(("PairOGD", "streampair_us", ">10.2f"), ("ratio", "ratio", ">8.2f")),
+    ]
+    yield from _timing.table(columns, rows, goals=True)
+    yield "Frames: PairOGD makes a step for each record, LogisticRegression one for the whole batch."
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags = {"--rounds": {"type": int, "default": 9}}
+    sys.exit(_timing.main(__doc__, measure, page, flags, strict=True))

@@ -9,12 +9,13 @@ one over the number of records.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from statistics import NormalDist
 
+import _timing
 import numpy as np
 
 from streampair import auc, privacy
@@ -47,43 +48,30 @@ def measured(forecast: privacy.Forecast, n: int, d: int, rate: float, seed: int)
     return NormalDist().cdf(gap / math.sqrt(2) * float(w @ u) / norm) if norm > 0 else 0.5
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    rows = []
-    if not options.json:
-        heads = f"{'expected':>9}{'measured':>9}{'+-':>7}{'off':>8}"
-        print(f"{'n':>6} {'d':>4} {'rate':>5} {'eps':>4}  {'mechanism':<28}{heads}")
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    """Expected and measured AUC of each mechanism on each task."""
     for n, d, rate, epsilon in TASKS:
         for forecast in privacy.plan(n, d, epsilon=epsilon, positive_rate=rate, auc=BEST).forecasts:
             runs = [measured(forecast, n, d, rate, seed) for seed in range(options.seeds)]
-            mean, stderr = float(np.mean(runs)), float(np.std(runs, ddof=1) / len(runs) ** 0.5)
             given = "horizon" if "horizon" in forecast.settings else "no horizon"
-            name = f"{forecast.mechanism}, {forecast.settings.get('solver', given)}"
-            rows.append(
-                {
-                    "n": n,
-                    "d": d,
-                    "rate": rate,
-                    "epsilon": epsilon,
-                    "mechanism": name,
-                    "expected": forecast.auc,
-                    "measured": mean,
-                    "stderr": stderr,
-                }
-            )
-            if not options.json:
-                print(
-                    f"{n:>6} {d:>4} {rate:>5g} {epsilon:>4g}  {name:<28}{forecast.auc:>9.3f}{mean:>9.3f}"
-                    f"{stderr:>7.3f}{mean - forecast.auc:>+8.3f}",
-                    flush=True,
-                )
-    if options.json:
-        json.dump(rows, sys.stdout, indent=1)
-        print()
+            yield {
+                **{"n": n, "d": d, "rate": rate, "epsilon": epsilon},
+                "mechanism": f"{forecast.mechanism}, {forecast.settings.get('solver', given)}",
+                "expected": forecast.auc,
+                "measured": (mean := float(np.mean(runs))),
+                "stderr": float(np.std(runs, ddof=1) / len(runs) ** 0.5),
+                "off": mean - forecast.auc,
+            }
+
+
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    columns = [
+        *(("n", "n", ">6"), ("d", "d", ">5"), ("rate", "rate", ">6g"), ("eps", "epsilon", ">5g")),
+        *(("  mechanism", "mechanism", "<30"), ("expected", "expected", ">9.3f")),
+        *(("measured", "measured", ">9.3f"), ("+-", "stderr", ">7.3f"), ("off", "off", ">+8.3f")),
+    ]
+    return _timing.table(columns, ({**row, "mechanism": f"  {row['mechanism']}"} for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(_timing.main(__doc__, measure, page, {"--seeds": {"type": int, "default": 3}}))

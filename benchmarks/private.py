@@ -13,16 +13,18 @@ that the ledger keeps of a batch, the admission of entities, and the durable jou
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _timing
 import numpy as np
 from river import datasets, linear_model
 from streampair_connectors.store import DirectoryStore
@@ -33,6 +35,7 @@ DATA = list(datasets.Phishing())
 NAMES = sorted(DATA[0][0])
 ROWS = np.array([[x[name] for name in NAMES] for x, _ in DATA])
 LABELS = np.array([y for _, y in DATA])
+GOAL_OF = "gradients, replay-safe, learn_one"
 
 
 def learners() -> dict[str, tuple[Any, bool]]:
@@ -65,37 +68,14 @@ def seconds(model: Any, many: bool) -> float:
     return (time.process_time() - start) / len(DATA)
 
 
-def ratios(rounds: int) -> dict[str, dict[str, float]]:
-    """Median microseconds a record, and the median of the ratios to LogisticRegression."""
-    variants = learners()
-    for model, many in variants.values():
-        seconds(model, many)
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, (model, many) in variants.items():
-            times[name].append(seconds(model, many))
-    base = times["LogisticRegression"]
-    return {
-        name: {
-            "microseconds": statistics.median(own) * 1e6,
-            "ratio": statistics.median(b / t for b, t in zip(base, own, strict=True)),
-        }
-        for name, own in times.items()
-    }
-
-
 def rate(work: Callable[[int], object], count: int, rounds: int) -> float:
     """Operations a second: the median of the rounds."""
-    found = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work(count)
-        found.append(count / (time.perf_counter() - start))
-    return statistics.median(found)
+    clock = _timing.timed(partial(work, count), time.perf_counter)
+    return count / statistics.median(_timing.turns({"work": clock}, rounds)["work"])
 
 
-def rates(rounds: int) -> dict[str, float]:
-    """The second table."""
+def operations(rounds: int) -> Iterator[tuple[str, float]]:
+    """The second table: operations a second."""
     ledger = privacy.Ledger("lane", size=4096, limit=0, keyed=True)
     ledger.begin(privacy.Journal(0))
     digests = [bytes([i % 256]) * 32 for i in range(4096)]
@@ -119,11 +99,9 @@ def rates(rounds: int) -> dict[str, float]:
             slot += 1
             admission.admit(slot % 1_000_003, slot)
 
-    told = {
-        "ledger: a reservation and its first release": rate(reserve, 20_000, rounds),
-        "ledger: slots noted, 4096 a line": rate(note, 4096 * 50, rounds),
-        "entities: admissions": rate(admit, 50_000, rounds),
-    }
+    yield "ledger: a reservation and its first release", rate(reserve, 20_000, rounds)
+    yield "ledger: slots noted, 4096 a line", rate(note, 4096 * 50, rounds)
+    yield "entities: admissions", rate(admit, 50_000, rounds)
     with tempfile.TemporaryDirectory() as directory:
         lane = DirectoryStore(Path(directory)).open("bench")
         journal = lane.journal()
@@ -134,28 +112,35 @@ def rates(rounds: int) -> dict[str, float]:
             for _ in range(count):
                 journal.append(line)
 
-        told["journal: durable lines of 500 slots"] = rate(append, 50, rounds)
+        yield "journal: durable lines of 500 slots", rate(append, 50, rounds)
         lane.close()
-    return told
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    first, second = ratios(arguments.rounds), rates(arguments.rounds)
-    if arguments.json:
-        print(json.dumps({"learners": first, "rates": second}))
-        return
-    print(f"{'learning one record, d = 9':<44} {'us':>8} {'x LogisticRegression':>22}")
-    for name, row in first.items():
-        print(f"{name:<44} {row['microseconds']:>8.2f} {row['ratio']:>22.2f}")
-    print(f"\n{'operations':<44} {'a second':>12}")
-    for name, value in second.items():
-        print(f"{name:<44} {value:>12,.0f}")
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    """Median microseconds a record and median of the ratios to LogisticRegression; then the operations."""
+    variants = {name: partial(seconds, *variant) for name, variant in learners().items()}
+    times = _timing.turns(variants, options.rounds, warm=1)
+    for name, own in times.items():
+        row = {"name": name, "microseconds": statistics.median(own) * 1e6}
+        row["ratio"] = _timing.ratio(times["LogisticRegression"], own)
+        # Replay-safe noise under gradients with FIFO(32), record by record.
+        yield _timing.judged(row, "ratio", least=0.3 if name == GOAL_OF else None)
+    for name, value in operations(options.rounds):
+        row = {"name": name, "rate": value}
+        yield _timing.judged(row, "rate", least=1e5 if "reservation" in name else None)
+
+
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    rows = list(rows)
+    columns = [
+        *(("learning one record, d = 9", "name", "<44"), ("us", "microseconds", ">9.2f")),
+        ("x LogisticRegression", "ratio", ">23.2f"),
+    ]
+    yield from _timing.table(columns, (row for row in rows if "ratio" in row), goals=True)
+    yield ""
+    columns = [("operations", "name", "<44"), ("a second", "rate", ">13,.0f")]
+    yield from _timing.table(columns, (row for row in rows if "rate" in row), goals=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(_timing.main(__doc__, measure, page, {"--rounds": {"type": int, "default": 9}}))

@@ -8,14 +8,14 @@ top, so that events enter everywhere in the order.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
+from argparse import Namespace
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import _timing
 import numpy as np
 from river import metrics
 from sklearn.metrics import roc_auc_score
@@ -39,7 +39,13 @@ def microseconds(step: Callable[[bool, float], Any], labels: list[bool], scores:
     return (time.perf_counter() - start) / len(labels) * 1e6
 
 
-def measure(window: int, events: int) -> dict[str, float]:
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    RollingAUC(10).update(True, 0.5)
+    for window in WINDOWS:
+        yield of_window(window, options.events)
+
+
+def of_window(window: int, events: int) -> _timing.Row:
     labels, scores = stream(window + events)
     ours = RollingAUC(window)
     ours.extend(labels[:window], scores[:window])
@@ -64,45 +70,28 @@ def measure(window: int, events: int) -> dict[str, float]:
         truth, values = zip(*kept, strict=True)
         roc_auc_score(truth, values)
 
+    def bulk() -> None:
+        for at in range(0, len(labels), 500):
+            ours.extend(labels[at : at + 500], scores[at : at + 500])
+
     tail = slice(window, window + few)
     return {
         "window": window,
         "ours": microseconds(rolling, labels[window:], scores[window:]),
         "river": microseconds(rivers, labels[tail], scores[tail]),
         "scikit-learn": microseconds(sort, labels[tail][:50], scores[tail][:50]),
-        "bulk": microseconds_in_bulk(ours, labels, scores),
+        "bulk": _timing.timed(bulk, time.perf_counter)() / len(labels) * 1e6,
     }
 
 
-def microseconds_in_bulk(metric: RollingAUC, labels: list[bool], scores: list[float]) -> float:
-    start = time.perf_counter()
-    for at in range(0, len(labels), 500):
-        metric.extend(labels[at : at + 500], scores[at : at + 500])
-    return (time.perf_counter() - start) / len(labels) * 1e6
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Cost of RollingAUC by window.")
-    parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    RollingAUC(10).update(True, 0.5)
-    rows = []
-    if not options.json:
-        print("microseconds an event, answer included (bulk: 500 events a call, without it)")
-        print("window       RollingAUC   in bulk   River RollingROCAUC   scikit-learn")
-    for window in WINDOWS:
-        row = measure(window, options.events)
-        rows.append(row)
-        if not options.json:
-            print(
-                f"{window:<10}{row['ours']:>13.2f}{row['bulk']:>10.2f}{row['river']:>22.1f}"
-                f"{row['scikit-learn']:>15.0f}",
-                flush=True,
-            )
-    if options.json:
-        json.dump(rows, sys.stdout)
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    yield "microseconds an event, answer included (bulk: 500 events a call, without it)"
+    columns = [
+        *(("window", "window", "<10"), ("RollingAUC", "ours", ">13.2f"), ("in bulk", "bulk", ">10.2f")),
+        *(("River RollingROCAUC", "river", ">22.1f"), ("scikit-learn", "scikit-learn", ">15.0f")),
+    ]
+    yield from _timing.table(columns, rows)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(_timing.main(__doc__, measure, page, {"--events": {"type": int, "default": 20_000}}))

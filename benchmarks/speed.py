@@ -14,21 +14,21 @@ Two that are compared take turns, so that whatever else the machine does weighs 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _timing
 import numpy as np
+from _timing import timed, versus
 from river import linear_model
 
 from streampair import auc, buffers, losses
@@ -37,23 +37,6 @@ from streampair._history import History
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-
-def in_turns(
-    ours: Callable[[], Any],
-    theirs: Callable[[], Any],
-    rounds: int,
-    clock: Callable[[], float] = time.process_time,
-) -> tuple[float, float, float]:
-    """Median seconds (of the processor) of each, and the median of their ratios, theirs / ours."""
-    mine, other = [], []
-    for _ in range(rounds):
-        for call, seconds in ((theirs, other), (ours, mine)):
-            start = clock()
-            call()
-            seconds.append(clock() - start)
-    ratio = statistics.median(a / b for a, b in zip(other, mine, strict=True))
-    return statistics.median(mine), statistics.median(other), ratio
 
 
 # ---- the full history --------------------------------------------------------------------------------------
@@ -79,25 +62,16 @@ def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> History:
     return history
 
 
-def full_history(rounds: int, n: int = 100_000, d: int = 32) -> list[dict[str, Any]]:
+def full_history(rounds: int, n: int = 100_000, d: int = 32) -> Iterator[_timing.Row]:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(n, d)), rng.random(n) < 0.5
-    rows = []
     for dtype in ("float64", "float32"):
         learn = partial(with_history(X, y, dtype).learn_one, dict(enumerate(X[0].tolist())), bool(y[0]))
-        learn()
         product = partial(np.matmul, X.astype(dtype), rng.normal(size=d).astype(dtype))
-        step, other, ratio = in_turns(learn, product, rounds)
-        rows.append(
-            {
-                "name": f"full history, {n} x {d} {dtype}: one step / one H @ w",
-                "ours": f"{step * 1e3:.2f} ms",
-                "theirs": f"{other * 1e3:.2f} ms",
-                "value": 1.0 / ratio,
-                "most": 5.0 if dtype == "float64" else None,
-            }
-        )
-    return rows
+        step, other, ratio = versus(timed(learn), timed(product), rounds, warm=1)
+        name = f"full history, {n} x {d} {dtype}: one step / one H @ w"
+        most = 5.0 if dtype == "float64" else None
+        yield figure(name, f"{step * 1e3:.2f} ms", f"{other * 1e3:.2f} ms", 1.0 / ratio, most=most)
 
 
 _PEAK = """
@@ -126,29 +100,14 @@ print(status("VmHWM") - before)
 """
 
 
-def peak(n: int = 1_000_000, d: int = 20) -> list[dict[str, Any]]:
+def peak(n: int = 1_000_000, d: int = 20) -> Iterator[_timing.Row]:
     if not Path("/proc/self/status").exists():
-        return []
-    out = []
+        return
     raw = n * d * 8
     for dtype, most in (("float64", 1.2), ("float32", 0.6)):
-        told = subprocess.run(
-            [sys.executable, "-c", _PEAK, dtype, str(n), str(d)],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        used = int(told.stdout)
-        out.append(
-            {
-                "name": f"full history, {n} x {d} {dtype}: peak / raw array of float64",
-                "ours": f"{used / 1e6:.0f} MB",
-                "theirs": f"{raw / 1e6:.0f} MB",
-                "value": used / raw,
-                "most": most,
-            }
-        )
-    return out
+        used = int(python(_PEAK, dtype, str(n), str(d)))
+        name = f"full history, {n} x {d} {dtype}: peak / raw array of float64"
+        yield figure(name, f"{used / 1e6:.0f} MB", f"{raw / 1e6:.0f} MB", used / raw, most=most)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------
@@ -160,29 +119,18 @@ def one_by_one(model: Any, records: list[tuple[dict[Any, float], bool]]) -> None
         model.learn_one(x, label)
 
 
-def batches(rounds: int) -> list[dict[str, Any]]:
+def batches(rounds: int) -> Iterator[_timing.Row]:
     rng = np.random.default_rng(0)
-    rows = []
     for d in (9, 100):
         n = 20_000
         X, y = rng.normal(size=(n, d)), rng.random(n) < 0.5
         records = [(dict(enumerate(x)), bool(label)) for x, label in zip(X[:2000].tolist(), y, strict=False)]
         ours, theirs = auc.PairOGD(), linear_model.LogisticRegression()
-        ours.learn_many(X, y)
-
-        loop = partial(one_by_one, theirs, records)
-        loop()
-        mine, other, ratio = in_turns(partial(ours.learn_many, X, y), loop, max(rounds, 5))
-        rows.append(
-            {
-                "name": f"learn_many on arrays, d = {d}: LogisticRegression.learn_one / ours, a record",
-                "ours": f"{mine / n * 1e6:.3f} us",
-                "theirs": f"{other / len(records) * 1e6:.2f} us",
-                "value": ratio * n / len(records),
-                "least": 20.0,
-            }
-        )
-    return rows
+        learn, loop = partial(ours.learn_many, X, y), partial(one_by_one, theirs, records)
+        mine, other, ratio = versus(timed(learn), timed(loop), max(rounds, 5), warm=1)
+        name = f"learn_many on arrays, d = {d}: LogisticRegression.learn_one / ours, a record"
+        told = f"{mine / n * 1e6:.3f} us", f"{other / len(records) * 1e6:.2f} us"
+        yield figure(name, *told, ratio * n / len(records), least=20.0)
 
 
 # ---- the papers' own way -----------------------------------------------------------------------------------
@@ -264,7 +212,7 @@ def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     return float(below / (positives * (len(scores) - positives)))
 
 
-def papers(rounds: int, n: int = 20_000, d: int = 20) -> list[dict[str, Any]]:
+def papers(rounds: int, n: int = 20_000, d: int = 20) -> Iterator[_timing.Row]:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=d)
     X = rng.normal(size=(2 * n, d))
@@ -291,26 +239,17 @@ def papers(rounds: int, n: int = 20_000, d: int = 20) -> list[dict[str, Any]]:
             n // 20,
         ),
     ]
-    rows = []
     for name, buffer, theirs, m in cases:
         learn = partial(learned, buffer, X[:m], y[:m], options)
-        learn()
-        a, b, ratio = in_turns(learn, partial(theirs, m), max(3, rounds // 3))
+        a, b, ratio = versus(timed(learn), timed(partial(theirs, m)), max(3, rounds // 3), warm=1)
         ours_auc = exact_auc(learn().score_many(X[held]), y[held])
         theirs_auc = exact_auc(X[held] @ theirs(m), y[held])
         if abs(ours_auc - theirs_auc) > 0.01:
             raise SystemExit(f"{name}: AUC {ours_auc:.4f} and {theirs_auc:.4f} should agree")
-        rows.append(
-            {
-                "name": f"{name}: NumPy / ours (AUC {theirs_auc:.3f}, {ours_auc:.3f})",
-                "ours": f"{a / m * 1e6:.2f} us",
-                "theirs": f"{b / m * 1e6:.2f} us",
-                "value": ratio,
-                # The papers go from pair to pair; products of matrices are NumPy at its best.
-                "least": None if "products" in name else 20.0,
-            }
-        )
-    return rows
+        name = f"{name}: NumPy / ours (AUC {theirs_auc:.3f}, {ours_auc:.3f})"
+        # The papers go from pair to pair; products of matrices are NumPy at its best.
+        least = None if "products" in name else 20.0
+        yield figure(name, f"{a / m * 1e6:.2f} us", f"{b / m * 1e6:.2f} us", ratio, least=least)
 
 
 def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[str, Any]) -> auc.PairOGD:
@@ -323,32 +262,22 @@ def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[
 # ---- processes ---------------------------------------------------------------------------------------------
 
 
-def python(code: str, **environment: str) -> str:
+def python(code: str, *arguments: str, **environment: str) -> str:
     """What a fresh process prints."""
+    command = [sys.executable, "-c", code, *arguments]
     told = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
     return told.stdout
 
 
-def imports(rounds: int) -> list[dict[str, Any]]:
-    ours = f"from streampair import {', '.join(MODULES)}"
-    theirs = "import numba, river; from river import base, utils, metrics"
-    mine, other, ratio = in_turns(
-        lambda: python(ours), lambda: python(theirs), max(rounds, 5), time.perf_counter
-    )
-    row = {
-        "name": "import of all modules / river and numba",
-        "ours": f"{mine:.2f} s",
-        "theirs": f"{other:.2f} s",
-        "value": 1.0 / ratio,
-        "most": 1.5,
-    }
-    return [row]
+def imports(rounds: int) -> Iterator[_timing.Row]:
+    ours = partial(python, f"from streampair import {', '.join(MODULES)}")
+    theirs = partial(python, "import numba, river; from river import base, utils, metrics")
+    clock = time.perf_counter
+    mine, other, ratio = versus(timed(ours, clock), timed(theirs, clock), max(rounds, 5))
+    told = f"{mine:.2f} s", f"{other:.2f} s"
+    yield figure("import of all modules / river and numba", *told, 1.0 / ratio, most=1.5)
 
 
 _FIRST = """
@@ -362,62 +291,48 @@ print(time.perf_counter() - start, sum(kernels.ogd_learn.stats.cache_misses.valu
 """
 
 
-def cache() -> list[dict[str, Any]]:
+def cache() -> Iterator[_timing.Row]:
     """Kernels that the first process compiled are found by the next one."""
     with tempfile.TemporaryDirectory() as folder:
         first, _ = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
         second, misses = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
-    row = {
-        "name": "first record in a later process / in the very first, which compiles",
-        "ours": f"{second:.2f} s",
-        "theirs": f"{first:.2f} s",
-        "value": second / first,
-        "most": 0.5,
-    }
     if misses:
         raise SystemExit("the second process compiled a kernel again")
-    return [row]
+    name = "first record in a later process / in the very first, which compiles"
+    yield figure(name, f"{second:.2f} s", f"{first:.2f} s", second / first, most=0.5)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, or JSON; exit code 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true", help="for machines")
-    options = parser.parse_args(argv)
-    if not ONE_THREAD.items() <= os.environ.items():
-        # Libraries read it when they are loaded, which they are by now.
-        again = [sys.executable, __file__, *(sys.argv[1:] if argv is None else argv)]
-        return subprocess.run(again, env={**os.environ, **ONE_THREAD}).returncode
-    rounds = options.rounds
-    rows = [
-        *full_history(rounds),
-        *peak(),
-        *batches(rounds),
-        *papers(rounds),
-        *imports(rounds),
-        *cache(),
-    ]
-    for row in rows:
-        row["met"] = row["value"] <= (row.get("most") or math.inf) and row["value"] >= (
-            row.get("least") or 0.0
-        )
-    if options.json:
-        print(json.dumps({"speed": rows}))
-    else:
-        print(f"{'':78} {'ours':>9} {'theirs':>9} {'ratio':>7}  goal")
-        for row in rows:
-            goal = (
-                f">= {row['least']:g}"
-                if row.get("least")
-                else f"<= {row['most']:g}"
-                if row.get("most")
-                else ""
-            )
-            missed = "" if row["met"] else "  missed"
-            print(f"{row['name']:78} {row['ours']:>9} {row['theirs']:>9} {row['value']:7.2f}  {goal}{missed}")
-    return 0 if all(row["met"] for row in rows) else 1
+def figure(
+    name: str,
+    ours: str,
+    theirs: str,
+    value: float,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+) -> _timing.Row:
+    """A line of the table."""
+    row = {"name": name, "ours": ours, "theirs": theirs, "value": value}
+    return _timing.judged(row, "value", least=least, most=most)
+
+
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    yield from full_history(options.rounds)
+    yield from peak()
+    yield from batches(options.rounds)
+    yield from papers(options.rounds)
+    yield from imports(options.rounds)
+    yield from cache()
+
+
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    columns = [("", "name", "<78"), ("ours", "ours", ">10"), ("theirs", "theirs", ">10")]
+    return _timing.table([*columns, ("ratio", "value", ">8.2f")], rows, goals=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if not ONE_THREAD.items() <= os.environ.items():
+        # Libraries read it when they are loaded, which they are by now.
+        again = [sys.executable, __file__, *sys.argv[1:]]
+        sys.exit(subprocess.run(again, env={**os.environ, **ONE_THREAD}).returncode)
+    sys.exit(_timing.main(__doc__, measure, page, {"--rounds": {"type": int, "default": 9}}, strict=True))

@@ -24,18 +24,19 @@ does not define its synthetic set: this one is chosen to be as hard.
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import math
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _timing
 import numpy as np
 import pandas as pd
 from river import datasets
@@ -95,6 +96,13 @@ class Row:
     splits: int
     target: float | None = None
     logistic_gap: float | None = None
+
+
+def known(name: str) -> str:
+    """The name, if there is such a set."""
+    if name not in TARGETS:
+        raise ArgumentTypeError(f"no such set: {name}; there are {', '.join(TARGETS)}")
+    return name
 
 
 def load(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
@@ -167,7 +175,7 @@ def private(
     return float(roc_auc_score(y[test], model.score_many(x.iloc[test])))
 
 
-def measure(name: str, folder: Path, quick: bool) -> Iterator[Row]:
+def of_set(name: str, folder: Path, quick: bool) -> Iterator[Row]:
     """All cells of a set, the ones that are not private first."""
     x, y = load(name, folder)
     small = len(x) < 5000
@@ -197,7 +205,7 @@ def measure(name: str, folder: Path, quick: bool) -> Iterator[Row]:
             yield row(mechanism, epsilon, scores, **more)
 
 
-def page(rows: list[Row]) -> Iterator[str]:
+def block(rows: list[Row]) -> Iterator[str]:
     """The lines of one set."""
     first = rows[0]
     yield f"{first.data}: {first.rows} rows, {first.features} features, {first.splits} splits"
@@ -273,61 +281,62 @@ def plot(rows: list[Row]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="sets; all of them without")
-    parser.add_argument(
-        "--data", type=Path, default=DATA, help="folder with NAME.csv.gz (or STREAMPAIR_DATA)"
-    )
-    parser.add_argument("--plot", type=Path, help="write the plot to this file, as SVG")
-    parser.add_argument("--quick", action="store_true", help="two splits of each set")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of the page")
-    options = parser.parse_args()
+def measure(options: Namespace) -> Iterator[_timing.Row]:
+    """All cells of all sets that are there; the last row has the verdict."""
     warnings.simplefilter("ignore")
     start = time.perf_counter()
-    unknown = [name for name in options.names if name not in TARGETS]
-    if unknown:
-        parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     found: list[Row] = []
     skipped = []
     for name in options.names or TARGETS:
         if name not in ("phishing", "synthetic") and not (options.data / f"{name}.csv.gz").exists():
             skipped.append(name)
             continue
-        rows = list(measure(name, options.data, options.quick))
-        found += rows
-        if not options.json:
-            print("\n".join(page(rows)), flush=True)
+        for row in of_set(name, options.data, options.quick):
+            found.append(row)
+            yield asdict(row)
     targets = [row for row in found if row.target is not None]
     bars = [row for row in found if row.rows >= 20_000 and row.epsilon == 1.0 and row.mechanism in CHECKED]
     missed = [row for row in targets if (row.target or 0.0) - row.mean > ALLOWED]
     below = [row for row in bars if (row.logistic_gap or 0.0) > ALLOWED]
+    near = sum((row.logistic_gap or 0.0) <= GOAL for row in bars)
     if options.plot:
         options.plot.write_text(plot(found))
-    if options.json:
-        document = {
-            "rows": [asdict(row) for row in found],
-            "skipped": skipped,
-            "missed": len(missed),
-            "below": len(below),
-        }
-        json.dump(document, sys.stdout, indent=1)
-        print()
-    else:
-        for row in bars:
-            print(f"{row.data + ', ' + row.mechanism:<34}{row.logistic_gap:+.3f} to LogisticRegression")
-        near = sum((row.logistic_gap or 0.0) <= GOAL for row in bars)
-        print(
-            f"{len(missed)} of {len(targets)} reference points missed by more than {ALLOWED}; of {len(bars)} "
-            f"gaps at epsilon 1, {len(below)} above {ALLOWED}, {near} within {GOAL}; "
-            f"{time.perf_counter() - start:.0f} s"
-        )
-        if skipped:
-            print(f"skipped, not in {options.data}: {', '.join(skipped)}; give the folder with --data")
-    return 1 if missed or below else 0
+    summary = (
+        f"{len(missed)} of {len(targets)} reference points missed by more than {ALLOWED}; of {len(bars)} "
+        f"gaps at epsilon 1, {len(below)} above {ALLOWED}, {near} within {GOAL}; "
+        f"{time.perf_counter() - start:.0f} s"
+    )
+    yield {
+        "gaps": {f"{row.data}, {row.mechanism}": row.logistic_gap for row in bars},
+        "summary": summary,
+        "skipped": skipped,
+        "missed": len(missed),
+        "below": len(below),
+        "met": not (missed or below),
+    }
+
+
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    """A block for each set, then the verdict."""
+    for data, cells in itertools.groupby(rows, lambda row: row.get("data")):
+        if data is not None:
+            yield from block([Row(**cell) for cell in cells])
+            continue
+        (verdict,) = cells
+        for name, gap in verdict["gaps"].items():
+            yield f"{name:<34}{gap:+.3f} to LogisticRegression"
+        yield verdict["summary"]
+        if verdict["skipped"]:
+            names = ", ".join(verdict["skipped"])
+            yield f"skipped, not in {options.data}: {names}; give the folder with --data"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags: dict[str, dict[str, Any]] = {
+        # no `choices`: with nargs="*" they refuse that no set is named
+        "names": {"nargs": "*", "type": known, "metavar": "NAME", "help": "sets; all of them without"},
+        "--data": {"type": Path, "default": DATA, "help": "folder with NAME.csv.gz (or STREAMPAIR_DATA)"},
+        "--plot": {"type": Path, "help": "write the plot to this file, as SVG"},
+        "--quick": {"action": "store_true", "help": "two splits of each set"},
+    }
+    sys.exit(_timing.main(__doc__, measure, page, flags, strict=True))

@@ -2,7 +2,7 @@
 
     python benchmarks/worker.py                              # starts Apache Kafka, as the tests do
     python benchmarks/worker.py --bootstrap localhost:9092   # uses this one
-    python benchmarks/worker.py --json                       # for machines
+    python benchmarks/worker.py --json                       # for machines (--check: exit code)
 
 Both read the same topic of one partition, filled with River's Phishing as JSON. The bare loop is what one
 writes first: `getmany`, decode with msgspec, one `send` per event, wait for the batch. It does not learn,
@@ -14,22 +14,23 @@ medians and the ratio of the medians. The goal is 0.8.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import cProfile
 import itertools
-import json
 import os
 import pstats
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _timing
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -39,6 +40,7 @@ from streampair_connectors.config import parse_config
 from streampair_connectors.worker import Worker
 
 COMMIT = 10_000
+GOAL = 0.8
 
 
 @contextlib.contextmanager
@@ -137,58 +139,50 @@ async def worker(bootstrap: str, topic: str, output: str, count: int, names: lis
         return rate
 
 
-async def measure(bootstrap: str, count: int, rounds: int, profile: bool) -> dict[str, Any]:
+def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate the two."""
+    count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
     topic, outputs = f"{mark}-in", (f"{mark}-bare", f"{mark}-worker", f"{mark}-worker-dead")
-    await create(bootstrap, topic, *outputs)
-    names = await fill(bootstrap, topic, count)
-    rates: dict[str, list[float]] = {"bare": [], "worker": []}
-    # Not counted: the first run of each, in which kernels compile and caches fill.
-    for number in range(rounds + 1):
-        for name, run, output in (("bare", bare, outputs[0]), ("worker", worker, outputs[1])):
-            profiler = cProfile.Profile() if profile and number == rounds and name == "worker" else None
-            if profiler is not None:
-                profiler.enable()
-            rate = await run(bootstrap, topic, output, count, names)
-            if profiler is not None:
-                profiler.disable()
-                pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(35)
-            if number and profiler is None:
-                rates[name].append(rate)
+    with broker(options.bootstrap, options.kafka) as bootstrap:
+        asyncio.run(create(bootstrap, topic, *outputs))
+        names = asyncio.run(fill(bootstrap, topic, count))
+
+        def run(loop: Any, output: str) -> float:
+            return float(asyncio.run(loop(bootstrap, topic, output, count, names)))
+
+        measures = {"bare": partial(run, bare, outputs[0]), "worker": partial(run, worker, outputs[1])}
+        # Not counted: the first run of each, in which kernels compile and caches fill.
+        rates = _timing.turns(measures, options.rounds, warm=1)
+        if options.profile:
+            with cProfile.Profile() as profiler:
+                measures["worker"]()
+            pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(35)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    return {
+    row = {
         "events": count,
-        "rounds": rounds,
+        "rounds": options.rounds,
         "bare_events_per_second": round(medians["bare"]),
         "worker_events_per_second": round(medians["worker"]),
         "ratio": round(medians["worker"] / medians["bare"], 3),
-        "goal": 0.8,
     }
+    yield _timing.judged(row, "ratio", least=GOAL)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--bootstrap", help="host:port of a broker; without it, one is started")
-    parser.add_argument("--kafka", default="4.x", help="version to start: 3.9 or 4.x")
-    parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="profile the last run of the worker")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    count = -(-options.events // COMMIT) * COMMIT
-    with broker(options.bootstrap, options.kafka) as bootstrap:
-        result = asyncio.run(measure(bootstrap, count, options.rounds, options.profile))
-    if options.json:
-        print(json.dumps(result))
-        return
-    print(f"one partition of {result['events']} events, medians of {result['rounds']} alternating runs")
-    print(
-        f"  bare aiokafka loop {result['bare_events_per_second']:>9,} events/s  (decodes, sends one by one)"
-    )
-    print(f"  streampair worker  {result['worker_events_per_second']:>9,} events/s  (scores, learns, saves)")
-    print(f"  ratio              {result['ratio']:>9.2f}            goal {result['goal']}")
+def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
+    (row,) = rows
+    yield f"one partition of {row['events']} events, medians of {row['rounds']} alternating runs"
+    yield f"  bare aiokafka loop {row['bare_events_per_second']:>9,} events/s  (decodes, sends one by one)"
+    yield f"  streampair worker  {row['worker_events_per_second']:>9,} events/s  (scores, learns, saves)"
+    yield f"  ratio              {row['ratio']:>9.2f}            goal {GOAL}"
 
 
 if __name__ == "__main__":
-    main()
+    flags: dict[str, dict[str, Any]] = {
+        "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
+        "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
+        "--events": {"type": int, "default": 200_000},
+        "--rounds": {"type": int, "default": 3},
+        "--profile": {"action": "store_true", "help": "profile one more run of the worker"},
+    }
+    sys.exit(_timing.main(__doc__, measure, page, flags))
