@@ -74,8 +74,8 @@ def _errors(as_json: bool) -> Iterator[None]:
     except StreampairError as error:
         code = 2 if isinstance(error, ConfigError) else 1
         if as_json:
-            told = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
-            typer.echo(json.dumps(told))
+            failure = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
+            typer.echo(json.dumps(failure))
         else:
             typer.echo(f"error: {error.problem}\n  fix: {error.fix}", err=True)
         raise typer.Exit(code) from None

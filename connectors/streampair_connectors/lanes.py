@@ -18,7 +18,7 @@ from streampair_connectors.records import Decoder, Encoder, RawRecord
 from streampair_connectors.store import LaneStore, Store, open_within
 from streampair_connectors.telemetry import LaneLabels, Telemetry
 
-__all__ = ["HeldLane", "LaneTimer"]
+__all__ = ["LaneTimer", "OpenLane"]
 
 # How long a previous owner of a partition may take to close its store.
 _HANDOVER_SECONDS = 15.0
@@ -98,8 +98,8 @@ def _scorer(model: Any) -> Callable[[Any], Any]:
     return cast("Callable[[Any], Any]", getattr(model, next(name for name in names if hasattr(last, name))))
 
 
-class HeldLane:
-    """A lane that this process holds, opened from its last snapshot.
+class OpenLane:
+    """A lane that this process has opened from its last snapshot, and holds until `close`.
 
     Opening waits a while for a previous owner to let go.
 

@@ -26,9 +26,9 @@ def as_dict(found: PrivacyPlan) -> dict[str, Any]:
             return {key: plain(v) for key, v in value.items()}
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
-    told: dict[str, Any] = plain(asdict(found))
-    told["recommended"] = found.best.call()
-    return told
+    summary: dict[str, Any] = plain(asdict(found))
+    summary["recommended"] = found.best.call()
+    return summary
 
 
 def chart(found: PrivacyPlan, height: int = 14) -> list[str]:

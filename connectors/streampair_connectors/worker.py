@@ -21,8 +21,9 @@ from streampair.errors import PrivacyError, SnapshotError, SourceError, Streampa
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, warm_up
 from streampair_connectors.config import Config, KafkaConfig
+from streampair_connectors.health import Health
 from streampair_connectors.kafka import Consumer, Message, Partition, Producer, RecordLike
-from streampair_connectors.lanes import HeldLane
+from streampair_connectors.lanes import OpenLane
 from streampair_connectors.logs import get_logger
 from streampair_connectors.records import json_decoder
 from streampair_connectors.store import DirectoryStore, Store
@@ -36,7 +37,7 @@ log = get_logger(__name__)
 _POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
 _SLICE_SECONDS = 0.05  # a lane may keep the event loop, and the heartbeats, for about this long
 _WATCH_SECONDS = 2.0
-_KEPT_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
+_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
 
 
 class Worker:
@@ -69,19 +70,18 @@ class Worker:
     ) -> None:
         self.config = config
         self.telemetry = telemetry if telemetry is not None else Telemetry()
+        self._health = Health(config.app, self.telemetry)
         self._kafka: KafkaConfig = config.require_kafka()
         self._store = store if store is not None else DirectoryStore(config.state_directory)
         self._decode = json_decoder(config.input)
         self._create_topics = create_topics
-        self._held: dict[Partition, HeldLane] = {}
+        self._held: dict[Partition, OpenLane] = {}
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
         self._epoch = 0
         self._in_session = False
         self._joined = False
-        self._waiting_since: float | None = None
-        self._last_trouble = 0.0
         self._uncommitted = 0
         self._payloads_change = False
         self._last_commit = 0.0
@@ -90,7 +90,7 @@ class Worker:
         self._producer: Producer
 
     @property
-    def lanes(self) -> dict[int, HeldLane]:
+    def lanes(self) -> dict[int, OpenLane]:
         """The lanes held now, by partition."""
         return {p.partition: held for p, held in self._held.items()}
 
@@ -98,8 +98,7 @@ class Worker:
         """Finish the batch, commit, leave the group. Safe to call twice."""
         if not self._stop.is_set():
             self._stop.set()
-            self.telemetry.health(self.config.app, "stopping")
-            log.info("stopping", app=self.config.app)
+            self._health.stopping()
 
     async def run(self) -> None:
         """Work until `stop`.
@@ -112,8 +111,7 @@ class Worker:
         StoreError, SnapshotError, ConfigError, LaneStopped
             As the message says.
         """
-        app = self.config.app
-        self.telemetry.health(app, "starting")
+        self._health.starting()
         pause = 0.5
         patience = time.monotonic() + self._kafka.connect_timeout_seconds
         try:
@@ -126,7 +124,7 @@ class Worker:
                     late = not self._joined and time.monotonic() >= patience
                     if not error.retriable or late or self._stop.is_set():
                         raise
-                    self._trouble(str(error.problem))
+                    self._health.waiting(str(error.problem))
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stop.wait(), pause)
                     pause = min(pause * 2, 10.0)
@@ -134,10 +132,9 @@ class Worker:
                         continue
                 break
         except StreampairError as error:
-            self.telemetry.health(app, "failed", error.problem, error.fix)
+            self._health.failed(error)
             raise
-        self.telemetry.health(app, "stopped")
-        log.info("stopped", app=app)
+        self._health.stopped()
 
     # One connection to the cluster
 
@@ -226,11 +223,11 @@ class Worker:
     def _commit_is_due(self) -> bool:
         return self._uncommitted > 0 and (
             self._uncommitted >= self.config.worker.commit_every_events
-            or self._producer.kept_bytes >= _KEPT_BYTES
+            or self._producer.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
             or time.monotonic() >= self._last_commit + self.config.worker.commit_every_seconds
         )
 
-    async def _process(self, held: HeldLane, records: Sequence[RecordLike]) -> None:
+    async def _process(self, held: OpenLane, records: Sequence[RecordLike]) -> None:
         start = 0
         while start < len(records):
             room = held.lane.room
@@ -248,7 +245,7 @@ class Worker:
             limit = _SLICE_SECONDS / max(held.timer.seconds_by_event, 1e-7)
             self._slice = max(1, min(int(limit), self.config.worker.batch_size))
 
-    async def _send(self, held: HeldLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+    async def _send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
         """Hand the outputs of a batch to the producer, in batches by output partition."""
         config, producer = self.config, self._producer
         encode, source = held.encoder.score, held.partition
@@ -278,12 +275,12 @@ class Worker:
         begin = time.perf_counter()
         # 1 outputs and dead letters stored
         if seconds is None:
-            stored = await self._producer.flush(self._give_up, self._trouble)
+            stored = await self._producer.flush(self._give_up, self._health.waiting)
         else:
             late = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(seconds, late.set)
             try:
-                stored = await self._producer.flush(late, self._trouble)
+                stored = await self._producer.flush(late, self._health.waiting)
             finally:
                 timer.cancel()
         if not stored:
@@ -312,10 +309,10 @@ class Worker:
         self._uncommitted = 0
         self._last_commit = time.monotonic()
         self.telemetry.committed(self.config.app, time.perf_counter() - begin)
-        self._well()
+        self._health.running()
         return True
 
-    def _report_bad(self, held: HeldLane) -> None:
+    def _report_bad(self, held: OpenLane) -> None:
         """One log line a commit, without the message: that may quote the event."""
         last, count = held.last_bad, held.bad_count
         if last is not None:
@@ -369,7 +366,7 @@ class Worker:
     async def _on_revoked(self, partitions: list[Partition]) -> None:
         if not self._held or not self._in_session:
             return
-        self.telemetry.health(self.config.app, "rebalancing")
+        self._health.rebalancing()
         async with self._lock:
             self._epoch += 1
             # Well below the rebalance timeout, after which the broker would go on without us.
@@ -391,7 +388,7 @@ class Worker:
             self.telemetry.rebalanced(self.config.app)
             for partition in partitions:
                 held = await asyncio.to_thread(
-                    HeldLane,
+                    OpenLane,
                     self.config,
                     self._store,
                     self._decode,
@@ -404,9 +401,9 @@ class Worker:
                 await self._position(held)
             # What was polled meanwhile came from the group's offset, not from where we have just sought.
             self._epoch += 1
-        self._well()
+        self._health.running()
 
-    async def _position(self, held: HeldLane) -> None:
+    async def _position(self, held: OpenLane) -> None:
         """Read from where the snapshot says; from the start without one. Never trust the group."""
         partition = held.topic_partition
         first, end = await self._consumer.range(partition)
@@ -453,7 +450,7 @@ class Worker:
         self.telemetry.publish(held.labels, held.lane.gauges(), max(end - offset, 0))
         log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
 
-    # Health
+    # Lag
 
     async def _watch(self) -> None:
         """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""
@@ -469,7 +466,7 @@ class Worker:
                         self.telemetry.publish(lane.labels, lane.timer.gauges(), self._lag(lane))
             ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
             if ends is None:
-                self._trouble(f"no broker answers at {self._kafka.bootstrap_servers}")
+                self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")
                 continue
             for lane in held:
                 if not lane.dirty:  # a marker alone may have moved it
@@ -478,32 +475,10 @@ class Worker:
                 if lag is not None:
                     self.telemetry.lag(lane.labels, lag)
             if not self._producer.stuck:
-                self._well()
+                self._health.running()
 
-    def _lag(self, held: HeldLane, end: int | None = None) -> int | None:
+    def _lag(self, held: OpenLane, end: int | None = None) -> int | None:
         """Records behind the last commit."""
         if end is None:
             end = self._consumer.end(held.topic_partition)
         return None if end is None or held.position is None else max(end - held.position, 0)
-
-    def _trouble(self, what: str) -> None:
-        now = time.monotonic()
-        step = "start the broker or mend the network; the worker goes on by itself and loses nothing"
-        if self._waiting_since is None or now - self._last_trouble >= 30.0:
-            log.warning("waiting_for_broker", app=self.config.app, detail=what, next_step=step)
-            self._last_trouble = now
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if not self._stop.is_set():
-            self.telemetry.health(self.config.app, "waiting", what, step)
-
-    def _well(self) -> None:
-        if self._waiting_since is not None:
-            log.info(
-                "broker_is_back",
-                app=self.config.app,
-                seconds=round(time.monotonic() - self._waiting_since, 1),
-            )
-            self._waiting_since = None
-        if not self._stop.is_set():
-            self.telemetry.health(self.config.app, "running")

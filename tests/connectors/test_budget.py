@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from streampair_connectors.cli import app
 from streampair_connectors.config import load_config
-from streampair_connectors.lanes import HeldLane
+from streampair_connectors.lanes import OpenLane
 from streampair_connectors.records import json_decoder
 from streampair_connectors.store import DirectoryStore
 from streampair_connectors.telemetry import Telemetry
@@ -52,11 +52,11 @@ def records(first: int, count: int) -> list[Any]:
     ]
 
 
-def hold(path: Path, partition: int = 0) -> HeldLane:
+def hold(path: Path, partition: int = 0) -> OpenLane:
     config = load_config(path)
     store = DirectoryStore(config.state_directory)
     decode = json_decoder(config.input)
-    return HeldLane(config, store, decode, Telemetry(), topic="payments", partition=partition)
+    return OpenLane(config, store, decode, Telemetry(), topic="payments", partition=partition)
 
 
 def call(*arguments: object, code: int = 0, columns: int = 200) -> str:

@@ -88,10 +88,10 @@ def test_what_was_sent_while_the_broker_was_away_arrives_in_order(broker: Embedd
             give_up = asyncio.Event()
             give_up.set()
             assert not await producer.flush(give_up, troubles.append)
-            assert producer.kept_bytes > 0
+            assert producer.unacknowledged_bytes > 0
             broker.set_up()
             assert await producer.flush(never, troubles.append)
-            assert producer.kept_bytes == 0
+            assert producer.unacknowledged_bytes == 0
         finally:
             await producer.stop()
         return [r.value for r in await read_all(settings(broker), target, 5)]

@@ -34,7 +34,7 @@ _BATCH_BYTES = 900_000
 _OVERHEAD = 61 + 40
 
 
-class Kept(NamedTuple):
+class Unacknowledged(NamedTuple):
     """Messages for one output partition that are not yet known to be stored."""
 
     target: Partition
@@ -52,10 +52,10 @@ class Producer:
         self._config = config
         self._max_message_bytes = max_message_bytes
         self._producer: AIOKafkaProducer | None = None
-        self._kept: list[Kept] = []
+        self._unacknowledged: list[Unacknowledged] = []
         self._futures: list[asyncio.Future[Any]] = []
         self._partitions: dict[str, int] = {}
-        self.kept_bytes = 0
+        self.unacknowledged_bytes = 0
 
     @property
     def stuck(self) -> bool:
@@ -117,8 +117,8 @@ class Producer:
         size = sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
         if size + _OVERHEAD * len(messages) > self._max_message_bytes or messages[-1].headers:
             messages = self._split(messages)
-        self._kept.append(Kept(target, messages))
-        self.kept_bytes += size
+        self._unacknowledged.append(Unacknowledged(target, messages))
+        self.unacknowledged_bytes += size
         # A failure shows in `flush`, which sends again everything that is kept.
         with contextlib.suppress(kafka_errors.KafkaError, TimeoutError, AssertionError):
             await self._submit(target, messages)
@@ -180,7 +180,7 @@ class Producer:
             The broker refuses for good.
         """
         waited = 0.0
-        while self._kept:
+        while self._unacknowledged:
             if self._futures:
                 stop = asyncio.ensure_future(give_up.wait())
                 everything = asyncio.ensure_future(_all_done(self._futures))
@@ -208,9 +208,9 @@ class Producer:
             if failed is not None:
                 await self._resend(min(0.1 + waited / 4, 2.0))
             waited += 1.0
-        self._kept.clear()
+        self._unacknowledged.clear()
         self._futures.clear()
-        self.kept_bytes = 0
+        self.unacknowledged_bytes = 0
         return True
 
     async def _resend(self, pause: float) -> None:
@@ -220,7 +220,7 @@ class Producer:
         await asyncio.sleep(pause)
         try:
             await self.start()
-            for target, messages in self._kept:
+            for target, messages in self._unacknowledged:
                 await self._submit(target, messages)
         except (SourceError, kafka_errors.KafkaError, TimeoutError, AssertionError) as error:
             if isinstance(error, SourceError) and not error.retriable:
@@ -236,7 +236,7 @@ class Producer:
         """Disconnect; what is not stored by now is dropped."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await stop_quietly(producer.stop(), seconds if not self._kept else 0.5)
+            await stop_quietly(producer.stop(), seconds if not self._unacknowledged else 0.5)
 
 
 async def _all_done(futures: Sequence[asyncio.Future[Any]]) -> None:

@@ -1,0 +1,87 @@
+"""The state of a worker: one at a time, each change said once, and the last word kept to the end."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from streampair_connectors import logs
+from streampair_connectors.health import Health
+from streampair_connectors.telemetry import Telemetry
+
+from streampair.errors import SourceError
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What is logged, while the test runs."""
+    stream = io.StringIO()
+    loggers = [logging.getLogger(name) for name in ("streampair_connectors", "aiokafka")]
+    before = [(list(one.handlers), one.level, one.propagate) for one in loggers]
+    logs.configure("info", stream)
+    yield stream
+    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:] = handlers
+        one.setLevel(level)
+        one.propagate = propagate
+
+
+def events(stream: io.StringIO) -> list[str]:
+    return [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+
+
+def state(telemetry: Telemetry) -> str:
+    return str(telemetry.health_report()[1]["fraud"]["state"])
+
+
+def test_trouble_is_told_once_and_so_is_its_end(stream: io.StringIO) -> None:
+    telemetry = Telemetry()
+    health = Health("fraud", telemetry)
+    health.starting()
+    health.running()
+    for _ in range(3):
+        health.waiting("no broker answers")
+        assert state(telemetry) == "waiting"
+    report = telemetry.health_report()[1]["fraud"]
+    assert report["detail"] == "no broker answers"
+    assert "start the broker" in str(report["next_step"])
+    for _ in range(2):
+        health.running()
+        assert state(telemetry) == "running"
+    assert events(stream) == ["waiting_for_broker", "broker_is_back"]
+    health.waiting("again")
+    assert events(stream)[-1] == "waiting_for_broker"
+
+
+def test_who_stops_says_nothing_else_until_it_has_stopped(stream: io.StringIO) -> None:
+    telemetry = Telemetry()
+    health = Health("fraud", telemetry)
+    health.running()
+    health.stopping()
+    health.waiting("no broker answers")
+    assert state(telemetry) == "stopping"
+    health.running()
+    assert state(telemetry) == "stopping"
+    health.stopped()
+    assert state(telemetry) == "stopped"
+    assert events(stream) == ["stopping", "waiting_for_broker", "broker_is_back", "stopped"]
+
+
+def test_a_failure_says_what_to_do() -> None:
+    telemetry = Telemetry()
+    health = Health("fraud", telemetry)
+    health.failed(SourceError("topic 'x' does not exist", fix="create it"))
+    assert telemetry.health_report() == (
+        False,
+        {
+            "fraud": {
+                "state": "failed",
+                "detail": "topic 'x' does not exist",
+                "next_step": "create it",
+                "lanes": [],
+            }
+        },
+    )
