@@ -3,7 +3,8 @@
 #
 #   make demo     run the demonstration                make test     run every test that this machine can run
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
-#   make lint     ruff and mypy                        make clean    remove what make made
+#   make docs     the documentation, as a site         make lint     ruff and mypy
+#   make clean    remove what make made
 
 # make demo ARGS="--json", make test ARGS="tests/unit -x"
 ARGS ?=
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test bench utility readme lint format clean
+.PHONY: help env demo test bench utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -48,13 +49,23 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/worker.py
 
 utility: $(STAMP)
-	$(BIN)/python benchmarks/utility.py --plot benchmarks/utility.svg
+	$(BIN)/python benchmarks/utility.py --plot docs/images/utility.svg
 	@echo
 	$(BIN)/python benchmarks/demo.py
 
-# Writes what demo, bench, utility and a run on Apache Kafka print into the README, between its markers.
+# Writes what demo, bench, utility and a run on Apache Kafka print into the pages, between their markers.
 readme: $(STAMP)
 	$(BIN)/python benchmarks/readme.py $(ARGS)
+
+# The site, into .cache/site; a broken link or reference is an error.
+DOCS_STAMP := $(VENV)/.installed-docs
+$(DOCS_STAMP): $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict $(ARGS)
+	@echo "docs: .cache/site/index.html"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

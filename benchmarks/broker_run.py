@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from harness import support  # noqa: E402
+from harness import pages  # noqa: E402
 from harness.apache_kafka import KafkaBroker  # noqa: E402
 from harness.worker_process import WorkerProcess, fetch, wait_for  # noqa: E402
 
@@ -72,7 +72,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
-            config = next(b.text for b in support.readme_blocks() if b.language == "toml")
+            config = next(b.text for b in pages.blocks("README.md") if b.language == "toml")
             (directory / "fraud.toml").write_text(config.replace("localhost:9092", broker.bootstrap))
             for topic in ("events", "scores", "fraud-dead-letters"):
                 broker.create_topic(topic)

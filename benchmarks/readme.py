@@ -1,8 +1,9 @@
-"""Write what the benchmarks print into the README, between its markers.
+"""Write what the benchmarks print into the documentation, between its markers.
 
     python benchmarks/readme.py [NAME ...]
 
-Each block is what its commands printed on the code as it is, with the commands above it.
+Each block is what its commands printed on the code as it is, with the commands above it. The headline figures
+of the README are taken out of these blocks: they cannot say anything else. `headlines` alone runs nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "benchmarks.md"
 BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
@@ -21,6 +23,40 @@ BLOCKS = {
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
 }
+
+
+def _held_out(name: str) -> str:
+    """Where a table of `make utility` says the AUC of LogisticRegression, and of PairFTRL at epsilon 1."""
+    return rf"^{name}: .*?^LogisticRegression +(\S+).*?^PairFTRL +\S+ \+- \S+ +(\S+)"
+
+
+# (command, sentence, where its figures are in docs/benchmarks.md)
+HEADLINES = [
+    (
+        "make bench",
+        "`PairOGD` scores and learns a record of 9 features in {} us, {} times as fast as River's "
+        "`LogisticRegression`.",
+        r"^predict \+ learn on dicts, d=9 +\S+ +(\S+) +(\S+)",
+    ),
+    (
+        "make bench",
+        "On Apache Kafka a worker scores, learns and saves {} events a second and process: {} times what a "
+        "bare loop does that only decodes each event and sends one back.",
+        r"streampair worker +(\S+) events/s.*?ratio +(\S+)",
+    ),
+    (
+        "make utility",
+        "ijcnn1, held-out AUC: {} for scikit-learn's logistic regression without privacy, {} for `PairFTRL` "
+        "at epsilon 1.",
+        _held_out("ijcnn1"),
+    ),
+    ("make utility", "adult: {} and {}.", _held_out("adult")),
+    (
+        "streampair reproduce yang2021",
+        "{} of {} published AUCs of Yang et al. (2021) come out within one standard deviation.",
+        r"^(\d+) of (\d+) cells within one published standard deviation",
+    ),
+]
 
 
 def run(command: str) -> str:
@@ -32,18 +68,49 @@ def run(command: str) -> str:
     return told.stdout.rstrip()
 
 
+def pages() -> list[Path]:
+    """Where the markers may stand."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def replaced(text: str, name: str, block: str) -> str | None:
+    """The text with another block between the markers of that name; None if it has no such markers."""
+    pattern = rf"(<!-- begin: {re.escape(name)} -->\n).*?(<!-- end -->)"
+    if not re.search(pattern, text, re.S):
+        return None
+    return re.sub(pattern, lambda found: f"{found[1]}{block}\n{found[2]}", text, count=1, flags=re.S)
+
+
+def write(name: str, block: str) -> Path:
+    """Put a block where its markers are."""
+    for page in pages():
+        text = replaced(page.read_text(encoding="utf-8"), name, block)
+        if text is not None:
+            page.write_text(text, encoding="utf-8")
+            return page
+    sys.exit(f"no page has markers for {name!r}")
+
+
+def headlines(figures: str) -> str:
+    """The README's list of measured figures, each with its command."""
+    lines = []
+    for command, sentence, pattern in HEADLINES:
+        found = re.search(pattern, figures, re.S | re.M)
+        if found is None:
+            sys.exit(f"docs/benchmarks.md has no figures for {sentence!r}: correct HEADLINES")
+        lines.append(f"- `{command}`: {sentence.format(*found.groups())}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     names = sys.argv[1:] or list(BLOCKS)
     for name in names:
+        if name == "headlines":
+            continue
         blocks = [f"$ {command}\n{run(command)}" for command in BLOCKS[name]]
-        text = "```text\n" + "\n".join(blocks) + "\n```"
-        readme = ROOT / "README.md"
-        pattern = rf"(<!-- begin: {re.escape(name)} -->\n).*?(<!-- end -->)"
-        old = readme.read_text()
-        if not re.search(pattern, old, re.S):
-            sys.exit(f"README.md has no markers for {name!r}")
-        readme.write_text(re.sub(pattern, lambda m, t=text: f"{m[1]}{t}\n{m[2]}", old, count=1, flags=re.S))
-        print(f"README.md: {name}")
+        page = write(name, "```text\n" + "\n".join(blocks) + "\n```")
+        print(f"{page.relative_to(ROOT)}: {name}")
+    write("headlines", headlines(FIGURES.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

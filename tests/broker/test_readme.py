@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from harness import support
+from harness import pages
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from harness.tiers import EXTERNAL
@@ -24,7 +24,7 @@ EVENTS = 300
 
 def example(directory: Path, kafka: Cluster) -> Path:
     """The README's file as it stands, but for the address of the broker and a free port."""
-    text = next(block for block in support.readme_blocks() if block.language == "toml").text
+    text = next(block for block in pages.blocks("README.md") if block.language == "toml").text
     assert "localhost:9092" in text
     assert "metrics.port = 9464" in text
     file = directory / "fraud.toml"

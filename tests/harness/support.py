@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,31 +37,3 @@ def unavailable(what: str, hint: str) -> NoReturn:
     if require_all():
         pytest.fail(f"{what} is required (STREAMPAIR_REQUIRE_ALL=1) and missing: {hint}", pytrace=False)
     pytest.skip(f"{what} is missing: {hint}")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of the README."""
-
-    language: str
-    text: str
-    line: int
-    following: Block | None
-    """The next block, if only blank lines lie between."""
-
-
-def readme_blocks() -> list[Block]:
-    """The fenced blocks of the README, without those between begin and end markers (outputs of long runs)."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    generated = [m.span() for m in re.finditer(r"<!-- begin: .*?<!-- end -->", text, re.S)]
-    blocks: list[Block] = []
-    following: tuple[int, Block] | None = None
-    for found in reversed(list(re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S))):
-        if any(low <= found.start() < high for low, high in generated):
-            continue
-        near = following is not None and not text[found.end() : following[0]].strip()
-        line = text.count("\n", 0, found.start()) + 1
-        block = Block(found[1], found[2], line, following[1] if near and following else None)
-        blocks.append(block)
-        following = (found.start(), block)
-    return blocks[::-1]

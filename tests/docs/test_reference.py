@@ -1,0 +1,128 @@
+"""Tables in the pages are those of the program: keys, states, alerts, events of the log. (Series: `deploy`.)"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from harness import pages, support
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from streampair_connectors import config
+from streampair_connectors.config import Config, StepConfig
+from streampair_connectors.telemetry import HEALTH_STATES
+
+CONFIGURATION = pages.text_of("docs/configuration.md")
+OPERATIONS = pages.text_of("docs/operations.md")
+
+
+def tables() -> dict[str, type[BaseModel]]:
+    """Every table of the configuration, by its heading."""
+    found: dict[str, type[BaseModel]] = {"Top level": Config, "[[learner.steps]]": StepConfig}
+    for name, field in Config.model_fields.items():
+        for kind in (field.annotation, *typing.get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found[f"[{name}]"] = kind
+    return found
+
+
+def as_toml(value: object) -> str:
+    """A default as one would write it; nothing for none, and for an empty list or table."""
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ([], {}):
+        return ""
+    if isinstance(value, Path):
+        value = str(value)
+    return f"`{json.dumps(value)}`"
+
+
+def choices(annotation: Any) -> set[str]:
+    """The texts that a key takes, if it takes only some."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return set(typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return set().union(*(choices(part) for part in typing.get_args(annotation)))
+    return set()
+
+
+def documented(heading: str) -> dict[str, list[str]]:
+    return {row[0].strip("`"): row for row in pages.rows(pages.section(CONFIGURATION, f"### {heading}"))}
+
+
+@pytest.mark.parametrize("heading", tables())
+def test_every_key_is_documented_and_no_other(heading: str) -> None:
+    fields = tables()[heading].model_fields
+    named = {field.alias or name: field for name, field in fields.items()}
+    if heading == "Top level":
+        named = {name: field for name, field in named.items() if f"[{name}]" not in tables()}
+    shown = documented(heading)
+    assert list(shown) == list(named), f"the keys of {heading}, in the order of the model"
+    for name, field in named.items():
+        assert len(shown[name]) == 4, f"{name}: {shown[name]}"
+        assert shown[name][2] == as_toml(field.get_default()), f"default of {name}"
+        for choice in choices(field.annotation):
+            assert f'`"{choice}"`' in shown[name][3], f"{name} takes {choice!r} too"
+
+
+def test_every_table_has_a_heading() -> None:
+    heads = re.findall(r"^### (.*)$", CONFIGURATION, re.M)
+    assert sorted(heads) == sorted(tables())
+    models = {c for c in vars(config).values() if isinstance(c, type) and issubclass(c, BaseModel)}
+    assert {m.__name__ for m in models if not m.__name__.startswith("_")} - {"BaseModel"} == {
+        m.__name__ for m in tables().values()
+    }
+
+
+def test_states_of_health_are_those_of_the_program() -> None:
+    cells = [row[0] for row in pages.rows(pages.section(OPERATIONS, "## Health"))]
+    assert tuple(re.findall(r"`(\w+)`", " ".join(cells))) == HEALTH_STATES
+
+
+def test_alerts_in_the_page_are_those_of_the_rules() -> None:
+    rules = yaml.safe_load((support.ROOT / "deploy/prometheus/rules.yml").read_text())
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    shown = pages.rows(pages.section(OPERATIONS, "## Alerts and the dashboard"))
+    assert [row[0].strip("`") for row in shown] == alerts
+
+
+def test_events_of_the_log_are_those_that_are_logged() -> None:
+    logged = set()
+    for file in (support.ROOT / "connectors" / "streampair_connectors").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("info", "warning", "error")
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "log"
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                logged.add(node.args[0].value)
+    shown = pages.rows(pages.section(OPERATIONS, "## Running"))
+    assert set(re.findall(r"`(\w+)`", " ".join(row[0] for row in shown))) == logged
+
+
+def test_files_of_the_evidence_exist() -> None:
+    text = pages.text_of("docs/protection.md")
+    named = re.findall(r"`((?:privacy|engine)/)?(test_\w+\.py)`", pages.section(text, "## The evidence"))
+    assert len(named) > 10
+    for _, name in named:
+        assert list((support.ROOT / "tests").rglob(name)), name
+
+
+def test_what_the_reference_shows_is_public_and_all_of_it() -> None:
+    import streampair
+
+    shown = {path.stem for path in (pages.DOCS / "api").glob("*.md")} - {"index", "cli"}
+    assert shown == {*streampair.__all__, "errors", "engine"} - {"sets"}
+    for name in shown:
+        assert f"::: streampair.{name}" in pages.text_of(f"docs/api/{name}.md")
+        assert f"({name}.md)" in pages.text_of("docs/api/index.md")

@@ -1,0 +1,134 @@
+"""Follow a tutorial: its files written, its programs and its commands run, in order, as a reader would.
+
+`follow` gives the page to a process of its own, which is this file run as a program. There all Python blocks
+share one namespace, a block with a title is written to that file, and bash runs each block of commands in
+the same folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SECONDS = 300
+
+
+def follow(
+    steps: Sequence[Any],
+    directory: Path,
+    *,
+    replace: Mapping[str, str] | None = None,
+    leave_out: str = "(?!)",
+    environment: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Do the blocks of a page in a folder.
+
+    Parameters
+    ----------
+    steps
+        Its `pages.Block`, in order; those that are neither program, command nor file do nothing.
+    directory
+        An empty folder.
+    replace
+        Texts that are others here: ports that may be taken.
+    leave_out
+        Commands that match are left out: what installs.
+    environment
+        Variables that are set besides those of this process.
+
+    Returns
+    -------
+    list
+        What each step printed.
+    """
+    told = []
+    for step in steps:
+        text = step.text
+        for old, new in (replace or {}).items():
+            text = text.replace(old, new)
+        if step.language == "console":
+            lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+            text = "\n".join(line for line in lines if not re.match(leave_out, line))
+        told.append({"id": step.id, "language": step.language, "title": step.title, "text": text})
+    programs = directory / ".bin"
+    programs.mkdir()
+    for name, words in {"python": "", "streampair": "-m streampair_connectors "}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
+        (programs / name).chmod(0o755)
+    (directory / ".steps.json").write_text(json.dumps(told))
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", __file__, ".steps.json"],
+        cwd=directory,
+        env={**os.environ, "PATH": path, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(SECONDS)
+    finally:  # whatever the page started in the background has this group
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    log = directory / ".told.json"
+    outputs: list[str] = json.loads(log.read_text()) if log.exists() else []
+    assert code == 0, (directory / ".error").read_text()
+    return outputs
+
+
+def agree(expected: str, told: str) -> bool:
+    """Whether an output is what the page shows: `...` stands for anything, decimal fractions within 15 %."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    if doctest.OutputChecker().check_output(expected, told, flags):
+        return True
+    fraction = r"-?\d+\.\d+"
+    ours, theirs = (re.split(fraction, " ".join(text.split())) for text in (expected, told))
+    pairs = zip(re.findall(fraction, expected), re.findall(fraction, told), strict=False)
+    return ours == theirs and all(abs(float(a) - float(b)) <= 0.15 * abs(float(a)) for a, b in pairs)
+
+
+def _do(step: Mapping[str, str], namespace: dict[str, Any]) -> str:
+    if step["title"]:
+        Path(step["title"]).write_text(step["text"])
+        return ""
+    if step["language"] == "python":
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            exec(compile(step["text"], step["id"], "exec"), namespace)
+        return told.getvalue()
+    if step["language"] == "console" and step["text"]:
+        with open(".out", "w+") as out, open(".err", "w+") as err:
+            shell = ["bash", "-eu", "-c", step["text"]]
+            code = subprocess.run(shell, stdin=subprocess.DEVNULL, stdout=out, stderr=err).returncode
+            out.seek(0)
+            err.seek(0)
+            if code:
+                raise RuntimeError(f"{step['text']}\nended with {code}:\n{out.read()}\n{err.read()}")
+            return out.read()
+    return ""
+
+
+def _main(steps: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    told: list[str] = []
+    for step in json.loads(steps.read_text()):
+        try:
+            told.append(_do(step, namespace))
+        except BaseException as error:
+            Path(".error").write_text(f"{step['id']}: {type(error).__name__}: {error}")
+            raise
+    Path(".told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
