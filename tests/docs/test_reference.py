@@ -1,4 +1,4 @@
-"""Tables in the pages are those of the program: keys, states, alerts, events of the log. (Series: `deploy`.)"""
+"""Tables in the pages are those of the program: keys, states, alerts, events of the log."""
 
 from __future__ import annotations
 
