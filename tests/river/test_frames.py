@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import polars as pl
+import polars.testing
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import datasets
 
 from streampair import _ogd, auc, buffers, kernels, losses, preprocessing
+from streampair._tables import Table, label_values, open_frame
 from streampair.errors import RecordError
 
 PHISHING = list(datasets.Phishing().take(120))
@@ -324,3 +330,239 @@ def test_two_columns_of_one_name() -> None:
     with pytest.raises(RecordError, match="two columns of one name"):
         model.learn_many(X, pd.Series([True, False]))
     assert model.weights == {}
+
+
+# ---- pandas and polars in their own words, against the way by narwhals -------------------------------------
+#
+# A frame that narwhals has wrapped takes the general way: it is the twin of the same frame as it is.
+
+FLOATS = st.floats(width=64) | st.integers(-3, 3).map(float)
+SMALL_FLOATS = st.floats(width=32)
+DECIMALS = st.decimals(-1000, 1000, places=3)
+SPANS = st.timedeltas(timedelta(-9), timedelta(9))
+TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2030, 1, 1))
+PANDAS_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "float64": (FLOATS, np.float64),
+    "float32": (SMALL_FLOATS, np.float32),
+    "float16": (st.floats(width=16), np.float16),
+    "int64": (st.integers(-(2**63), 2**63 - 1), np.int64),
+    "uint64": (st.integers(0, 2**64 - 1), np.uint64),
+    "int8": (st.integers(-128, 127), np.int8),
+    "bool": (st.booleans(), np.bool_),
+    "Int64": (st.integers(-(2**63), 2**63 - 1) | st.none(), "Int64"),
+    "UInt8": (st.integers(0, 255), "UInt8"),
+    "Float32": (SMALL_FLOATS | st.none(), "Float32"),
+    "boolean": (st.booleans() | st.none(), "boolean"),
+    "sparse": (FLOATS, "Sparse[float64]"),
+    "object": (FLOATS | st.booleans() | st.integers(-(2**70), 2**70) | st.none() | DECIMALS, object),
+    "text": (st.text("12a", max_size=2) | st.none(), "str"),
+    "numeral": (st.sampled_from(["1", "2.5"]), object),
+    "category": (st.integers(0, 2), "category"),
+    "names": (st.sampled_from(["a", "b"]) | st.none(), "category"),
+    "time": (TIMES, "datetime64[us]"),
+    "span": (SPANS, "timedelta64[us]"),
+    "complex": (st.complex_numbers(max_magnitude=1e9), np.complex128),
+}
+if find_spec("pyarrow") is not None:
+    PANDAS_COLUMNS |= {
+        "int64[pyarrow]": (st.integers(-(2**63), 2**63 - 1) | st.none(), "int64[pyarrow]"),
+        "double[pyarrow]": (FLOATS | st.none(), "double[pyarrow]"),
+        "bool[pyarrow]": (st.booleans() | st.none(), "bool[pyarrow]"),
+        "string[pyarrow]": (st.text("12a", max_size=2) | st.none(), "string[pyarrow]"),
+    }
+POLARS_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "Float64": (FLOATS, pl.Float64),
+    "Float64 with nulls": (FLOATS | st.none(), pl.Float64),
+    "Float32": (SMALL_FLOATS | st.none(), pl.Float32),
+    "Int64": (st.integers(-(2**63), 2**63 - 1) | st.none(), pl.Int64),
+    "UInt64": (st.integers(0, 2**64 - 1), pl.UInt64),
+    "Int8": (st.integers(-128, 127), pl.Int8),
+    "Int128": (st.integers(-(2**70), 2**70), pl.Int128),
+    "Boolean": (st.booleans() | st.none(), pl.Boolean),
+    "String": (st.text("12a", max_size=2) | st.none(), pl.String),
+    "Categorical": (st.sampled_from(["a", "b"]) | st.none(), pl.Categorical),
+    "Decimal": (DECIMALS | st.none(), pl.Decimal(20, 3)),
+    "Datetime": (TIMES, pl.Datetime("us")),
+    "Date": (st.dates(), pl.Date),
+    "Duration": (SPANS, pl.Duration("us")),
+    "Null": (st.none(), pl.Null),
+    "Object": (st.integers(0, 3), pl.Object),
+}
+NUMBERS = ["float64", "float32", "int64", "uint64", "int8", "bool", "Int64", "Float32", "sparse"]
+POLARS_NUMBERS = ["Float64", "Float64 with nulls", "Float32", "Int64", "UInt64", "Int8", "Boolean"]
+INDICES = {
+    "range": lambda n: pd.RangeIndex(n),
+    "text": lambda n: pd.Index([f"i{i}" for i in range(n)], name="row"),
+    "repeated": lambda n: pd.Index([0] * n),
+    "times": lambda n: pd.date_range("2026-01-01", periods=n, freq="D"),
+    "levels": lambda n: pd.MultiIndex.from_arrays([range(n), ["x"] * n], names=["a", "b"]),
+}
+NAMES = {
+    "text": lambda d: [f"c{j}" for j in range(d)],
+    "numbers": lambda d: list(range(d)),
+    "mixed": lambda d: [0, "0", 2.5, ("t", 1), True, None, "x"][:d],
+    "levels": lambda d: pd.MultiIndex.from_arrays([["u"] * d, range(d)]),
+    "twice": lambda d: ["a", "b", "a", *range(d)][:d],
+    "none": lambda d: [f"c{j}" for j in range(d)],
+}
+
+
+def _column(draw: st.DrawFn, kinds: dict[str, Any], usual: list[str], n: int) -> tuple[list[Any], Any]:
+    """Cells and type of a column: in most frames of numbers, so that the frames differ in how they begin."""
+    values, dtype = kinds[draw(st.sampled_from(usual) | st.sampled_from(list(kinds)))]
+    return draw(st.lists(values, min_size=n, max_size=n)), dtype
+
+
+@st.composite
+def pandas_frames(draw: st.DrawFn) -> pd.DataFrame:
+    n, d = draw(st.integers(0, 6)), draw(st.integers(0, 5))
+    index = INDICES[draw(st.sampled_from(list(INDICES)))](n)
+    if draw(st.booleans()):  # one array, in either order
+        kind = draw(st.sampled_from(["float64", "float32", "int64", "bool"]))
+        values, dtype = PANDAS_COLUMNS[kind]
+        cells = draw(st.lists(values, min_size=n * d, max_size=n * d))
+        array = np.array(cells, dtype=dtype).reshape(n, d)
+        out = pd.DataFrame(np.asfortranarray(array) if draw(st.booleans()) else array, index=index)
+    else:
+        columns = [_column(draw, PANDAS_COLUMNS, NUMBERS, n) for _ in range(d)]
+        out = pd.DataFrame(
+            {j: pd.Series(cells, dtype=dtype) for j, (cells, dtype) in enumerate(columns)}
+        ).set_axis(index)
+    out.columns = NAMES[draw(st.sampled_from(list(NAMES)))](d)
+    part = draw(st.sampled_from(["all", "rows", "columns", "reversed"]))
+    if part == "rows":
+        return out.iloc[1::2]
+    return out if part == "all" else out.iloc[:, ::-1] if part == "columns" else out.iloc[::-1]
+
+
+@st.composite
+def polars_frames(draw: st.DrawFn) -> pl.DataFrame:
+    n, d = draw(st.integers(0, 6)), draw(st.integers(0, 5))
+    columns = [_column(draw, POLARS_COLUMNS, POLARS_NUMBERS, n) for _ in range(d)]
+    out = pl.DataFrame([pl.Series(f"c{j}", cells, dtype=t) for j, (cells, t) in enumerate(columns)])
+    part = draw(st.sampled_from(["all", "rows", "chunks"]))
+    if part == "chunks" and pl.Object not in out.dtypes:
+        return pl.concat([out, out], rechunk=False)
+    return out[1::2] if part == "rows" and d else out
+
+
+def same(a: Any, b: Any) -> None:
+    """The two are series, frames or arrays of one library, with the same bits, types, names and index."""
+    assert type(a) is type(b)
+    if isinstance(a, pd.DataFrame):
+        pd.testing.assert_frame_equal(a, b, check_exact=True, check_flags=True, check_column_type="exact")
+        assert a.columns.dtype == b.columns.dtype
+    elif isinstance(a, pd.Series):
+        pd.testing.assert_series_equal(a, b, check_exact=True, check_flags=True)
+    elif isinstance(a, pl.DataFrame):
+        pl.testing.assert_frame_equal(a, b, check_exact=True)
+    elif isinstance(a, pl.Series):
+        pl.testing.assert_series_equal(a, b, check_exact=True)
+    else:
+        assert isinstance(a, np.ndarray)
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def told(call: Callable[[], Any]) -> Any:
+    """What the call gives, or the class and the words of its error."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(X=pandas_frames() | polars_frames(), strict=st.booleans())
+@settings(max_examples=300)
+def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> None:
+    fast = told(lambda: Table(X, strict=strict))
+    slow = told(lambda: Table(open_frame(X), strict=strict))
+    assert type(fast) is type(slow)
+    if not isinstance(fast, Table):
+        assert fast == slow
+        return
+    assert fast.columns == slow.columns
+    assert [type(name) for name in fast.columns] == [type(name) for name in slow.columns]
+    same(fast.rows, slow.rows)
+    for table in (fast, slow):
+        assert table.rows.flags.c_contiguous
+        assert table.rows.flags.writeable
+    values = np.arange(len(fast), dtype=np.float64)
+    for name in (None, "y"):
+        same(fast.series(values, name), slow.series(values, name))
+        same(fast.series(values > 1.0, name), slow.series(values > 1.0, name))
+    same(
+        fast.frame({False: values, True: 1.0 - values}),
+        slow.frame({False: values, True: 1.0 - values}),
+    )
+    names = [f"out{j}" for j in range(len(fast.columns))]  # narwhals takes no other names than text here
+    same(fast.matrix(fast.rows, names), slow.matrix(slow.rows, names))
+    n = len(fast)
+    if n:
+        square = np.asfortranarray(np.arange(float(n * n)).reshape(n, n))  # which polars alone might turn
+        same(
+            fast.matrix(square, [f"s{j}" for j in range(n)]), slow.matrix(square, [f"s{j}" for j in range(n)])
+        )
+    same(fast.matrix(fast.rows[:, :1], ["out"]), slow.matrix(slow.rows[:, :1], ["out"]))
+
+
+@st.composite
+def label_series(draw: st.DrawFn) -> Any:
+    n = draw(st.integers(0, 6))
+    name = draw(st.sampled_from([None, "y"]))
+    if draw(st.booleans()):
+        cells, dtype = _column(draw, PANDAS_COLUMNS, NUMBERS, n)
+        return pd.Series(cells, dtype=dtype, name=name)
+    cells, dtype = _column(draw, POLARS_COLUMNS, POLARS_NUMBERS, n)
+    return pl.Series(name, cells, dtype=dtype)
+
+
+@given(y=label_series())
+@example(y=pd.Series([1.0, math.nan]))
+@example(y=pl.Series([1.0, math.nan]))
+@example(y=pl.Series([True, None]))
+@example(y=pl.Series([1, None]))
+@settings(max_examples=300)
+def test_native_labels_are_read_as_narwhals_reads_them(y: Any) -> None:
+    fast, slow = (told(lambda s=s: label_values(s)) for s in (y, nw.from_native(y, series_only=True)))
+    if isinstance(fast[0], np.ndarray):
+        same(fast[0], slow[0])
+    else:
+        assert repr(fast[0]) == repr(slow[0])  # NaN is not equal to itself
+    assert fast[1] == slow[1]
+
+
+def test_a_derived_class_of_frames_keeps_its_own_ways() -> None:
+    class Doubled(pd.DataFrame):
+        @property
+        def _constructor(self) -> Any:
+            return Doubled
+
+        def to_numpy(self, *args: Any, **kwargs: Any) -> Any:
+            return 2.0 * super().to_numpy(*args, **kwargs)
+
+    X = Doubled({"a": [1.0, 2.0]})
+    assert Table(X).rows.tolist() == [[2.0], [4.0]]
+    assert Table(pd.DataFrame(X)).rows.tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_comes_out_shares_nothing_with_the_frame(backend: Any, order: Any) -> None:
+    """A learner may be handed the frame again, and its user may write to what it got."""
+    values = np.array([[1.0, 2.0], [3.0, 4.0]], order=order)
+    X = (
+        pd.DataFrame(values, columns=["a", "b"])
+        if backend is pd
+        else pl.DataFrame({"a": values[:, 0], "b": values[:, 1]})
+    )
+    before = X.to_numpy().tolist()
+    table = Table(X)
+    if backend is pd:
+        for out in (table.matrix(table.rows, ["a", "b"]), table.frame({False: table.rows[:, 0]})):
+            out.iloc[0, 0] = 9.0
+            assert out.iloc[0, 0] == 9.0
+        series = table.series(table.rows[:, 0].copy(), None)
+        series.iloc[0] = 9.0
+        assert series.iloc[0] == 9.0
+    table.rows[:] = 7.0
+    assert X.to_numpy().tolist() == before == values.tolist()
