@@ -30,7 +30,7 @@ class BufferPlan:
     Parameters
     ----------
     policy
-        `kernels.WINDOW`, `SAMPLE` or `ALL`.
+        `kernels.FIFO`, `RESERVOIR` or `FULL`.
     influence
         Its weight and how long a record is used.
     """
@@ -65,7 +65,7 @@ class BufferPlan:
                 fix="leave max_uses=None with this buffer",
             )
         if type(policy) is buffers.FIFO:
-            return cls(k.WINDOW, Influence.fifo(policy.size))
+            return cls(k.FIFO, Influence.fifo(policy.size))
         if type(policy) is buffers.FullHistory:
             if policy.dtype != "float64":
                 raise ConfigError(
@@ -77,7 +77,7 @@ class BufferPlan:
                     f"a full history over a horizon of {horizon}",
                     fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
                 )
-            return cls(k.ALL, Influence.history())
+            return cls(k.FULL, Influence.history())
         if type(policy) is buffers.Reservoir and not policy.replacement:
             if max_uses is None:
                 max_uses = policy.size if bounded else None
@@ -85,7 +85,7 @@ class BufferPlan:
                 raise ConfigError(
                     f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None"
                 )
-            return cls(k.SAMPLE, Influence.reservoir(policy.size, max_uses))
+            return cls(k.RESERVOIR, Influence.reservoir(policy.size, max_uses))
         reason = "how far one record moves the gradients through it has no bound that could set the noise"
         if isinstance(policy, buffers.Reservoir):
             reason = "it can hold many copies of one record, so that one person could move every gradient"
@@ -98,13 +98,13 @@ class BufferPlan:
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        return steps if self.policy == k.ALL else min(steps, self.influence.size)
+        return steps if self.policy == k.FULL else min(steps, self.influence.size)
 
     def describe(self) -> str:
         """The buffer in words, for the report."""
-        if self.policy == k.ALL:
+        if self.policy == k.FULL:
             return "all earlier records"
-        if self.policy == k.WINDOW:
+        if self.policy == k.FIFO:
             return f"a FIFO buffer of {self.influence.size} places"
         uses = self.influence.uses
         cap = "" if uses is None else f", where each record is used at most {uses} times"
@@ -141,7 +141,7 @@ class PairBuffer:
         seed: int | None = None,
     ) -> None:
         size, uses = plan.influence.size, plan.influence.uses
-        if plan.policy == k.ALL:
+        if plan.policy == k.FULL:
             assert horizon is not None
             size = horizon
             if 8 * size * dim > _MOST_BYTES:
@@ -151,9 +151,9 @@ class PairBuffer:
                 )
         self.rows = np.zeros((size, dim))
         self.labels = np.full(size, math.nan)
-        self.ages = np.zeros(size if plan.policy == k.SAMPLE else 1, dtype=np.int64)
+        self.ages = np.zeros(size if plan.policy == k.RESERVOIR else 1, dtype=np.int64)
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
-        cap = uses if plan.policy == k.SAMPLE and uses is not None else 0
+        cap = uses if plan.policy == k.RESERVOIR and uses is not None else 0
         self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
 
     def filled(self, steps: int) -> int:

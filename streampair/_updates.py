@@ -200,12 +200,12 @@ class FTRL:
             self._eta(1)
             first = self.steps - self._rates_from
         kernels.ftrl_keyed(
+            row,
+            label,
             chain.words(self.plan.dim),
             noise.shape,
             noise.memory,
             self._cells,
-            row,
-            label,
             self._rates[first],
             self.steps,
             b.ints,

@@ -5,7 +5,6 @@ What is used outside is exported here. Each kernel has a slow, obvious twin in `
 """
 
 from streampair.kernels.buffers import (
-    ALL,
     CLASSES,
     FIFO,
     FULL,
@@ -13,8 +12,7 @@ from streampair.kernels.buffers import (
     MOMENTS_REAL,
     RESERVOIR,
     RESERVOIR_REPLACE,
-    SAMPLE,
-    WINDOW,
+    row_to_replace,
 )
 from streampair.kernels.design import clip_rows, prepare_rows
 from streampair.kernels.entities import entity_cell, entity_fill
@@ -126,7 +124,6 @@ from streampair.kernels.vectors import (
 )
 
 __all__ = [
-    "ALL",
     "AUC_COUNT",
     "AUC_HEADER",
     "AUC_NEGATIVE",
@@ -174,7 +171,6 @@ __all__ = [
     "RECORDS",
     "RESERVOIR",
     "RESERVOIR_REPLACE",
-    "SAMPLE",
     "SEED",
     "SINGLE",
     "SIZE",
@@ -184,7 +180,6 @@ __all__ = [
     "TANGENT",
     "USES",
     "WIDTH",
-    "WINDOW",
     "D",
     "auc_add",
     "auc_add_many",
@@ -240,6 +235,7 @@ __all__ = [
     "project_psd",
     "psd_root",
     "quadratic",
+    "row_to_replace",
     "score_many",
     "sigmoid",
     "sigmoid_many",

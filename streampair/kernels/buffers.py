@@ -6,13 +6,29 @@ from streampair.kernels._jit import Array, kernel
 from streampair.kernels.numerics import uniform
 from streampair.kernels.state import FILLED, NEXT, POLICY, POSITIVES, RECORDS, SEED, SIZE
 
+# One table for all learners; the private ones use the first two and FULL.
 FIFO = 0
 RESERVOIR = 1
 RESERVOIR_REPLACE = 2
 FULL = 3
-CLASSES = 4
+CLASSES = 4  # a reservoir for each class
 MOMENTS = 5  # the full history under least squares, labels +1 and -1
 MOMENTS_REAL = 6  # the same for real-valued labels
+
+
+@kernel
+def row_to_replace(policy: int, seed: int, t: int, size: int, coin: int) -> int:
+    """The row that record t (from 1) of a stream takes in a buffer of `size` rows; -1: none.
+
+    FIFO, RESERVOIR (Vitter's Algorithm R, by a coin that is a function of seed, t and its number) or FULL. It
+    depends on no record, so that a private learner's places are public.
+    """
+    if policy == FIFO:
+        return (t - 1) % size
+    if policy == FULL or t <= size:
+        return t - 1
+    row = int(uniform(seed, t, coin) * t)
+    return row if row < size else -1
 
 
 @kernel
@@ -62,13 +78,10 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
     t = int(s[RECORDS])
     seed = int(s[SEED])
     if policy == RESERVOIR:
-        if t <= size:
-            _ogd_store(s, x, y, t - 1, cap, rows)
-            s[FILLED] = float(t)
-        else:
-            row = int(uniform(seed, t, 0) * t)
-            if row < size:
-                _ogd_store(s, x, y, row, cap, rows)
+        row = row_to_replace(RESERVOIR, seed, t, size, 0)
+        if row >= 0:
+            _ogd_store(s, x, y, row, cap, rows)
+        s[FILLED] = float(min(t, size))
         return
     if policy == CLASSES:
         first = 0
@@ -77,13 +90,11 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
             s[POSITIVES] += 1.0
             first = size
             seen = int(s[POSITIVES])
+        row = row_to_replace(RESERVOIR, seed, seen, size, 1 if y > 0.0 else 0)
+        if row >= 0:
+            _ogd_store(s, x, y, first + row, cap, rows)
         if seen <= size:
-            _ogd_store(s, x, y, first + seen - 1, cap, rows)
             s[FILLED] += 1.0
-        else:
-            row = int(uniform(seed, seen, 1 if y > 0.0 else 0) * seen)
-            if row < size:
-                _ogd_store(s, x, y, first + row, cap, rows)
         return
     s[FILLED] = float(size)
     left = size  # rows that the record will take
@@ -112,8 +123,3 @@ def other_class(s: Array, y: float) -> tuple[float, int, int]:
         first = size
     rows = min(int(others), size)
     return past * (rows / others) if rows > 0 else 1.0, rows, first
-
-
-WINDOW = 0
-SAMPLE = 1
-ALL = 2

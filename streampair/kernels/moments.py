@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.symmetric import ROOT2
 
 
 @kernel
@@ -27,11 +28,11 @@ def leader_sums(
 ) -> None:
     """Add `rnd((x x', weight (y - centre) x) / grid)` of each row (n, d) to the sums.
 
-    Of x x' the lower triangle is kept, row by row, off-diagonals times sqrt 2, so that the norm is
-    Frobenius'. A row whose label is NaN is a null record and adds 0.
+    Of x x' the lower triangle is kept, packed as in `symmetric`. A row whose label is NaN is a null record,
+    which adds 0.
     """
     d = rows.shape[1]
-    root = math.sqrt(2.0) / grid
+    root = ROOT2 / grid
     unit = 1.0 / grid
     for r in range(rows.shape[0]):
         if labels[r] != labels[r]:

@@ -1,8 +1,7 @@
 """Gradients and buffer that the private learners of all families share (PRIVACY.md 3, 4.1 to 4.3).
 
-A label NaN marks a null record. Weights of metrics are the p = d (d + 1) / 2 isometric coordinates of a
-symmetric matrix: the diagonal, and the entries beside it times sqrt(2), row by row, so that norms and noise
-are those of the matrix. `ints` of a run by the places below.
+A label NaN marks a null record. Weights of metrics are the p = d (d + 1) / 2 coordinates of a symmetric
+matrix by its upper triangle, packed as in `symmetric`. `ints` of a run by the places below.
 """
 
 from __future__ import annotations
@@ -13,23 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.buffers import ALL, SAMPLE, WINDOW
+from streampair.kernels.buffers import FULL, RESERVOIR, row_to_replace
 from streampair.kernels.losses import loss_slope
-from streampair.kernels.numerics import uniform
+from streampair.kernels.symmetric import ROOT2
 from streampair.kernels.vectors import dot
 
 FAMILY = 0
 LOSS_CODE = 1
-BUFFER = 2  # WINDOW, SAMPLE, ALL
+BUFFER = 2  # FIFO, RESERVOIR, FULL
 PLACES = 3
-USES = 4  # SAMPLE: steps after which a record is blanked, 0: never
-COINS = 5  # SAMPLE: seed of the coins, which are functions of the slot alone
+USES = 4  # RESERVOIR: steps after which a record is blanked, 0: never
+COINS = 5  # RESERVOIR: seed of the coins, which are functions of the slot alone
 TANGENT = 6
 
 LINEAR_PAIRS = 0
 METRIC_PAIRS = 1
-
-ROOT2 = math.sqrt(2.0)
 
 
 @kernel
@@ -180,7 +177,7 @@ def private_gradient(
     The denominator is the number of places, filled or not; of a full history the number of slots so far.
     """
     size = int(ints[PLACES])
-    if ints[BUFFER] == ALL:
+    if ints[BUFFER] == FULL:
         filled = steps
         places = float(max(steps, 1))
     else:
@@ -206,20 +203,16 @@ def private_store(
 ) -> None:
     """Let the record of slot `steps + 1` into the buffer, null ones too: by slots and coins alone."""
     size = int(ints[PLACES])
-    policy = ints[BUFFER]
-    place = steps
-    if policy == WINDOW:
-        place = steps % size
-    elif policy == SAMPLE:
-        if ints[USES] > 0:
-            for b in range(min(steps, size)):
-                ages[b] += 1
-                if ages[b] >= ints[USES]:
-                    labels[b] = math.nan
-        if steps >= size:
-            place = int(uniform(int(ints[COINS]), steps + 1, 0) * (steps + 1))
-            if place >= size:
-                return
+    policy = int(ints[BUFFER])
+    if policy == RESERVOIR and ints[USES] > 0:
+        for b in range(min(steps, size)):
+            ages[b] += 1
+            if ages[b] >= ints[USES]:
+                labels[b] = math.nan
+    place = row_to_replace(policy, int(ints[COINS]), steps + 1, size, 0)
+    if place < 0:
+        return
+    if policy == RESERVOIR:
         ages[place] = 0
     labels[place] = y
     for i in range(x.shape[0]):

@@ -1,6 +1,6 @@
 """Steps of the private learners: gradient, noise in whole steps of a grid, iterate, record into the buffer.
 
-The gradients and the buffer are those of `private`.
+The gradients and the buffer are those of `private`. Arguments in one order: records, noise, step, state.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def ftrl_steps(
 
 @kernel
 def ftrl_keyed(
+    rows: Array,
+    labels: Array,
     words: NDArray[np.uint64],
     shape: Array,
     memory: Array,
     cells: NDArray[np.int64],
-    rows: Array,
-    labels: Array,
     eta: float,
     steps: int,
     ints: NDArray[np.int64],

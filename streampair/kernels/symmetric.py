@@ -1,4 +1,11 @@
-"""Symmetric matrices: eigenvectors, the positive part and its square root."""
+"""Symmetric matrices: eigenvectors, the positive part and its square root, and how one is packed.
+
+Packed, a matrix is its d (d + 1) / 2 isometric coordinates: the diagonal, and the entries beside it times
+sqrt(2), row by row, so that norms and noise are those of the matrix. `private.metric_gradient` takes the
+rows of the upper triangle, `moments.leader_sums` those of the lower one. Noise under a key is a function of
+what it is added to, in its order: in another order a replay of the same records would be a second view of
+them. So each keeps the order that it was released in.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,8 @@ import numpy as np
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.vectors import dot
+
+ROOT2 = math.sqrt(2.0)
 
 
 @kernel

@@ -37,9 +37,9 @@ from streampair.privacy.plan import EntityInfluence
 
 PAIRS = {k.LINEAR_PAIRS: naive_descent.linear_pair, k.METRIC_PAIRS: naive_descent.metric_pair}
 POLICIES = {
-    "window": BufferPlan(k.WINDOW, Influence.fifo(3)),
-    "sample": BufferPlan(k.SAMPLE, Influence.reservoir(3, 4)),
-    "all": BufferPlan(k.ALL, Influence.history()),
+    "window": BufferPlan(k.FIFO, Influence.fifo(3)),
+    "sample": BufferPlan(k.RESERVOIR, Influence.reservoir(3, 4)),
+    "all": BufferPlan(k.FULL, Influence.history()),
 }
 unit = st.floats(-1, 1, width=32)
 

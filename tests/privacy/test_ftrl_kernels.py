@@ -26,7 +26,7 @@ unit = st.floats(-1, 1, width=32)
 
 def fifo(size: int, dim: int, loss: losses.PairLoss, tangent: bool = False) -> PairBuffer:
     """An empty FIFO buffer for pairs of labels."""
-    plan = BufferPlan(kernels.WINDOW, Influence.fifo(size))
+    plan = BufferPlan(kernels.FIFO, Influence.fifo(size))
     return PairBuffer(
         plan, dim, None, family=kernels.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
     )
