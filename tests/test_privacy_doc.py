@@ -1,0 +1,150 @@
+"""docs/privacy.md against the repository: what it names exists, and what cites it finds a section."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "privacy.md"
+TEXT = PAGE.read_text("utf-8")
+
+LEMMA = re.compile(r"^#### Lemma (\d+) \((.+)\)$", re.MULTILINE)
+PARTS = ("Statement", "Proof", "Code", "Test")
+TESTS = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+REFERENCE = re.compile(r"`(streampair(?:_connectors)?(?:\.\w+)+)`")
+SECTION = re.compile(r"^#{2,4} (\d+(?:\.\d+)*)\.? ", re.MULTILINE)
+CITED = re.compile(r"(?:docs/privacy\.md|PRIVACY\.md),? (?=\d|Lemma)")
+NUMBER = re.compile(r"\d+(?:\.\d+)*")
+
+
+def lemmas() -> dict[int, str]:
+    """The text of each lemma, by its number."""
+    found = list(LEMMA.finditer(TEXT))
+    out = {}
+    for match in found:
+        rest = TEXT[match.end() :]
+        end = re.search(r"^#{2,4} ", rest, re.MULTILINE)
+        out[int(match[1])] = rest[: end.start()] if end else rest
+    assert [int(match[1]) for match in found] == list(range(1, len(found) + 1))
+    return out
+
+
+LEMMAS = lemmas()
+
+
+@functools.cache
+def functions(path: Path) -> set[str]:
+    """Names of the functions that a test file defines."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def resolve(reference: str) -> object:
+    """What a dotted name stands for: a module, a name in it, or an attribute or field of that."""
+    parts = reference.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name)
+        return found
+    raise AttributeError(reference)
+
+
+def cited(text: str) -> set[str]:
+    """Section numbers, and lemmas as "Lemma N", that a text cites.
+
+    A citation is a number behind the page's name, and further ones behind "," or "to" or "and".
+    """
+    numbers = set()
+    for match in CITED.finditer(text):
+        at = match.end()
+        while True:
+            lemma = re.compile(r"Lemmas? ").match(text, at)
+            number = NUMBER.match(text, lemma.end() if lemma else at)
+            if number is None:
+                break
+            numbers.add(f"Lemma {number[0]}" if lemma else number[0])
+            more = re.compile(r"(?:, | to | and )(?=\d|Lemma)").match(text, number.end())
+            if more is None:
+                break
+            at = more.end()
+    return numbers
+
+
+def sources() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    kinds = {".py", ".md", ".toml", ".yml", ".yaml", ".json"}
+    return [ROOT / name for name in listed.stdout.splitlines() if Path(name).suffix in kinds]
+
+
+def known() -> set[str]:
+    return set(SECTION.findall(TEXT)) | {f"Lemma {number}" for number in LEMMAS}
+
+
+@pytest.mark.parametrize("number", LEMMAS)
+def test_a_lemma_has_all_its_parts(number: int) -> None:
+    body = LEMMAS[number]
+    places = [body.find(f"**{part}.** ") for part in PARTS]
+    assert min(places) >= 0
+    assert places == sorted(places)
+    assert all(body.count(f"**{part}.**") == 1 for part in PARTS)
+    code, test = body[places[2] : places[3]], body[places[3] :]
+    assert REFERENCE.search(code)
+    assert all(name for _, name in TESTS.findall(test))
+    assert TESTS.search(test)
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in TESTS.findall(TEXT)}))
+def test_the_tests_that_it_names_exist(path: str) -> None:
+    assert (ROOT / path).is_file()
+    named = {name for file, name in TESTS.findall(TEXT) if file == path and name}
+    assert named <= functions(ROOT / path), named - functions(ROOT / path)
+
+
+@pytest.mark.parametrize("reference", sorted(set(REFERENCE.findall(TEXT))))
+def test_the_code_that_it_names_exists(reference: str) -> None:
+    resolve(reference)
+
+
+def test_its_own_lemmas_and_sections_exist() -> None:
+    named = {int(n) for n in re.findall(r"Lemmas? (\d+)", TEXT)}
+    named |= {int(n) for n in re.findall(r"Lemmas \d+ (?:and|to) (\d+)", TEXT)}
+    assert named <= set(LEMMAS)
+    sections = set(re.findall(r"[Ss]ections? (\d+(?:\.\d+)*)", TEXT))
+    assert sections <= known()
+    assert len(SECTION.findall(TEXT)) == len(set(SECTION.findall(TEXT)))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_cites_it_finds_a_section(path: Path) -> None:
+    text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text("utf-8"))
+    if path == Path(__file__).resolve():
+        return
+    missing = cited(text) - known()
+    assert not missing, f"{path.relative_to(ROOT)} cites {sorted(missing)}"
+
+
+def test_the_checks_see_what_is_wrong() -> None:
+    assert cited("as in docs/privacy.md 3, 4.1 to 4.3).") == {"3", "4.1", "4.3"}
+    assert cited("(docs/privacy.md, Lemma 7) and docs/privacy.md 4.4, 99.") == {"Lemma 7", "4.4", "99"}
+    assert cited("docs/privacy.md 8). 5 more") == {"8"}
+    assert {"1", "3.3", "4.3", "9.11", "10.10"} <= known()
+    assert "9.12" not in known()
+    assert f"Lemma {len(LEMMAS) + 1}" not in known()
+    with pytest.raises(AttributeError):
+        resolve("streampair.privacy.plan_nothing")
