@@ -25,9 +25,30 @@ from streampair_connectors.config import load_config
 
 __all__ = ["app", "main"]
 
+# Lines below \\b stay as they are written; other lines are filled.
+_INTRODUCTION = """Learn to rank from a stream of labelled events, one at a time, privately if you ask for it.
+
+`demo` shows it at work and needs nothing else. For a topic of your own write a configuration (one TOML file,
+see `check --help`), let `check` look at it, then `run` it. Every command has --help, and --json for machines.
+
+Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
+"""
+
+_SMALLEST = """Example: streampair check fraud.toml
+
+\b
+The smallest configuration; the README has one with every key:
+  app = "fraud"                              # also the consumer group
+  kafka.bootstrap_servers = "localhost:9092"
+  input.topic = "payments"                   # of JSON objects
+  input.label = "is_fraud"                   # their field with the label
+  learner.class = "streampair.auc.PairOGD"   # or auc.PairFTRL: private
+"""
+
 app = typer.Typer(
     name="streampair",
-    help="Learn from pairs, online, from event streams, under differential privacy.",
+    help=_INTRODUCTION,
+    epilog="Example: streampair demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,11 +56,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-budget_app = typer.Typer(help="What privacy costs, and what is spent.", no_args_is_help=True)
-app.add_typer(budget_app, name="budget")
+budget_app = typer.Typer(
+    help="What privacy will cost (plan), and what is spent (show).",
+    epilog="Example: streampair budget plan --n 1e6 --d 20",
+    no_args_is_help=True,
+)
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
+ConfigPath = Annotated[
+    Path,
+    typer.Argument(metavar="CONFIG", help="The configuration, a TOML file (see `streampair check --help`)."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Runs = Annotated[
+    int | None,
+    typer.Option(
+        min=4, help="Runs on each of the two streams: more show more. Without it 200 to 4000, as mu needs."
+    ),
+]
+Slots = Annotated[
+    int | None, typer.Option(min=4, help="Records in a run. Without it a few more than the buffer holds.")
+]
 CreateTopics = Annotated[
     bool,
     typer.Option(
@@ -48,7 +84,7 @@ CreateTopics = Annotated[
         "input only if topics.input_partitions is set. Topics that exist stay as they are.",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+LogLevel = Annotated[str, typer.Option(help="Least level that is logged: debug, info, warning or error.")]
 
 
 def _version(show: bool) -> None:
@@ -108,16 +144,73 @@ def _run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Calla
     asyncio.run(body())
 
 
-@app.command(epilog="Example: streampair run fraud.toml")
+@app.command(
+    short_help="See it at work: three learners on one stream.",
+    epilog="Example: streampair demo --seed 7 --rate 500",
+)
+def demo(
+    rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
+    seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Keep the metrics up afterwards, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0 takes a free one.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """See it at work: three learners on one topic, one not private, one private, one of River's own.
+
+    Needs no Kafka and no configuration: a broker runs inside, and River's Phishing data are the events. Takes
+    a few seconds; the table at its end is computed from the scores read back from the output topics.
+    """
+    from streampair_connectors.demo import run_demo
+
+    with _errors(as_json):
+        _configure_logs("error")
+        console = Console(stderr=as_json)
+        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
+        if as_json:
+            typer.echo(json.dumps(result))
+
+
+@app.command(short_help="Say whether a configuration is ready to run.", epilog=_SMALLEST)
+def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
+    """Look at everything that `run` needs, and say what it would do: learner, privacy, state, ports, topics.
+
+    Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start; each
+    thing that is missing is named with its fix.
+    """
+    from streampair_connectors.checks import check_config
+
+    with _errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        report = asyncio.run(check_config(settings, create_topics=create_topics))
+        if as_json:
+            typer.echo(json.dumps(report.as_dict()))
+        else:
+            for line in report.lines():
+                typer.echo(line)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+@app.command(
+    short_help="Score and learn from a Kafka topic, until stopped.",
+    epilog="Example: streampair run fraud.toml --create-topics",
+)
 def run(
     config: ConfigPath,
     create_topics: CreateTopics = False,
     log_level: LogLevel = "info",
     as_json: AsJson = False,
 ) -> None:
-    """Score and learn from a Kafka topic until stopped (Ctrl-C or SIGTERM: finish, commit, leave).
+    """Score each event of a Kafka topic, then learn from it, until stopped.
 
-    Logs are one JSON object a line on standard error. --json also prints the final state.
+    Scores go to the topic APP-scores, events that cannot be used to APP-dead-letters, the state to a
+    directory, metrics to http://127.0.0.1:9464/metrics: all of them can be configured. Ctrl-C or SIGTERM:
+    finish the batch, commit, leave the group; the next start goes on there.
+
+    Logs are one JSON object a line on standard error. With --json the final state follows on standard output.
     """
     from streampair_connectors.server import MetricsServer
     from streampair_connectors.worker import Worker
@@ -152,31 +245,18 @@ def run(
         _run_until_signal(work, stop)
 
 
-@app.command(epilog="Example: streampair check fraud.toml")
-def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
-    """Validate a configuration, look for its topics, and say what `run` would do.
-
-    Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start.
-    """
-    from streampair_connectors.checks import check_config
-
-    with _errors(as_json):
-        settings = load_config(config)
-        logs.configure("error")
-        report = asyncio.run(check_config(settings, create_topics=create_topics))
-        if as_json:
-            typer.echo(json.dumps(report.as_dict()))
-        else:
-            for line in report.lines():
-                typer.echo(line)
-        if not report.ok:
-            raise typer.Exit(1)
-
-
-@app.command(epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl")
+@app.command(
+    short_help="Do what `run` does, on a file, without Kafka.",
+    epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl",
+)
 def replay(
     config: ConfigPath,
-    file: Annotated[str, typer.Argument(help="CSV with a header, or JSON lines; .gz too; - for stdin.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="Events: CSV with a header, or JSON lines; .gz too; - for standard input."
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
     ] = None,
@@ -191,10 +271,11 @@ def replay(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do what `run` does, from a file, without Kafka. The model starts fresh and is not kept.
+    """Do what `run` does, on a file, without Kafka: score each event, then learn from it.
 
-    Scores are JSON lines. A summary follows on standard error; with --json it is the last line of
-    standard output.
+    The model starts fresh and is not kept. What a private one spends is in the summary, in no account: it
+    comes on top of what `run` spends on the same records. Scores are JSON lines. The summary (AUC, regret,
+    epsilon) follows on standard error; with --json it is the last line of standard output.
     """
     from streampair_connectors.replaying import replay_file
 
@@ -212,43 +293,21 @@ def replay(
         replay_file(settings, file, output=output, dead_letters=dead_letters, serve=serve, report=report)
 
 
-@app.command(epilog="Example: streampair demo --seed 7 --rate 500")
-def demo(
-    rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
-    seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Keep the metrics up afterwards, until Ctrl-C.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0 takes a free one.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Three learners on one topic of an embedded broker: not private, private, and River's own.
-
-    Replays River's Phishing data as JSON events. The final table is computed from the scores read
-    back from the output topics.
-    """
-    from streampair_connectors.demo import run_demo
-
-    with _errors(as_json):
-        _configure_logs("error")
-        console = Console(stderr=as_json)
-        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
-        if as_json:
-            typer.echo(json.dumps(result))
-
-
-@app.command(epilog="Example: streampair audit fraud.toml --runs 1000")
+@app.command(
+    short_help="Attack the configured private learner: does its claim hold?",
+    epilog="Example: streampair audit fraud.toml --runs 1000",
+)
 def audit(
     config: ConfigPath,
-    runs: Annotated[
-        int | None, typer.Option(min=4, help="Runs on each of two streams; without it 200 to 4000, by mu.")
-    ] = None,
-    slots: Annotated[int | None, typer.Option(min=4, help="Slots of a run.")] = None,
+    runs: Runs = None,
+    slots: Slots = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack the configured private learner with a canary: claimed mu, what it shows, and a verdict.
+    """Attack the configured private learner: does its claim hold?
 
-    Reads no data, spends no budget, changes nothing. Exit code 1 if the claim does not hold.
+    It learns many times from two made-up streams that differ in one record, the canary. How well its
+    releases tell the two apart bounds from below what it gives away (mu): shown beside what it claims, with a
+    verdict. Reads no data, spends no budget, changes nothing. Exit code 1 if the claim does not hold.
     """
     from streampair_connectors.auditing import audit_config, audit_dict, audit_lines
 
@@ -263,15 +322,25 @@ def audit(
             raise typer.Exit(1)
 
 
-@budget_app.command("show", epilog="Example: streampair budget show fraud.toml")
+@budget_app.command(
+    "show",
+    short_help="Show what an application has spent.",
+    epilog="Example: streampair budget show fraud.toml",
+)
 def budget_show(
     config: ConfigPath,
     every: Annotated[
-        bool, typer.Option("--all", help="All applications in the store, which may read the same records.")
+        bool,
+        typer.Option(
+            "--all", help="Of all applications in the store: those that read the same records add up."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the private lanes of an application have spent, from their last commits. Changes nothing."""
+    """Show what each private lane (one partition) of an application has spent, and what is left.
+
+    Read from the store, as of the last commits; a worker may run meanwhile. Changes nothing.
+    """
     from streampair_connectors.budget import read_budget, show_budget
 
     with _errors(as_json):
@@ -285,18 +354,24 @@ def budget_show(
 
 @budget_app.command(
     "plan",
-    epilog="Example: streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01",
+    short_help="Show what privacy will cost, before any data.",
+    epilog="Example: streampair budget plan --n 1e6 --d 20 --positive-rate 0.01",
 )
 def budget_plan(
     n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
-    d: Annotated[int, typer.Option("--d", help="Features.")],
-    epsilon: Annotated[float, typer.Option(help="Budget of a record.")] = 1.0,
-    delta: Annotated[float | None, typer.Option(help="Its delta; one over n without it.")] = None,
+    d: Annotated[int, typer.Option("--d", help="Features of a record.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of a record: smaller protects more.")] = 1.0,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta at which epsilon holds. Without it one over n.")
+    ] = None,
     positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
     auc: Annotated[float, typer.Option(help="Guessed AUC of the best linear scorer.")] = 0.85,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each private learner would cost: noise, expected AUC, settings. Reads no data."""
+    """Show what privacy will cost: noise, expected AUC and settings of each private learner, and the best.
+
+    Reads no data: what is guessed wrong makes the forecast wrong, never the guarantee.
+    """
     from streampair.privacy import plan
     from streampair_connectors.planning import as_dict, show_plan
 
@@ -309,18 +384,25 @@ def budget_plan(
             show_plan(found, Console())
 
 
-@app.command(epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german")
+@app.command(
+    short_help="Compute a paper's table again, beside the published one.",
+    epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german",
+)
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="yang2021: Table 1 of Yang et al. (2021).")] = "yang2021",
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="yang2021: Table 1 of Yang et al. (2021).")
+    ] = "yang2021",
     data: Annotated[
         Path | None,
         typer.Option(
             envvar="STREAMPAIR_DATA", help="Folder with NAME.csv.gz or NAME.csv: header, numbers, label last."
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="Rows of the table.")] = "Ours,OLP,OAM,SPAUC",
-    sets: Annotated[str, typer.Option(help="Its columns.")] = "diabetes,german,ijcnn1,letter,usps",
-    repeats: Annotated[int, typer.Option(min=1, help="5-fold splits; the paper has 5.")] = 1,
+    methods: Annotated[str, typer.Option(help="Rows of the table, by comma.")] = "Ours,OLP,OAM,SPAUC",
+    sets: Annotated[
+        str, typer.Option(help="Data sets, its columns, by comma.")
+    ] = "diabetes,german,ijcnn1,letter,usps",
+    repeats: Annotated[int, typer.Option(min=1, help="Splits into 5 folds; the paper has 5.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Folds at once.")] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -352,6 +434,9 @@ def reproduce(
             raise typer.Exit(1)
 
 
+app.add_typer(budget_app, name="budget")
+
+
 def _configure_logs(level: str) -> None:
     if level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
@@ -371,5 +456,5 @@ def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    app()
+    app(prog_name="streampair")
     sys.exit(0)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from streampair_connectors import auditing
+from streampair_connectors.assemble import build_learner
 from streampair_connectors.cli import app
+from streampair_connectors.config import parse_config
 from typer.testing import CliRunner
 
 from streampair import __version__
@@ -52,10 +58,59 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
     return [{"a": i % 7 / 7 + (i % 3 == 0), "b": 0.5, "y": i % 3 == 0} for i in range(count)]
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "check", "replay", "audit", "reproduce"])
-def test_every_help_has_an_example(command: str) -> None:
-    assert f"Example: streampair {command}" in call(command, "--help").stdout
-    assert command in call("--help").stdout
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group, by the words that call it."""
+    group = typer.main.get_command(app) if group is None else group
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+COMMANDS = dict(commands())
+
+
+def help_of(*path: str) -> str:
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}, prog_name="streampair")
+    assert result.exit_code == 0
+    return str(result.stdout)
+
+
+def test_the_commands() -> None:
+    assert {" ".join(path) for path in COMMANDS} == {
+        *("", "demo", "check", "run", "replay", "audit", "reproduce", "budget", "budget plan", "budget show"),
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_reads_well(path: tuple[str, ...]) -> None:
+    """An example that can be called, a word on everything, and nothing cut off at 80 columns."""
+    text, command = help_of(*path), COMMANDS[path]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert text.startswith(f"Usage: streampair {' '.join([*path, ''])}")
+    for parameter in command.params:
+        assert parameter.help, f"{path} {parameter.name} says nothing"
+        names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+        assert all(name in text for name in names)
+    (example,) = re.findall(r"Example: (streampair .*)", text)
+    words = example.split()[1:]
+    called = max((p for p in COMMANDS if words[: len(p)] == list(p)), key=len)
+    assert called[: len(path)] == path
+    options = {option for parameter in COMMANDS[called].params for option in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= options
+
+
+def test_the_help_of_check_has_a_configuration_that_it_accepts() -> None:
+    lines = help_of("check").partition("The smallest configuration")[2].splitlines()[1:]
+    config = parse_config(tomllib.loads("\n".join(lines)))
+    assert (config.app, config.input.topic) == ("fraud", "payments")
+    build_learner(config)
+
+
+def test_modules_and_scripts_are_called_by_one_name() -> None:
+    command = [sys.executable, "-m", "streampair_connectors", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("Usage: streampair [OPTIONS] COMMAND")
 
 
 def test_the_version() -> None:
