@@ -3,8 +3,8 @@
 #
 #   make demo     run the demonstration                make test     run every test that this machine can run
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
-#   make docs     the documentation, as a site         make lint     ruff and mypy
-#   make clean    remove what make made
+#   make search   property tests on new examples       make docs     the documentation, as a site
+#   make lint     ruff and mypy                        make clean    remove what make made
 
 # make demo ARGS="--json", make test ARGS="tests/unit -x"
 ARGS ?=
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test bench utility readme docs lint format clean
+.PHONY: help env demo test search bench utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +40,10 @@ demo: $(STAMP)
 JOBS ?= -n 2
 test: $(STAMP)
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
+
+# Prints what it finds as lines to paste above the test (tests/harness/search.py).
+search: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile=search $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/learners.py

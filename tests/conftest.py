@@ -5,21 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import hypothesis
 import numba
 import pytest
-from harness import support
+from harness import search, support
 from xdist.scheduler import LoadScopeScheduling
-
-# No wall-clock limits: the first call of a kernel compiles it, and machines are shared. Where a change is
-# judged, it is by the same examples every time; everywhere else new ones are tried.
-hypothesis.settings.register_profile(
-    "streampair",
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize=support.require_all(),
-)
-hypothesis.settings.load_profile("streampair")
 
 
 class TwoKinds(LoadScopeScheduling):
@@ -34,9 +23,9 @@ class TwoKinds(LoadScopeScheduling):
         return "waiting" if self.WAITING.intersection(nodeid.split("/")) else "computing"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoKinds:
-    """See ``TwoKinds``."""
-    return TwoKinds(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoKinds | None:
+    """See ``TwoKinds``; a search only computes, in as many processes as there are."""
+    return None if search.searching() else TwoKinds(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -65,8 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("filterwarnings", f"ignore:{warning}:RuntimeWarning")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See ``search_wider``."""
+    search.search_wider(items)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which brokers and which Prometheus were used, and how to get what was skipped."""
+    """Say which brokers and which Prometheus were used, how to get what was skipped, and what was found."""
+    found = search.summary(terminalreporter.getreports("failed"))
+    if found:
+        terminalreporter.section(search.TITLE)
+        for line in found:
+            terminalreporter.write_line(line)
     if not support.used and not support.missing:
         return
     terminalreporter.section("what this run used")
@@ -89,6 +88,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """See ``_refuse``."""
     report = yield
     _refuse(report)
+    if call.excinfo is not None:
+        search.note_finds(item, call.excinfo.value, report)
     return report
 
 

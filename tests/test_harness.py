@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import support
+from harness import search, support
 
 TESTS = """
 import pytest
-from harness import support
+from harness import search, support
 
 def test_of_a_missing_tool():
     support.unavailable("the tool", "apt-get install tool")
@@ -51,3 +52,56 @@ def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
     assert told.returncode == (1 if required else 0), told.stdout
     assert "skipped: the tool. To get it: apt-get install tool" in told.stdout
     assert ("2 failed, 1 xfailed" if required else "2 skipped, 1 xfailed") in told.stdout
+
+
+PROPERTIES = """
+from pathlib import Path
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+@pytest.mark.parametrize("limit", [10**9])
+# here
+@given(st.integers(0, 2**40), st.text(), st.none())
+def test_of_what_is_rarely_false(limit, number, text, nothing):
+    assert not number % 11 or number < limit
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**60))
+def test_that_is_true(number):
+    with Path("tried").open("a") as file:
+        print(number, file=file)
+
+@given(data=st.data())
+def test_that_draws_inside(data):
+    assert data.draw(st.integers()) is None
+"""
+
+
+def properties(folder: Path, *arguments: str) -> tuple[str, list[int]]:
+    """What a run on the property tests above says, and what the second of them tried."""
+    (folder / "tried").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-o", f"pythonpath={support.ROOT / 'tests'}", *arguments]
+    told = subprocess.run([*command, "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=folder)
+    return told.stdout, [int(line) for line in (folder / "tried").read_text().split()]
+
+
+def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
+    file = tmp_path / "test_them.py"
+    file.write_text(PROPERTIES)
+    _, always = properties(tmp_path)
+    assert len(always) == 6
+    found, tried = properties(tmp_path, "-n", "2", "-m", "hypothesis", "--hypothesis-profile=search")
+    assert len(tried) == 6 * search.MORE
+    assert len(set(tried) - set(always)) > 6
+    section = found[found.rindex(search.TITLE) :]
+    # What is drawn inside of a test cannot be an example: it is told, with a blob.
+    assert re.search(r"^# Draw 1: 0\n@reproduce_failure\('.*'\)$", section, re.M)
+    lines = re.search(r"^@example\(\n    number=[\d_]+,\n    text='',\n    nothing=None,\n\)$", section, re.M)
+    assert lines is not None
+    # The lines to paste are tried for ever after.
+    file.write_text(PROPERTIES.replace("# here", lines[0]))
+    told, again = properties(tmp_path)
+    assert "explicit" in told
+    assert again == always
