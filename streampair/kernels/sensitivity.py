@@ -8,15 +8,18 @@ from streampair.kernels._jit import Array, kernel
 
 
 @kernel
-def stay_sensitivities(etas: Array, factors: Array, shares: Array, diameter: float, out: Array) -> None:
+def stay_sensitivities(
+    etas: Array, factors: Array, shares: Array, diameter: float, most: float, out: Array
+) -> None:
     """Largest move of iterate t by any record so far, where records stay for ever.
 
-    `S_t = max(c_t S_(t-1) + eta_t D q_t, eta_t D)`, with q_t the weight of one copy in the buffer.
+    `S_t = min(most, max(c_t S_(t-1) + eta_t D q_t, eta_t D))`, with q_t the weight of one copy in the buffer.
+    What `most` cuts off one move is missing from all later ones.
     """
     s = 0.0
     for t in range(etas.shape[0]):
         own = etas[t] * diameter
-        s = max(factors[t] * s + own * shares[t], own)
+        s = min(most, max(factors[t] * s + own * shares[t], own))
         out[t] = s
 
 

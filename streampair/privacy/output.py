@@ -110,8 +110,10 @@ def output_sensitivities(
     """`S_t`: how far iterate t can move when any one record so far is replaced; a bound for each step.
 
     By recursion, in O(1) a step (PRIVACY.md 4.1): each record's move v starts at `eta_t D`, grows in the
-    buffer, `v <- c_t v + eta_t D q_t`, and fades after it, `v <- c_t v`. The largest is exact for the
-    recursion, up to the radius: two iterates in a ball are at most 2 R apart.
+    buffer, `v <- c_t v + eta_t D q_t`, and fades after it, `v <- c_t v`. Two iterates in a ball are at most
+    2 R apart. Where records stay in the buffer for ever, v is cut there at every step, and the largest is
+    exact for the recursion; where they leave, only the largest is cut, which is a bound, and exact while
+    nothing is cut.
 
     Parameters
     ----------
@@ -140,7 +142,7 @@ def output_sensitivities(
     out = np.empty(n)
     shares = influence.shares(0, n)
     if influence.uses is None or influence.uses >= n:
-        kernels.stay_sensitivities(etas, factors, shares, diameter, out)
+        kernels.stay_sensitivities(etas, factors, shares, diameter, 2.0 * radius, out)
     else:
         kernels.window_sensitivities(etas, factors, shares, influence.uses, diameter, out)
     return np.minimum(out, 2.0 * radius, out=out)
