@@ -3,14 +3,12 @@
 All but one are convex functions of the margin, positive when the pair is as it should be. What the margin is
 depends on the labels' *form*:
 
-==========  ====================================================================  ==========================
-form        margin of a pair, with ``u = x - x'``                                 learners
-==========  ====================================================================  ==========================
-"raw"       ``(y - y') w.u``, labels or relevances in [-1, 1]; ``|w| <= R``       `auc`, `ranking`
-"halved"    ``(y - y') w.u / 2``                                                  none here; some papers
-"metric"    ``yy' (1 - u'Wu)``, yy' = 1 for one class, else -1; ``|W|_F <= R``    `metric`
-"psd"       the same with W positive semi-definite                                `metric` with ``psd=True``
-==========  ====================================================================  ==========================
+| form | margin of a pair, with ``u = x - x'`` | learners |
+|---|---|---|
+| "raw" | ``(y - y') w.u``, labels or relevances in [-1, 1], ``norm(w) <= R`` | `auc`, `ranking` |
+| "halved" | ``(y - y') w.u / 2`` | none here; some papers |
+| "metric" | ``yy' (1 - u'Wu)``, yy' = 1 for one class, else -1; ``norm(W) <= R`` (Frobenius) | `metric` |
+| "psd" | the same with W positive semi-definite | `metric` with ``psd=True`` |
 
 Pairs of equal labels have margin 0 in the first two forms, whatever w: they have no gradient. The exception
 is `MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD` is not private, and

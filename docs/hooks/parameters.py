@@ -1,0 +1,40 @@
+"""Parameters that share a line of a docstring, as ``epsilon, delta``, each with its own type and default.
+
+griffe gives all of them those of the first.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import griffe
+
+
+def correct(thing: griffe.Class | griffe.Function) -> None:
+    """Give each parameter in the docstring of a class or function what the signature says of it."""
+    if thing.docstring is None:
+        return
+    for section in thing.docstring.parsed:
+        if section.kind is griffe.DocstringSectionKind.parameters:
+            for parameter in section.value:
+                with suppress(KeyError):
+                    known = thing.parameters[parameter.name]
+                    parameter.annotation, parameter.value = known.annotation, known.default
+
+
+class Parameters(griffe.Extension):
+    """Corrects every class and function of a package once all of it is loaded."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """What griffe calls with a loaded package."""
+        self._walk(pkg)
+
+    def _walk(self, thing: griffe.Object) -> None:
+        for member in thing.members.values():
+            if member.is_alias:
+                continue
+            if isinstance(member, griffe.Class | griffe.Function):
+                correct(member)
+            if isinstance(member, griffe.Module | griffe.Class):
+                self._walk(member)
