@@ -198,6 +198,12 @@ class RankingLearner(LinearPairLearner, base.MiniBatchRegressor):
         return table.series(scores, self._y_name)
 
 
+def _whole(y: Any, number: float) -> int:
+    """The integer that y is. The float may be its neighbour: identifiers of persons are often of 64 bits."""
+    whole = int(number)
+    return whole if y == whole else int(y)
+
+
 @lru_cache(maxsize=1024)
 def _class_number(y: Any) -> float:
     """A number below 2**53 for a class: the same for equal labels, in every process.
@@ -218,7 +224,7 @@ def _class_number(y: Any) -> float:
         number = _features.as_number(y)  # None and NaN are none
         if number != number:
             raise ValueError("NaN")
-        text = f"n{int(number)}" if number.is_integer() else f"n{number!r}"
+        text = f"n{_whole(y, number)}" if number.is_integer() else f"n{number!r}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") >> 11)
 

@@ -6,6 +6,8 @@ import itertools
 import math
 import pickle
 import random
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import naive
@@ -285,6 +287,16 @@ def test_equal_labels_are_one_class() -> None:
     assert len({model._label(y) for y in different}) == len(different)
     for y in different:
         assert 0 <= model._label(y) < 2**53
+    # Beyond 2**53 a float is the same for neighbours: identifiers of persons are often that large.
+    for large in (2**53, 2**60, 2**63):
+        near = [large - 1, large, large + 1, large + 2]
+        assert len({model._label(y) for y in near}) == len({model._label(-y) for y in near}) == 4
+        same = [large + 1, Decimal(large + 1), Fraction(large + 1), np.uint64(large + 1)]
+        for y in same:
+            _class_number.cache_clear()
+            assert model._label(y) == model._label(large + 1)
+        assert model._label(float(large)) == model._label(large)
+        assert len(set(model._labels(np.array(near, dtype=np.uint64)).tolist())) == 4
     _class_number.cache_clear()
     assert model._label("x" * 10_000) != model._label("x" * 10_001)
     assert _class_number.cache_info().currsize == 0  # what could be large is not remembered
