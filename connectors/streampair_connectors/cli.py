@@ -34,10 +34,13 @@ see `check --help`), let `check` look at it, then `run` it. Every command has --
 Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
 """
 
-_SMALLEST = """Example: streampair check fraud.toml
+_CHECK = """Look at everything that `run` needs, and say what it would do: learner, privacy, state, topics.
+
+Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start; each
+thing that is missing is named with its fix. This is the smallest configuration, docs/configuration.md has
+every key:
 
 \b
-The smallest configuration; the README has one with every key:
   app = "fraud"                              # also the consumer group
   kafka.bootstrap_servers = "localhost:9092"
   input.topic = "payments"                   # of JSON objects
@@ -172,13 +175,12 @@ def demo(
             typer.echo(json.dumps(result))
 
 
-@app.command(short_help="Say whether a configuration is ready to run.", epilog=_SMALLEST)
+@app.command(
+    help=_CHECK,
+    short_help="Say whether a configuration is ready to run.",
+    epilog="Example: streampair check fraud.toml",
+)
 def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
-    """Look at everything that `run` needs, and say what it would do: learner, privacy, state, ports, topics.
-
-    Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start; each
-    thing that is missing is named with its fix.
-    """
     from streampair_connectors.checks import check_config
 
     with _errors(as_json):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,16 @@ def _default(option: Any) -> str:
     return "" if value is None or callable(value) or getattr(option, "is_flag", False) else f"`{value}`"
 
 
+def _text(help: str) -> str:
+    """The text of a command; what stands below a \\b is shown as it is written."""
+    paragraphs = help.strip().split("\n\n")
+    return "\n\n".join(
+        f"```toml\n{textwrap.dedent(lines)}\n```" if mark == "\b" else part
+        for part in paragraphs
+        for mark, _, lines in [part.partition("\n")]
+    )
+
+
 def section(path: str, command: Any) -> str:
     """One command as Markdown: what it does, its arguments and options, and its example."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
@@ -40,7 +51,7 @@ def section(path: str, command: Any) -> str:
         (p.metavar or p.name.upper()) if p.required else f"[{p.metavar or p.name.upper()}]" for p in arguments
     ]
     lines = [f"## {path}", "", f"`{' '.join([path, *words, *(['[OPTIONS]'] if options else [])])}`", ""]
-    lines += [(command.help or "").strip(), ""]
+    lines += [_text(command.help or ""), ""]
     rows = [(f"`{p.metavar or p.name.upper()}`", p.help, _default(p)) for p in arguments]
     rows += [(", ".join(f"`{name}`" for name in p.opts), p.help, _default(p)) for p in options]
     if rows:

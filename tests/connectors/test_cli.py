@@ -101,8 +101,8 @@ def test_every_help_reads_well(path: tuple[str, ...]) -> None:
 
 
 def test_the_help_of_check_has_a_configuration_that_it_accepts() -> None:
-    lines = help_of("check").partition("The smallest configuration")[2].splitlines()[1:]
-    config = parse_config(tomllib.loads("\n".join(lines)))
+    text = help_of("check").partition("the smallest configuration")[2].partition("\n\n")[2]
+    config = parse_config(tomllib.loads(text.partition("\n\n")[0]))
     assert (config.app, config.input.topic) == ("fraud", "payments")
     build_learner(config)
 
