@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import pickle
 from typing import Any
@@ -18,10 +19,10 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
 from streampair import kernels as k
-from streampair._comparator import minimise
-from streampair._sampling import Reservoir, Thinning
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+from streampair.evaluation.comparator import minimise
+from streampair.evaluation.sampling import Thinning, Uniform
 
 Array = NDArray[np.float64]
 
@@ -217,7 +218,7 @@ def inclusion(make: Any, n: int, runs: int) -> Array:
     return seen / runs
 
 
-@pytest.mark.parametrize("make", [lambda: Reservoir(20), lambda: Thinning(20, 5)])
+@pytest.mark.parametrize("make", [lambda: Uniform(20), lambda: Thinning(20, 5)])
 def test_every_item_is_represented_once_on_average(make: Any) -> None:
     """Also those that skip sampling steps over. With 4000 runs the standard error of each is below 0.06."""
     mean = inclusion(make, 100, 4000)
@@ -226,8 +227,8 @@ def test_every_item_is_represented_once_on_average(make: Any) -> None:
         assert abs(part.mean() - 1.0) < 0.05
 
 
-def test_a_reservoir_that_is_off_by_one_is_noticed() -> None:
-    class Late(Reservoir):
+def test_a_uniform_sample_that_is_off_by_one_is_noticed() -> None:
+    class Late(Uniform):
         def take(self, uniform: Any) -> int:
             slot = super().take(uniform)
             self.hit += self.count > self.size  # skips one too many
@@ -428,8 +429,9 @@ class Unweighted(PairRegret):
 class Overconfident(PairRegret):
     """Broken twin: a quarter of the stated error."""
 
-    def _variance(self, *args: Any) -> float:
-        return super()._variance(*args) / 16.0
+    def estimate(self, design_many: Any = None) -> RegretEstimate | None:
+        estimate = super().estimate(design_many)
+        return estimate and dataclasses.replace(estimate, stderr=estimate.stderr / 4.0)
 
 
 @pytest.mark.slow

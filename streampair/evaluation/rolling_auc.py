@@ -1,7 +1,4 @@
-"""How well a learner does, online: the AUC of its latest scores, and its regret.
-
-Both are functions of raw data: for the operator's eyes, not for publication (PRIVACY.md 7).
-"""
+"""The AUC of a learner's latest scores."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ import numpy as np
 from river import base, metrics
 
 from streampair import kernels as k
-from streampair._regret import PairRegret, RegretEstimate
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
-__all__ = ["PairRegret", "RegretEstimate", "RollingAUC"]
+__all__ = ["RollingAUC"]
 
 
 class RollingAUC(metrics.base.BinaryMetric):

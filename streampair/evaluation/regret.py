@@ -27,7 +27,6 @@ Randomness comes from one Mersenne Twister of its own, which is part of the save
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,11 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair._comparator import minimise
-from streampair._sampling import Reservoir, Rows, Thinning, pack_rows, unpack_rows
 from streampair.errors import ConfigError, SnapshotError
+from streampair.evaluation.estimate import PairSample, RegretEstimate, estimate
+from streampair.evaluation.sampling import RecordTable, Thinning, Uniform, pack_records, unpack_records
 
-__all__ = ["PairRegret", "RegretEstimate"]
+__all__ = ["PairRegret"]
 
 Array = NDArray[np.float64]
 Features = Mapping[Any, Any]
@@ -50,45 +49,6 @@ Scorer = Callable[[Any], float]
 #: Types of feature names that a snapshot can hold.
 _NAMES: Final = frozenset({str, int})
 _NUMBERS: Final = frozenset({float, int, bool})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RegretEstimate:
-    """Regret of the first `n` labelled events against the best fixed linear scorer.
-
-    Attributes
-    ----------
-    total
-        The regret R_n.
-    average
-        ``total / (n - 1)``: per step.
-    stderr
-        Standard error of `total`; 0 when exact (up to the solver's tolerance).
-    comparator_loss
-        Average penalty per step of the best fixed scorer.
-    pair_loss
-        Average penalty per step of the learner.
-    n
-        Labelled events covered.
-    exact
-        Whether every pair was kept.
-    penalty
-        Which penalty: always ``"full_history"``, H20 Eq. 3.
-    """
-
-    total: float
-    average: float
-    stderr: float
-    comparator_loss: float
-    pair_loss: float
-    n: int
-    exact: bool
-    penalty: str = "full_history"
-
-    @property
-    def average_stderr(self) -> float:
-        """Standard error of `average`."""
-        return self.stderr / (self.n - 1)
 
 
 class _Step(NamedTuple):
@@ -174,7 +134,7 @@ class PairRegret:
         size = pairs // 2
         self._counts = [0, 0]  # labelled events by label
         self._steps = [Thinning(size, exact), Thinning(size, exact)]
-        self._records = [Reservoir(size), Reservoir(size)]
+        self._records = [Uniform(size), Uniform(size)]
         self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
         # Drawn beforehand, so that `prepare` changes nothing.
         self._next_uniform = self._random.random()
@@ -183,9 +143,9 @@ class PairRegret:
         # Slots of label False first, then those of label True.
         self._half = size + 1
         n = 2 * self._half
-        self._own = Rows(n)
-        self._partner = Rows(n)
-        self._past = Rows(2 * size)
+        self._own = RecordTable(n)
+        self._partner = RecordTable(n)
+        self._past = RecordTable(2 * size)
         # Lists: they are written one by one, and read as arrays only for an estimate or a snapshot.
         self._own_id = [-1] * n
         self._partner_id = [-1] * n
@@ -368,11 +328,6 @@ class PairRegret:
     def estimate(self, design_many: Callable[[list[Any]], Any] | None = None) -> RegretEstimate | None:
         """The regret of all events so far.
 
-        The comparator is solved on all sampled pairs and, warm-started, on each half of them. On the
-        pairs it was solved on it looks better than it is, by about as much as a comparator solved on one half
-        looks worse than the best one on the other half, divided by two. The estimate is their mean with
-        weights 2 and 1, in which both errors cancel to first order.
-
         Parameters
         ----------
         design_many
@@ -389,99 +344,38 @@ class PairRegret:
         self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 1024 * self.pairs)
         if n < 2 or self.unusable is not None:
             return None
-        design = _plain_design if design_many is None else design_many
+        everything = self._sampled()
+        result, self._warm = estimate(everything, design_many, self.loss, self.radius, self._warm)
+        return result
+
+    def _sampled(self) -> PairSample:
+        """The pairs that the sample holds now."""
         scale = np.concatenate([steps.scale() for steps in self._steps])
         slots = np.flatnonzero((np.array(self._partner_id) >= 0) & (scale > 0.0))
-        pair_weight = np.array(self._weight)[slots]
-        everything, first_weight = self._differences(design, slots)
-        k = len(first_weight)
-        weight = scale[slots] * pair_weight
-        weights = np.concatenate([first_weight, weight])
-        warm = np.zeros(everything.shape[1])
-        warm[: min(len(warm), len(self._warm))] = self._warm[: len(warm)]
-        best = self._warm = minimise(everything, weights, self.loss, self.radius, warm)
-        values = np.asarray(self.loss.value(everything @ best), dtype=np.float64)
-        inside = float(weights @ values)
-        suffered = np.asarray(self.loss.value(np.array(self._margin)[slots]), dtype=np.float64)
-        learner = self._first_loss + float(weight @ suffered)
-        steps = n - 1
-        exact = n <= self.exact
-        if exact:
-            return RegretEstimate(
-                learner - inside, (learner - inside) / steps, 0.0, inside / steps, learner / steps, n, True
-            )
-        outside = 0.0
-        fold = np.arange(len(slots)) % 2
-        for half in (0, 1):
-            doubled = np.concatenate([first_weight, np.where(fold == half, 0.0, 2.0 * weight)])
-            w = minimise(everything, doubled, self.loss, self.radius, best, near=True, iterations=120)
-            value = np.asarray(self.loss.value(everything @ w), dtype=np.float64)
-            outside += 0.5 * float(first_weight @ value[:k]) + float(
-                weight[fold == half] @ value[k:][fold == half]
-            )
-        gap = max(0.0, outside - inside)
-        comparator = inside + gap / 3.0
-        total = learner - comparator
-        variance = self._variance(slots, scale, pair_weight, suffered - values[k:])
-        stderr = math.sqrt(variance + (gap / 3.0) ** 2)
-        return RegretEstimate(total, total / steps, stderr, comparator / steps, learner / steps, n, False)
-
-    def _differences(
-        self, design: Callable[[list[Any]], Any], slots: NDArray[np.int64]
-    ) -> tuple[Array, Array]:
-        """Signed differences of all pairs of the exact part, then of the slots; weights of the former."""
-        first = [row for row, _ in self._first]
-        own = [self._own.rows[i] for i in slots]
-        partner = [self._partner.rows[i] for i in slots]
-        # One call: the columns of the plain design depend on the rows it is given.
-        x = np.asarray(design([*first, *own, *partner]), dtype=np.float64)
-        y = np.array([label for _, label in self._first], dtype=np.bool_)
-        later, earlier = np.tril_indices(len(y), -1)
-        keep = y[later] != y[earlier]
-        later, earlier = later[keep], earlier[keep]
-        at, n = len(first), len(slots)
-        left = np.concatenate([later, np.arange(at, at + n)])
-        right = np.concatenate([earlier, np.arange(at + n, at + 2 * n)])
-        high = np.concatenate([y[later], slots >= self._half])
-        return np.where(high, 2.0, -2.0)[:, None] * (x[left] - x[right]), 1.0 / later
-
-    def _variance(self, slots: NDArray[np.int64], scale: Array, pair_weight: Array, terms: Array) -> float:
-        """Of the sum of scale * weight * terms: stratified by label, robust to pairs that share a record."""
-        residual = scale[slots] * pair_weight * terms
-        spare = 1.0
-        for label in (0, 1):
-            here = (slots >= self._half) == bool(label)
-            n = int(np.count_nonzero(scale[label * self._half : (label + 1) * self._half]))
-            if n > 1 and here.any():
-                # Steps without a partner are terms of 0 in this stratum's mean.
-                mean = residual[here].sum() / self._steps[label].count
-                residual[here] -= scale[slots][here] * mean
-                spare = max(spare, n / (n - 1))
-        ids = np.concatenate([np.array(self._own_id)[slots], np.array(self._partner_id)[slots]])
-        _, place = np.unique(ids, return_inverse=True)
-        by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
-        alone = float(residual @ residual)
-        # Every pair is counted under both of its records, so its own square once too often.
-        shared = float(by_record @ by_record) - alone
-        return spare * max(alone, shared) + self._unseen(scale[slots] * pair_weight, terms)
-
-    def _unseen(self, weight: Array, terms: Array) -> float:
-        """The square of one pair like the largest seen: a sample says little of what is rarer than itself.
-
-        A learner that ranks nearly all pairs rightly loses on few. Below eight of them, the pair is one of
-        margin 0 (as in the rule of three).
-        """
-        largest = float(np.abs(weight * terms).max(initial=0.0))
-        if np.count_nonzero(np.abs(terms) > 1e-9) < 8:
-            at_zero = float(np.max(self.loss.value(np.zeros(1))))
-            largest = max(largest, at_zero * float(weight.max(initial=0.0)))
-        return largest * largest
+        kept = [int(np.count_nonzero(part)) for part in (scale[: self._half], scale[self._half :])]
+        return PairSample(
+            n=self.seen,
+            exact=self.seen <= self.exact,
+            first=[row for row, _ in self._first],
+            first_labels=np.array([label for _, label in self._first], dtype=np.bool_),
+            first_loss=self._first_loss,
+            own=[self._own.rows[i] for i in slots],
+            partner=[self._partner.rows[i] for i in slots],
+            own_id=np.array(self._own_id)[slots],
+            partner_id=np.array(self._partner_id)[slots],
+            labels=slots >= self._half,
+            margin=np.array(self._margin)[slots],
+            weight=np.array(self._weight)[slots],
+            scale=scale[slots],
+            kept=(kept[0], kept[1]),
+            steps=(self._steps[0].count, self._steps[1].count),
+        )
 
     # State
 
     def to_state(self) -> dict[str, object]:
         """The sample as plain values and arrays, for a snapshot."""
-        samples: list[Thinning | Reservoir] = [*self._steps, *self._records]
+        samples: list[Thinning | Uniform] = [*self._steps, *self._records]
         return {
             "params": self.params(),
             "unusable": self.unusable,
@@ -492,7 +386,7 @@ class PairRegret:
             "log_w": [r.log_w for r in self._records],
             "rank": np.array([value for r in self._steps for value in r.rank]),
             "order": np.array([value for r in self._steps for value in r.order], dtype=np.int64),
-            "first": pack_rows([row for row, _ in self._first]),
+            "first": pack_records([row for row, _ in self._first]),
             "first_labels": np.array([label for _, label in self._first], dtype=np.bool_),
             "first_loss": self._first_loss,
             "own": self._own.to_state(),
@@ -521,7 +415,7 @@ class PairRegret:
                 fix="put the old settings back; regret cannot be estimated for events that have gone by",
             )
         try:
-            samples: list[Thinning | Reservoir] = [*self._steps, *self._records]
+            samples: list[Thinning | Uniform] = [*self._steps, *self._records]
             for r, (count, hit) in zip(samples, state["samples"], strict=True):
                 r.count, r.hit = int(count), int(hit)
             for reservoir, log_w in zip(self._records, state["log_w"], strict=True):
@@ -533,7 +427,7 @@ class PairRegret:
             self._next_uniform = float(state["next_uniform"])
             self.unusable = state["unusable"]
             self._counts = [int(c) for c in state["counts"]]
-            rows = unpack_rows(state["first"])
+            rows = unpack_records(state["first"])
             self._first = [
                 (cast("dict[Any, float]", r), bool(y))
                 for r, y in zip(rows, state["first_labels"], strict=True)
@@ -580,11 +474,3 @@ def _numbers(x: Features) -> dict[Any, float] | None:
         except (TypeError, ValueError, OverflowError):
             return None
     return row if all(map(math.isfinite, row.values())) else None
-
-
-def _plain_design(rows: list[Any]) -> Array:
-    names = sorted({name for row in rows for name in row}, key=str)
-    out = np.zeros((len(rows), len(names)))
-    for i, row in enumerate(rows):
-        out[i] = [row.get(name, 0.0) for name in names]
-    return out

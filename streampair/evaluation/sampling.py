@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Reservoir", "Rows", "Thinning", "pack_rows", "unpack_rows"]
+__all__ = ["RecordTable", "Thinning", "Uniform", "pack_records", "unpack_records"]
 
 Array = NDArray[np.float64]
 
 
-class Reservoir:
+class Uniform:
     """A uniform sample of `size` items without replacement; says beforehand which item enters next."""
 
     __slots__ = ("count", "hit", "log_w", "size")
@@ -101,7 +101,7 @@ class Thinning:
         return out
 
 
-class Rows:
+class RecordTable:
     """A table of records by slot. While all have the same names, it packs only what has changed."""
 
     def __init__(self, size: int) -> None:
@@ -121,7 +121,7 @@ class Rows:
     def to_state(self) -> dict[str, object]:
         present = np.array([row is not None for row in self.rows], dtype=np.bool_)
         if not self._update(present):
-            return pack_rows(self.rows)
+            return pack_records(self.rows)
         assert self._schema is not None
         assert self._matrix is not None
         return {
@@ -154,14 +154,14 @@ class Rows:
         return True
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        rows = unpack_rows(state)
+        rows = unpack_records(state)
         if len(rows) != len(self.rows):
             raise ValueError(f"{len(rows)} rows instead of {len(self.rows)}")
         self.rows = rows
         self._matrix = None
 
 
-def pack_rows(rows: Sequence[dict[Any, float] | None]) -> dict[str, object]:
+def pack_records(rows: Sequence[dict[Any, float] | None]) -> dict[str, object]:
     """Rows as arrays: the tuples of names that occur, which of them each row has, and all values."""
     schemas: dict[tuple[Any, ...], int] = {}
     which = np.full(len(rows), -1, dtype=np.int32)
@@ -181,7 +181,7 @@ def pack_rows(rows: Sequence[dict[Any, float] | None]) -> dict[str, object]:
     }
 
 
-def unpack_rows(state: Mapping[str, Any]) -> list[dict[Any, float] | None]:
+def unpack_records(state: Mapping[str, Any]) -> list[dict[Any, float] | None]:
     names, columns = list(state["names"]), state["columns"].tolist()
     schemas: list[list[Any]] = []
     at = 0
