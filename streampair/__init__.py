@@ -5,7 +5,6 @@
     metric          learners of distances, for the steps that follow in a pipeline
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
-    sets            sets that weights are kept in
     preprocessing   scaling, random features and hashing that are safe in front of a private learner
     evaluation      rolling AUC and regret
     privacy         accounting, plans, reports and audits
@@ -29,11 +28,11 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking, sets
+    from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking
 
 __version__ = _version("streampair")
 
-__all__ = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking", "sets"]
+__all__ = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking"]
 
 
 def __getattr__(name: str) -> Any:

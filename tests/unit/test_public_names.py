@@ -10,7 +10,7 @@ import pytest
 
 import streampair
 
-PUBLIC = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking", "sets"]
+PUBLIC = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking"]
 
 
 def test_the_package() -> None:
