@@ -398,7 +398,7 @@ def test_a_lane_without_snapshots_says_so() -> None:
 def test_the_outputs_are_a_function_of_the_records() -> None:
     """In this process and in others, whatever Python's hash seed."""
     code = (
-        "import hashlib, lanes\n"
+        "import hashlib\nfrom harness import lanes\n"
         "from streampair.engine.testing import Driver\n"
         "driver = Driver(lanes.MODELS['union|PairOGD'], **{**lanes.OPTIONS, 'auc_window': 50})\n"
         "out = driver.feed([*lanes.stream(60), b'junk', *lanes.stream(60, seed=1, names='bcd')])\n"
@@ -408,7 +408,7 @@ def test_the_outputs_are_a_function_of_the_records() -> None:
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[1],  # where the harness is
             capture_output=True,
             text=True,
             check=True,
