@@ -12,14 +12,22 @@ from typing import Any
 from latex2mathml.converter import convert
 
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.S)
+# Bars of norms: browsers take them for operators, with a space on each side.
+_BAR = re.compile(r"<mo(?: fence=\"false\")? stretchy=\"false\">(&#x02016;|&#x0007C;)</mo>")
 _BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.S)
+
+
+def formula(latex: str, display: str) -> str:
+    """One formula as MathML."""
+    made = convert(latex, display=display)
+    return _BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', made)
 
 
 def formulas(page: str) -> str:
     """The HTML of a page with every marked formula as MathML."""
-    page = _INLINE.sub(lambda found: convert(html.unescape(found[1])), page)
+    page = _INLINE.sub(lambda found: formula(html.unescape(found[1]), "inline"), page)
     return _BLOCK.sub(
-        lambda found: f'<div class="formula">{convert(html.unescape(found[1]), display="block")}</div>', page
+        lambda found: f'<div class="formula">{formula(html.unescape(found[1]), "block")}</div>', page
     )
 
 
