@@ -1,7 +1,7 @@
 """Every compiled function of the package: numpy and numba only, and each file knows one thing.
 
-What is used outside is exported here. Each kernel has a slow, obvious twin in ``tests/naive.py`` (or
-``tests/privacy``).
+What is used outside is exported here. Each kernel has a slow, obvious twin in ``tests/naive/``, in the module
+of the same name.
 """
 
 from streampair.kernels.buffers import (

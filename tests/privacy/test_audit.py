@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import naive_ftrl
+import naive
 import numpy as np
 import pytest
 
@@ -73,8 +73,8 @@ def statistic(model: auc.PairFTRL, canary: dict[str, float]) -> float:
     sums = released(model, canary)
     noisy = np.diff(sums, prepend=0.0)
     assert model._rule is not None
-    c = naive_ftrl.dense(_column(model._rule.plan.strategy))
-    direction = c @ naive_ftrl.fifo_influence(SPOT, STEPS, SIZE)
+    c = naive.dense(_column(model._rule.plan.strategy))
+    direction = c @ naive.fifo_influence(SPOT, STEPS, SIZE)
     return float((c @ noisy) @ direction)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_ftrl import dense
+from naive import dense
 
 from streampair.errors import ConfigError
 from streampair.privacy import (

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import naive_descent
-import naive_output
+import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +34,7 @@ from streampair.privacy import (
 )
 from streampair.privacy.plan import EntityInfluence
 
-PAIRS = {k.LINEAR_PAIRS: naive_descent.linear_pair, k.METRIC_PAIRS: naive_descent.metric_pair}
+PAIRS = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
 POLICIES = {
     "window": BufferPlan(k.FIFO, Influence.fifo(3)),
     "sample": BufferPlan(k.RESERVOIR, Influence.reservoir(3, 4)),
@@ -76,16 +75,16 @@ def test_the_kernels(
 ) -> None:
     rows, labels, family = data
     steps, dim = len(rows), coordinates(rows.shape[1], family)
-    twin = partial(naive_descent.gradient, pair=PAIRS[family], code=loss.code, clip=clip)
+    twin = partial(naive.gradient, pair=PAIRS[family], code=loss.code, clip=clip)
 
-    def naive_buffer() -> naive_descent.Buffer:
-        return naive_descent.Buffer(policy, 3, 4, seed=5)
+    def naive_buffer() -> naive.Places:
+        return naive.Places(policy, 3, 4, seed=5)
 
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates, grid = np.linspace(0.5, 0.1, steps), 2.0**-20
     scalars, vectors = np.array([clip, 2.0, grid, 0.1]), np.zeros((3, dim))
     one = buffer_of(policy, rows.shape[1], steps, family, loss)
-    expected = naive_descent.noisy(
+    expected = naive.noisy(
         rows.tolist(), labels.tolist(), noise, rates.tolist(), naive_buffer(),
         radius=2.0, grid=grid, l2=0.1, gradient=lambda w, x, y, b: twin(w, x, y, b),
     )  # fmt: skip
@@ -107,7 +106,7 @@ def test_the_kernels(
         rows, labels, etas, np.full(steps, grid), 0, two.ints, np.array([clip, 2.0, alpha]), vectors,
         two.rows, two.labels, two.ages, cells,
     )  # fmt: skip
-    iterates = naive_descent.output(
+    iterates = naive.output(
         rows.tolist(), labels.tolist(), etas.tolist(), naive_buffer(),
         radius=2.0, alpha=alpha, centre=centre, gradient=lambda w, x, y, b: twin(w, x, y, b),
     )  # fmt: skip
@@ -201,7 +200,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
         )  # fmt: skip
         iterates.append(cells * 2.0**-30)
     moved = np.linalg.norm(iterates[0] - iterates[1], axis=1)
-    allowed = naive_output.moves(
+    allowed = naive.moves(
         position, made.etas.tolist(), made.factors.tolist(), size=plan.influence.size,
         uses=plan.influence.uses, diameter=diameter, radius=radius,
     )  # fmt: skip
@@ -221,10 +220,10 @@ def test_twins_of_the_influence_are_caught() -> None:
         for kind in worst:
             outs = []
             for ys in (labels, flipped):
-                held, out = naive_descent.Buffer("window", 3), []
+                held, out = naive.Places("window", 3), []
                 for t in range(8):
                     x, y = rows[t].tolist(), float(ys[t])
-                    g = naive_descent.gradient(ws[t], x, y, held, naive_descent.linear_pair, 1, 1.0)
+                    g = naive.gradient(ws[t], x, y, held, naive.linear_pair, 1, 1.0)
                     if kind == "count":
                         g = g * held.places / max(1, sum(p[1] != y for p in held.pairs()))
                     out.append(g)
@@ -288,7 +287,7 @@ def test_releases_spend_the_budget_of_the_worst_record(
     assert plan.releases(n) == (releases or n - 1)
     assert math.isfinite(plan.sigmas[-1])
     grids = plan.grids * 2.0
-    _, cost = naive_output.worst(
+    _, cost = naive.worst(
         plan.etas.tolist(), plan.factors.tolist(), grids, 1 / plan.sigmas**2,
         size=influence.size, uses=influence.uses, diameter=2.0, radius=3.0,
     )  # fmt: skip
@@ -368,7 +367,7 @@ def test_all_records_of_an_entity_stay_within_the_budget() -> None:
         moves = np.zeros(n)
         v = np.zeros(n)
         for place in chosen:
-            moves += naive_output.moves(
+            moves += naive.moves(
                 place, output.etas.tolist(), output.factors.tolist(), size=3, uses=3, diameter=2.0
             )
             v += bound(POLICIES["window"], place, n)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_ftrl import dense
+from naive import dense
 
 from streampair import auc, buffers, kernels, metric, ranking
 from streampair.errors import ConfigError, SnapshotError

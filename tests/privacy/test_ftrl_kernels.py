@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-import naive_ftrl
+import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,7 +68,7 @@ def test_the_steps(
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates = np.linspace(0.5, 0.1, steps)
     vectors, total = np.zeros((3, dim)), np.zeros(dim, dtype=np.int64)
-    expected = naive_ftrl.ftrl(
+    expected = naive.ftrl(
         rows.tolist(),
         labels.tolist(),
         noise.tolist(),
@@ -76,7 +76,7 @@ def test_the_steps(
         size=size,
         radius=radius,
         grid=grid,
-        gradient=partial(naive_ftrl.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
+        gradient=partial(naive.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
     )
     scalars = np.array([clip, radius, grid])
     buffer = fifo(size, dim, loss, tangent)
@@ -133,7 +133,7 @@ def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     )
     big = [min(max(v, -1e100), 1e100) if math.isfinite(v) else v for v in raw]
     moments = (mean.tolist(), std.tolist()) if standardise else None
-    assert out[0] == pytest.approx(np.array(naive_ftrl.prepared(big, bounds, moments, cap)), abs=1e-9)
+    assert out[0] == pytest.approx(np.array(naive.prepared(big, bounds, moments, cap)), abs=1e-9)
     assert np.linalg.norm(out[0]) <= 1 + 1e-15 * dim
     assert whole[0] == float(np.all(np.isfinite(raw)))
 
@@ -157,8 +157,8 @@ def test_moment_sums(raw: list[list[float]]) -> None:
             continue  # a null record adds 0
         for i, v in enumerate(row):
             x = min(max(v * scale[i] + shift[i], -1.0), 1.0)
-            expected[0][i] += naive_ftrl.cells(x, 1 / 64)
-            expected[1][i] += naive_ftrl.cells(x * x, 1 / 64)
+            expected[0][i] += naive.cells(x, 1 / 64)
+            expected[1][i] += naive.cells(x * x, 1 / 64)
     assert sums.tolist() == expected
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import naive_ftrl
+import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,7 +77,7 @@ def check(
     first: np.ndarray, second: np.ndarray, position: int, size: int, diameter: float, grid: float
 ) -> None:
     """The two sequences of gradients differ at most as section 3 says."""
-    v = naive_ftrl.fifo_influence(position, len(first), size)
+    v = naive.fifo_influence(position, len(first), size)
     allowed = diameter * v + grid * math.sqrt(DIM) * (v > 0)
     moved = np.linalg.norm(first - second, axis=1)
     assert np.all(moved <= allowed * (1 + 1e-9)), (moved, allowed)
@@ -117,7 +117,7 @@ def test_the_bound_is_reached() -> None:
     first, releases = gradients(one, stream)
     second, _ = gradients(two, neighbour, releases)
     moved = np.linalg.norm(first - second, axis=1)
-    assert moved == pytest.approx(2.0 * naive_ftrl.fifo_influence(4, 10, size), abs=2 * one._rule.plan.grid)  # type: ignore[union-attr]
+    assert moved == pytest.approx(2.0 * naive.fifo_influence(4, 10, size), abs=2 * one._rule.plan.grid)  # type: ignore[union-attr]
 
 
 @settings(deadline=None, max_examples=60)
@@ -180,24 +180,24 @@ Vector = list[float]
 def opposite_class(w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]]) -> Vector:
     """Divides by the number of opposite records: a swing of one label rescales everybody's gradient."""
     number = max(1, sum(label == -y for _, label in buffer))
-    return naive_ftrl.mean_gradient(w, x, y, buffer, number, 1, 1.0)
+    return naive.mean_gradient(w, x, y, buffer, number, 1, 1.0)
 
 
 def growing(w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]]) -> Vector:
     """Divides by the number of usable records, so null records show."""
-    number = max(1, sum(not naive_ftrl.null(label) for _, label in buffer))
-    return naive_ftrl.mean_gradient(w, x, y, buffer, number, 1, 1.0)
+    number = max(1, sum(not naive.null(label) for _, label in buffer))
+    return naive.mean_gradient(w, x, y, buffer, number, 1, 1.0)
 
 
 def mean_clipped(w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]]) -> Vector:
     """Clips the average instead of each pair."""
-    g = naive_ftrl.mean_gradient(w, x, y, buffer, 3, 1, math.inf)
+    g = naive.mean_gradient(w, x, y, buffer, 3, 1, math.inf)
     norm = math.hypot(*g)
     return [v * min(1.0, 1.0 / norm) for v in g] if norm else g
 
 
 def right(w: Vector, x: Vector, y: float, buffer: Sequence[tuple[Vector, float]]) -> Vector:
-    return naive_ftrl.mean_gradient(w, x, y, buffer, 3, 1, 1.0)
+    return naive.mean_gradient(w, x, y, buffer, 3, 1, 1.0)
 
 
 def worst_excess(
@@ -221,7 +221,7 @@ def worst_excess(
             for t in range(10):
                 g = np.array(
                     gradient(ws[t].tolist(), x[t].tolist(), float(y[t]), buffer)
-                    if not naive_ftrl.null(y[t])
+                    if not naive.null(y[t])
                     else [0.0] * DIM
                 )
                 if round_sum:
@@ -237,7 +237,7 @@ def worst_excess(
                 else:
                     buffer = buffer[-size:]
             both.append(np.array(out))
-        v = naive_ftrl.fifo_influence(position, 10, size)
+        v = naive.fifo_influence(position, 10, size)
         allowed = 2.0 * v + grid * math.sqrt(DIM) * (v > 0)
         worst = max(worst, float((np.linalg.norm(both[0] - both[1], axis=1) - allowed).max()))
     return worst

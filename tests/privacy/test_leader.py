@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import naive_leader as naive
+import naive
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,7 +45,7 @@ def test_the_kernel_adds_what_its_twin_does(rows: list[Any], centre: float, grid
     x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     got = np.zeros(9, dtype=np.int64)
     kernels.leader_sums(x, y, centre, 0.6, grid, got)
-    want = naive.sums(x.tolist(), y.tolist(), centre, 0.6, grid)
+    want = naive.leader_sums(x.tolist(), y.tolist(), centre, 0.6, grid)
     # A value next to the middle of two cells may fall on either side.
     assert np.abs(got - want).max() <= (0 if grid == 0.125 and centre == 0.0 else len(rows))
     assert np.count_nonzero(got != want) <= 1

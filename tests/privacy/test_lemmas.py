@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_ftrl import dense
+from naive import dense
 from scipy import special
 
 from streampair import losses

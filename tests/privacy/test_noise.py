@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_ftrl import normals, normals_in_order
+from naive import normals, normals_in_order
 from scipy import stats
 
 from streampair import kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import naive_output
+import naive
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -61,7 +61,7 @@ def test_against_every_record(
     precisions = rng.uniform(0, 4, steps) * rng.integers(0, 2, steps)
     grids = np.full(steps, grid)
     grids[:1] = 0.0
-    brute, cost = naive_output.worst(
+    brute, cost = naive.worst(
         etas.tolist(), factors.tolist(), grids, precisions,
         size=influence.size, uses=influence.uses, diameter=2.0, radius=radius,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def test_long_runs_do_not_lose_the_factors(window: int) -> None:
     factors[50:1100] = 0.5
     precisions = np.geomspace(1.0, 1e7, 1200)
     grids = np.zeros(1200)
-    every = naive_output.worst(
+    every = naive.worst(
         etas.tolist(), factors.tolist(), grids, precisions, size=window, uses=window, diameter=1.0
     )
     bounds = output_sensitivities(etas, factors, Influence.fifo(window), 1.0, math.inf)

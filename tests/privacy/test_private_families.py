@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import naive_descent
+import naive
 import numpy as np
 import pandas as pd
 import pytest
@@ -139,7 +139,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
         model.learn_null()
         assert np.array_equal(model.metric_, model.metric_.T)
         outs.append(rule.average / (1e-3 * rule.plan.sigma))
-        assert naive_descent.vector(model.metric_) == pytest.approx(rule.average)
+        assert naive.vector(model.metric_) == pytest.approx(rule.average)
         assert np.linalg.norm(model.metric_) == pytest.approx(np.linalg.norm(rule.average))
     z = np.array(outs)
     total = float((z**2).sum())
@@ -147,7 +147,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
     per = (z**2).sum(axis=0)
     assert np.all((stats.chi2.sf(per, len(z)) > 1e-7) & (stats.chi2.cdf(per, len(z)) > 1e-7))
     # Twin: noise on the entries of the triangle instead, without sqrt(2), is too small on the sides.
-    wrong = np.array([naive_descent.vector(naive_descent.matrix(row)) for row in z])
+    wrong = np.array([naive.vector(naive.matrix(row)) for row in z])
     wrong[:, [1, 2, 4]] /= math.sqrt(2)
     assert stats.chi2.cdf(float((wrong[:, 1] ** 2).sum()), len(z)) < 1e-6
 
@@ -167,11 +167,11 @@ def test_the_diameter_of_metric_pairs_is_kept_and_nearly_reached(loss: losses.Pa
     worst = 0.0
     for _ in range(4000):
         d = int(rng.integers(1, 4))
-        p, a, b = (naive_descent.ball(rng.normal(size=d), 1.0) for _ in range(3))
+        p, a, b = (naive.ball(rng.normal(size=d), 1.0) for _ in range(3))
         if rng.random() < 0.5:
             p = p / np.linalg.norm(p)
             a = b = -p  # same pair, another label: both signs
-        w = naive_descent.ball(rng.normal(size=d * (d + 1) // 2), radius)
+        w = naive.ball(rng.normal(size=d * (d + 1) // 2), radius)
         moves = [gradient(w, x, y, p, 1.0) for x in (a, b) for y in (1.0, 2.0, math.nan)]
         worst = max(worst, *(float(np.linalg.norm(one - two)) for one in moves for two in moves))
     assert worst <= diameter * (1 + 1e-9)

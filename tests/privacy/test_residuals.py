@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import naive_ftrl
+import naive
 import numpy as np
 import pytest
 from scipy import stats
@@ -43,7 +43,7 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
     noisy = np.diff(np.array(out), axis=0, prepend=np.zeros((1, nominal.dim)))
     strategy = nominal.strategy
     column = strategy.column(steps) if isinstance(strategy, BLT) else strategy.column[:steps]
-    return np.asarray(naive_ftrl.dense(column) @ noisy) / nominal.sigma
+    return np.asarray(naive.dense(column) @ noisy) / nominal.sigma
 
 
 def residuals_fail(z: np.ndarray) -> bool:

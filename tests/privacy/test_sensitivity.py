@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_ftrl import dense, fifo_influence
+from naive import dense, fifo_influence
 
 from streampair import privacy
 from streampair.errors import ConfigError

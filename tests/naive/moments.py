@@ -1,4 +1,4 @@
-"""Slow, obvious twin of the moments solver, in plain Python."""
+"""Sums of records in whole steps of a grid, and what one record does to them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+
+
+def cells(value: float, grid: float) -> int:
+    """Nearest whole number of grid steps, halves up."""
+    return math.floor(value / grid + 0.5)
 
 
 def contribution(x: Sequence[float], s: float) -> np.ndarray:
@@ -16,7 +21,7 @@ def contribution(x: Sequence[float], s: float) -> np.ndarray:
     return np.array([*triangle, *(s * v for v in x)])
 
 
-def sums(
+def leader_sums(
     rows: Sequence[Sequence[float]], labels: Sequence[float], centre: float, weight: float, grid: float
 ) -> np.ndarray:
     """Sum of the contributions in whole steps of the grid; null records add 0."""
@@ -44,3 +49,9 @@ def block_influence(ends: Sequence[int], steps: int, position: int, share: float
         image.append(carried)
         start = end
     return np.array(image)
+
+
+def moment_sums(rows: Sequence[Sequence[float]], per_unit: float) -> list[list[int]]:
+    """Sums of the values and of their squares in whole steps of 1 / per_unit."""
+    columns = list(zip(*rows, strict=True))
+    return [[sum(cells(v**power, 1 / per_unit) for v in column) for column in columns] for power in (1, 2)]

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of output perturbation (PRIVACY.md 4.1): every record by itself, step by step."""
+"""How far a record moves a run (PRIVACY.md 4.1): every record by itself, step by step."""
 
 from __future__ import annotations
 
@@ -44,3 +44,11 @@ def worst(
     shown = np.triu(np.ones_like(every))  # a record moves nothing before its slot
     costs = ((every + grids * shown) ** 2 * precisions).sum(axis=1)
     return every.max(axis=0), float(costs.max())
+
+
+def fifo_influence(position: int, steps: int, size: int) -> np.ndarray:
+    """v of the record at a position (from 0): 1 at its own step, 1/size in the next `size` steps."""
+    v = np.zeros(steps)
+    v[position] = 1.0
+    v[position + 1 : position + 1 + size] = 1.0 / size
+    return v

@@ -1,0 +1,118 @@
+"""Slow, obvious twins of the compiled kernels: plain Python, as the papers write it.
+
+A module for each of `streampair.kernels`; `tests/unit/test_kernel_twins.py` holds each kernel against its
+twin.
+"""
+
+from naive.buffers import Buffer, binomial, row_to_replace
+from naive.design import clipped, prepared
+from naive.entities import cell, table
+from naive.fourier import fourier, normals_from_seed
+from naive.history import FullHistory, history_gradient, history_store
+from naive.least_squares import LeastSquares
+from naive.losses import entropy, loss_slope, loss_value, pair_slope, slope
+from naive.metric import PairMetric, map_rows
+from naive.moments import best_weights, block_influence, cells, contribution, leader_sums, moment_sums
+from naive.noise import blt_noise, dense, normals, normals_in_order, toeplitz_noise
+from naive.numerics import (
+    MASK,
+    cos_octant,
+    exp_negative,
+    log_one_plus,
+    log_positive,
+    sigmoid,
+    sigmoid_many,
+    sin_cos,
+    sin_octant,
+    uniform,
+)
+from naive.ogd import PairOGD, probability, score
+from naive.online_auc import OAM, SPAUC, spauc_gradient
+from naive.private import Pair, Places, gradient, linear_pair, mean_gradient, metric_pair, null, pair_gradient
+from naive.private_steps import Gradient, ftrl, noisy, output, released, rounded_gradient
+from naive.rolling_auc import Window
+from naive.sensitivity import fifo_influence, moves, worst
+from naive.symmetric import eigenvalues, matrix, positive_definite, project_psd, psd_root, quadratic, vector
+from naive.vectors import Vector, ball, dot, first_unusable, project_ball, score_many, unusable_row
+
+__all__ = [
+    "MASK",
+    "OAM",
+    "SPAUC",
+    "Buffer",
+    "FullHistory",
+    "Gradient",
+    "LeastSquares",
+    "Pair",
+    "PairMetric",
+    "PairOGD",
+    "Places",
+    "Vector",
+    "Window",
+    "ball",
+    "best_weights",
+    "binomial",
+    "block_influence",
+    "blt_noise",
+    "cell",
+    "cells",
+    "clipped",
+    "contribution",
+    "cos_octant",
+    "dense",
+    "dot",
+    "eigenvalues",
+    "entropy",
+    "exp_negative",
+    "fifo_influence",
+    "first_unusable",
+    "fourier",
+    "ftrl",
+    "gradient",
+    "history_gradient",
+    "history_store",
+    "leader_sums",
+    "linear_pair",
+    "log_one_plus",
+    "log_positive",
+    "loss_slope",
+    "loss_value",
+    "map_rows",
+    "matrix",
+    "mean_gradient",
+    "metric_pair",
+    "moment_sums",
+    "moves",
+    "noisy",
+    "normals",
+    "normals_from_seed",
+    "normals_in_order",
+    "null",
+    "output",
+    "pair_gradient",
+    "pair_slope",
+    "positive_definite",
+    "prepared",
+    "probability",
+    "project_ball",
+    "project_psd",
+    "psd_root",
+    "quadratic",
+    "released",
+    "rounded_gradient",
+    "row_to_replace",
+    "score",
+    "score_many",
+    "sigmoid",
+    "sigmoid_many",
+    "sin_cos",
+    "sin_octant",
+    "slope",
+    "spauc_gradient",
+    "table",
+    "toeplitz_noise",
+    "uniform",
+    "unusable_row",
+    "vector",
+    "worst",
+]

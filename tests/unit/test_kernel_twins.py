@@ -1,0 +1,739 @@
+"""Each kernel that is used outside, called by itself, against its slow, obvious twin.
+
+More about a kernel (its corners, its last bits) is in the tests of what it is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+
+from streampair import kernels as k
+
+Rng = np.random.Generator
+Check = Callable[[Any, Rng], None]
+
+KERNELS = [name for name in k.__all__ if callable(getattr(k, name))]
+CHECKS: dict[str, tuple[Any, Check]] = {}
+SEEDS = range(4)
+
+
+def against(twin: Any, *names: str) -> Callable[[Check], Check]:
+    """Register how a kernel (of the name of the function, if none is given) is compared with its twin."""
+
+    def register(check: Check) -> Check:
+        for name in names or (check.__name__,):
+            assert name not in CHECKS
+            CHECKS[name] = (twin, check)
+        return check
+
+    return register
+
+
+def close(value: Any, wanted: Any, tolerance: float = 1e-9) -> None:
+    assert value == pytest.approx(wanted, rel=tolerance, abs=tolerance)
+
+
+def lacking(names: list[str], twins: dict[str, tuple[Any, Check]]) -> list[str]:
+    """Kernels without a twin in the module of the same name."""
+    homes = {name: getattr(k, name).__module__.replace("streampair.kernels", "naive") for name in names}
+    return [name for name in names if name not in twins or twins[name][0].__module__ != homes[name]]
+
+
+def test_every_kernel_has_a_twin_where_its_own_module_is_mirrored() -> None:
+    assert lacking(KERNELS, CHECKS) == []
+    assert set(CHECKS) == set(KERNELS)
+    # It must be able to fail.
+    assert lacking(KERNELS, {**CHECKS, "dot": CHECKS["sigmoid"]}) == ["dot"]
+    assert lacking(["dot"], {}) == ["dot"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_against_the_twin(name: str) -> None:
+    for seed in SEEDS:
+        CHECKS[name][1](getattr(k, name), np.random.default_rng(seed))
+
+
+def bent(kernel: Any) -> Any:
+    """The kernel, with everything that it returns or writes a little off."""
+
+    def off(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(off(v) for v in value)
+        if isinstance(value, bool | np.bool_):
+            return not value
+        return value + 1 if isinstance(value, int | np.integer) else value * 1.001 + 1e-3
+
+    def call(*args: Any) -> Any:
+        arrays = [a for a in args if isinstance(a, np.ndarray)]
+        before = [a.copy() for a in arrays]
+        result = kernel(*args)
+        for a, b in zip(arrays, before, strict=True):
+            changed = a != b
+            a[changed] = a[changed] + 1000 if a.dtype.kind in "iu" else a[changed] * 1.001 + 1e-3
+        return None if result is None else off(result)
+
+    call.__name__ = kernel.__name__
+    return call
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "history_store"])
+def test_what_is_a_little_off_is_caught(name: str) -> None:
+    """All but `history_store`, which writes where only `history_gradient` looks."""
+    kernel = bent(getattr(k, name))
+    with pytest.raises(AssertionError):
+        _, *_ = (CHECKS[name][1](kernel, np.random.default_rng(seed)) for seed in SEEDS)
+
+
+# ---- numbers and vectors -------------------------------------------------------------------------------
+
+
+@against(naive.exp_negative)
+def exp_negative(kernel: Any, rng: Rng) -> None:
+    a = rng.uniform(0, 50)
+    close(kernel(a), naive.exp_negative(a), 1e-14)
+
+
+@against(naive.sigmoid)
+def sigmoid(kernel: Any, rng: Rng) -> None:
+    a = rng.normal() * 5
+    close(kernel(a), naive.sigmoid(a), 1e-14)
+
+
+@against(naive.sigmoid_many)
+def sigmoid_many(kernel: Any, rng: Rng) -> None:
+    scores, out = rng.normal(size=7), np.empty(7)
+    kernel(scores, out)
+    close(out.tolist(), naive.sigmoid_many(scores.tolist()), 1e-14)
+
+
+@against(naive.log_one_plus)
+def log_one_plus(kernel: Any, rng: Rng) -> None:
+    f = rng.uniform(math.sqrt(0.5) - 1, math.sqrt(2) - 1)
+    close(kernel(f), naive.log_one_plus(f), 1e-15)
+
+
+@against(naive.log_positive)
+def log_positive(kernel: Any, rng: Rng) -> None:
+    x = 10.0 ** rng.uniform(-20, 20)
+    close(kernel(x), naive.log_positive(x), 1e-15)
+
+
+@against(naive.sin_octant)
+def sin_octant(kernel: Any, rng: Rng) -> None:
+    a = rng.uniform(0, math.pi / 4)
+    close(kernel(a), naive.sin_octant(a), 1e-15)
+
+
+@against(naive.cos_octant)
+def cos_octant(kernel: Any, rng: Rng) -> None:
+    a = rng.uniform(0, math.pi / 4)
+    close(kernel(a), naive.cos_octant(a), 1e-15)
+
+
+@against(naive.sin_cos)
+def sin_cos(kernel: Any, rng: Rng) -> None:
+    a = rng.normal() * 100
+    close(kernel(a), naive.sin_cos(a), 1e-14)
+
+
+@against(naive.uniform)
+def uniform(kernel: Any, rng: Rng) -> None:
+    seed, counter, lane = rng.integers(0, 2**40, 3).tolist()
+    assert kernel(seed, counter, lane) == naive.uniform(seed, counter, lane)
+
+
+@against(naive.dot)
+def dot(kernel: Any, rng: Rng) -> None:
+    a, b = rng.normal(size=(2, 11))
+    close(kernel(a, b), naive.dot(a.tolist(), b.tolist()), 1e-13)
+
+
+@against(naive.project_ball)
+def project_ball(kernel: Any, rng: Rng) -> None:
+    w = rng.normal(size=5)
+    wanted = naive.project_ball(w.tolist(), 1.5)
+    kernel(w, 1.5)
+    close(w.tolist(), wanted, 1e-13)
+
+
+@against(naive.first_unusable)
+def first_unusable(kernel: Any, rng: Rng) -> None:
+    x = rng.choice([0.5, 1e49, -1e50, 2e50, math.nan, -math.inf], 4)
+    assert kernel(x) == naive.first_unusable(x.tolist())
+
+
+@against(naive.unusable_row)
+def unusable_row(kernel: Any, rng: Rng) -> None:
+    rows = rng.choice([0.5, 1e10, 1e31, math.nan, math.inf], (4, 3), p=[0.5, 0.4, 0.04, 0.03, 0.03])
+    assert kernel(rows, 1e30) == naive.unusable_row(rows.tolist(), 1e30)
+
+
+@against(naive.score_many)
+def score_many(kernel: Any, rng: Rng) -> None:
+    w, rows, out = rng.normal(size=4), rng.normal(size=(3, 4)), np.empty(3)
+    assert kernel(w, rows, out) == 0
+    close(out.tolist(), naive.score_many(w.tolist(), rows.tolist()), 1e-13)
+
+
+@against(naive.loss_slope)
+def loss_slope(kernel: Any, rng: Rng) -> None:
+    for code, name in ((k.LOGISTIC, "Logistic"), (k.HINGE, "Hinge"), (k.SQUARED_HINGE, "SquaredHinge")):
+        m = rng.normal() * 2
+        close(kernel(code, m), naive.loss_slope(name, m), 1e-13)
+
+
+@against(naive.pair_slope)
+def pair_slope(kernel: Any, rng: Rng) -> None:
+    for code, name in ((k.LOGISTIC, "Logistic"), (k.SQUARE, "Square"), (k.ENTROPY, "MinimumErrorEntropy")):
+        c, s = rng.normal(size=2).tolist()
+        close(kernel(code, c, s, 0.7), naive.pair_slope(name, c, s, 0.7), 1e-13)
+
+
+@against(naive.row_to_replace)
+def row_to_replace(kernel: Any, rng: Rng) -> None:
+    for code, name in ((k.FIFO, "fifo"), (k.RESERVOIR, "reservoir"), (k.FULL, "full")):
+        seed, t, size, coin = (int(rng.integers(1, most)) for most in (2**53, 60, 20, 3))
+        assert kernel(code, seed, t, size, coin) == naive.row_to_replace(name, seed, t, size, coin)
+
+
+# ---- learners without privacy --------------------------------------------------------------------------
+
+
+def flat(d: int, policy: int, size: int, room: int, *, cells: int = 0, **header: float) -> np.ndarray:
+    """An empty learner's state, for d features and with `room` for its buffer."""
+    cells = cells or d
+    s = np.zeros(k.HEADER + d + 4 * cells + room)
+    fixed = {"D": d, "CAP": d, "SIZE": size, "POLICY": policy, "RADIUS": 2.0, "L2": 0.01, "SEED": 5}
+    for name, value in {**fixed, **header}.items():
+        s[getattr(k, name)] = value
+    return s
+
+
+def all_past(s: np.ndarray, d: int, room: int) -> tuple[np.ndarray, ...]:
+    """One block for a full history, whose addresses go to the state. To be held while the state is used."""
+    rows, labels = np.zeros((room, d)), np.zeros((room, 1))
+    table = np.array([[rows.ctypes.data, labels.ctypes.data, d, room]], dtype=np.int64)
+    s[k.TABLE], s[k.BLOCKS] = table.ctypes.data, 1
+    return table, rows, labels
+
+
+def learn(
+    kernel: Any, s: np.ndarray, twin: Any, data: list[tuple[np.ndarray, float]], cells: int = 0
+) -> None:
+    """Both learn: the kernel one packed record at a time, or all rows at once; then the weights are compared.
+
+    `kernel` itself takes the last call alone: if it is bent, the state must not be used again.
+    """
+    d = int(s[k.D])
+    if kernel.__name__.endswith("many"):
+        assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data])) == 0
+    else:
+        for i, (x, y) in enumerate(data):
+            s[k.HEADER : k.HEADER + d] = x
+            assert (kernel if i == len(data) - 1 else getattr(k, kernel.__name__))(s, y) == 0
+    for x, y in data:
+        twin.learn(x.tolist(), y)
+    cells = cells or d
+    weights = s[k.HEADER + d : k.HEADER + d + 4 * cells].reshape(4, cells)
+    close(weights[1], np.ravel(twin.last), 1e-8)
+    close(weights[3], np.ravel(twin.average), 1e-8)
+
+
+def records(rng: Rng, d: int, labels: Any = (1.0, -1.0)) -> list[tuple[np.ndarray, float]]:
+    return [(rng.normal(size=d), float(rng.choice(labels))) for _ in range(14)]
+
+
+@against(naive.PairOGD, "ogd_learn", "ogd_learn_many")
+def ogd(kernel: Any, rng: Rng) -> None:
+    policies = {
+        k.FIFO: "fifo",
+        k.RESERVOIR: "reservoir",
+        k.CLASSES: "classes",
+        k.RESERVOIR_REPLACE: "replace",
+    }
+    for code, name in policies.items():
+        s = flat(3, code, 4, 2 * 4 * 4, LOSS=k.LOGISTIC)
+        learn(kernel, s, naive.PairOGD(3, "Logistic", name, 4, None, 2.0, 0.01, 5), records(rng, 3))
+
+
+@against(naive.FullHistory, "history_learn", "history_learn_many")
+def history(kernel: Any, rng: Rng) -> None:
+    s = flat(3, k.FULL, 20, 0, LOSS=k.LOGISTIC)
+    blocks = all_past(s, 3, 20)
+    learn(kernel, s, naive.FullHistory(3, "Logistic", 2.0, 0.01), records(rng, 3, (1.0, -1.0, 0.3)))
+    assert blocks[1].any()
+
+
+@against(naive.LeastSquares, "moments_learn", "moments_learn_many")
+def moments(kernel: Any, rng: Rng) -> None:
+    d = 3
+    for policy, room, labels in (
+        (k.MOMENTS, 2 + 2 * d + 2 * d * d, (1.0, -1.0)),
+        (k.MOMENTS_REAL, 3 + 3 * d + 3 * d * d, (0.9, -0.2, 0.4)),
+    ):
+        s = flat(d, policy, 0, room, LOSS=k.SQUARE)
+        learn(kernel, s, naive.LeastSquares(d, 2.0, 0.01), records(rng, d, labels))
+
+
+@against(naive.PairMetric, "metric_learn", "metric_learn_many")
+def metric(kernel: Any, rng: Rng) -> None:
+    for psd in (True, False):
+        s = flat(2, k.RESERVOIR, 4, 4 * 3, cells=4, LOSS=k.LOGISTIC, PSD=psd)
+        twin = naive.PairMetric(2, "Logistic", "reservoir", 4, None, 2.0, 0.01, 5, psd)
+        learn(kernel, s, twin, records(rng, 2, (0.0, 1.0, 2.0)), 4)
+
+
+@against(naive.PairMetric, "metric_history_learn", "metric_history_learn_many")
+def metric_history(kernel: Any, rng: Rng) -> None:
+    s = flat(2, k.FULL, 20, 0, cells=4, LOSS=k.LOGISTIC, PSD=1)
+    blocks = all_past(s, 2, 20)
+    twin = naive.PairMetric(2, "Logistic", "full", 1, None, 2.0, 0.01, 5)
+    learn(kernel, s, twin, records(rng, 2, (0.0, 1.0)), 4)
+    assert blocks[1].any()
+
+
+@against(naive.OAM, "online_auc_learn", "online_auc_learn_many")
+def online_auc(kernel: Any, rng: Rng) -> None:
+    data = records(rng, 3)
+    s = flat(3, k.CLASSES, 4, 2 * 4 * 4, RATE=0.3, L2=0)
+    learn(kernel, s, naive.OAM(3, 0.3, 4, 2.0, 5), data)
+    s = flat(3, k.FIFO, 0, 2 * 3)
+    learn(kernel, s, naive.SPAUC(3, None, 2.0, 0.01), data)
+
+
+@against(naive.score)
+def ogd_score(kernel: Any, rng: Rng) -> None:
+    x, w = rng.normal(size=(2, 3))
+    close(kernel(published(x, w)), naive.score(w.tolist(), x.tolist()), 1e-13)
+
+
+@against(naive.probability)
+def ogd_proba(kernel: Any, rng: Rng) -> None:
+    x, w = rng.normal(size=(2, 3))
+    close(kernel(published(x, w)), naive.probability(w.tolist(), x.tolist()), 1e-13)
+
+
+def published(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """A state with a packed record and averaged weights."""
+    s = flat(3, k.FIFO, 1, 4, AVERAGE=1)
+    s[k.HEADER : k.HEADER + 3], s[k.HEADER + 12 : k.HEADER + 15] = x, w
+    return s
+
+
+@against(naive.history_gradient)
+def history_gradient(kernel: Any, rng: Rng) -> None:
+    s, past = flat(3, k.FULL, 9, 0), records(rng, 3)[:9]
+    table, rows, labels = all_past(s, 3, 9)
+    rows[:], labels[:, 0] = [x for x, _ in past], [y for _, y in past]
+    w, x = rng.normal(size=(2, 3))
+    out = np.zeros(3)
+    kernel(w, x, 1.0, table, 9, False, k.LOGISTIC, 0.0, out)
+    close(out, naive.history_gradient(w.tolist(), x.tolist(), 1.0, past, "Logistic"))
+
+
+@against(naive.history_store)
+def history_store(kernel: Any, rng: Rng) -> None:
+    table, rows, labels = all_past(flat(3, k.FULL, 9, 0), 3, 9)
+    kept: list[Any] = []
+    for t, (x, y) in enumerate(records(rng, 3)[:9]):
+        kernel(x, y, table, t, False)
+        kept = naive.history_store(kept, x.tolist(), y)
+    assert [(x.tolist(), y) for x, y in zip(rows, labels[:, 0], strict=True)] == kept
+
+
+# ---- symmetric matrices --------------------------------------------------------------------------------
+
+
+def symmetric(rng: Rng, d: int = 4) -> np.ndarray:
+    w = rng.normal(size=(d, d))
+    return w + w.T
+
+
+@against(naive.eigenvalues)
+def eigen(kernel: Any, rng: Rng) -> None:
+    w, values = symmetric(rng), np.empty(4)
+    vectors = w.copy()
+    kernel(vectors, values)
+    close(sorted(values.tolist()), naive.eigenvalues(w))
+    close(vectors.T @ np.diag(values) @ vectors, w)
+
+
+@against(naive.positive_definite)
+def positive_definite(kernel: Any, rng: Rng) -> None:
+    w = symmetric(rng) + rng.uniform(0, 6) * np.eye(4)
+    assert kernel(w) == naive.positive_definite(w)
+
+
+@against(naive.project_psd)
+def project_psd(kernel: Any, rng: Rng) -> None:
+    w = symmetric(rng)
+    wanted = naive.project_psd(w)
+    kernel(w)
+    close(w, wanted)
+
+
+@against(naive.psd_root)
+def psd_root(kernel: Any, rng: Rng) -> None:
+    w, out = symmetric(rng), np.empty((4, 4))
+    assert kernel(w, out) == bool(np.linalg.eigvalsh(w)[-1] > 0)
+    close(out, naive.psd_root(w))
+
+
+@against(naive.quadratic)
+def quadratic(kernel: Any, rng: Rng) -> None:
+    w, u = symmetric(rng), rng.normal(size=4)
+    close(kernel(w, u), naive.quadratic(w, u))
+
+
+@against(naive.map_rows)
+def map_rows(kernel: Any, rng: Rng) -> None:
+    w, rows, out = symmetric(rng), rng.normal(size=(3, 4)), np.empty((3, 4))
+    assert kernel(w, rows, out) == 0
+    close(out, naive.map_rows(w, rows))
+
+
+# ---- evaluation, random features, entities -------------------------------------------------------------
+
+
+@against(naive.Window, "auc_add", "auc_add_many", "auc_revert")
+def rolling_auc(kernel: Any, rng: Rng) -> None:
+    s = np.zeros(k.AUC_HEADER + 2 * 6 + 7 * k.AUC_NODE)
+    s[k.AUC_WINDOW] = 6
+    twin = naive.Window(6)
+    events = [
+        (float(score), int(y))
+        for score, y in zip(rng.integers(0, 5, 15), rng.integers(0, 2, 15), strict=True)
+    ]
+    for score, label in events[:-1]:
+        k.auc_add(s, score, label)
+        twin.add(score, label)
+    if kernel.__name__ == "auc_revert":
+        assert kernel(s, *events[-3]) == twin.revert(*events[-3])
+    elif kernel.__name__ == "auc_add":
+        kernel(s, *events[-1])
+        twin.add(*events[-1])
+    else:
+        kernel(s, np.array([score for score, _ in events]), np.array([bool(y) for _, y in events]))
+        for event in events:
+            twin.add(*event)
+    close([s[k.AUC_POSITIVE], s[k.AUC_NEGATIVE], s[k.AUC_WINS]], list(twin.counts))
+
+
+@against(naive.normals_from_seed)
+def normals_from_seed(kernel: Any, rng: Rng) -> None:
+    seed, out = int(rng.integers(2**53)), np.empty(9)
+    kernel(seed, out)
+    close(out.tolist(), naive.normals_from_seed(seed, 9))
+
+
+@against(naive.fourier)
+def fourier_rows(kernel: Any, rng: Rng) -> None:
+    rows, frequencies, out = rng.normal(size=(2, 3)), rng.normal(size=(4, 3)), np.empty((2, 8))
+    kernel(rows, frequencies, out)
+    close(out.tolist()[1], naive.fourier(rows[1].tolist(), frequencies.tolist()))
+
+
+@against(naive.cell)
+def entity_cell(kernel: Any, rng: Rng) -> None:
+    keys = np.zeros(16, dtype=np.uint64)
+    for key in rng.integers(1, 2**63, 12).tolist():
+        at = kernel(keys, np.uint64(key))
+        assert at == naive.cell(keys.tolist(), key)
+        keys[at] = key
+
+
+@against(naive.table)
+def entity_fill(kernel: Any, rng: Rng) -> None:
+    entries = [(int(rng.integers(1, 2**63)), i, i % 3) for i in range(1, 9)]
+    new = [np.array(v, dtype=t) for v, t in zip(zip(*entries, strict=True), ("u8", "i8", "u2"), strict=True)]
+    keys, last, count = (np.zeros(16, dtype=a.dtype) for a in new)
+    kernel(keys, last, count, *new)
+    used = keys != 0
+    got = zip(keys[used].tolist(), last[used].tolist(), count[used].tolist(), strict=True)
+    assert naive.table(list(got)) == naive.table(entries)
+
+
+# ---- design and noise ----------------------------------------------------------------------------------
+
+
+@against(naive.prepared)
+def prepare_rows(kernel: Any, rng: Rng) -> None:
+    raw, out, usable = rng.normal(size=(3, 2)) * 2, np.empty((3, 2)), np.empty(3)
+    raw[1, 0] = math.nan
+    mean, std = np.array([0.1, -0.2]), np.array([0.5, 0.8])
+    scale, shift = np.array([2 / 5, 2.0]), np.array([-1 / 5, -1.0])
+    kernel(raw, scale, shift, True, mean, 1 / std / math.sqrt(2), 0.9, out, usable)
+    for row, value in zip(raw.tolist(), out, strict=True):
+        wanted = naive.prepared(row, [(-2.0, 3.0), (0.0, 1.0)], (mean.tolist(), std.tolist()), 0.9)
+        close(value.tolist(), wanted)
+    assert usable.tolist() == [1.0, 0.0, 1.0]
+
+
+@against(naive.clipped)
+def clip_rows(kernel: Any, rng: Rng) -> None:
+    raw, out, usable = rng.normal(size=(3, 2)) * 2, np.empty((3, 2)), np.empty(3)
+    raw[1, 0] = math.inf
+    scale, shift = np.array([0.5, 2.0]), np.array([0.1, -1.0])
+    kernel(raw, scale, shift, out, usable)
+    for row, value in zip(raw.tolist(), out.tolist(), strict=True):
+        close(value, naive.clipped(row, scale.tolist(), shift.tolist()))
+    assert usable.tolist() == [1.0, 0.0, 1.0]
+
+
+@against(naive.normals)
+def normals_from_bits(kernel: Any, rng: Rng) -> None:
+    words, out = rng.integers(0, 2**64, 9, dtype=np.uint64), np.empty(6)
+    kernel(words, out)
+    close(out.tolist(), naive.normals(words.tolist()), 1e-13)
+
+
+@against(naive.blt_noise)
+def blt_noise(kernel: Any, rng: Rng) -> None:
+    z, memory = rng.normal(size=(8, 3)), np.zeros((2, 3))
+    omega, theta = rng.uniform(0.1, 0.5, 2), rng.uniform(0.1, 0.9, 2)
+    wanted = naive.blt_noise(omega, theta, 1.5, z)
+    kernel(omega, theta, memory, 1.5, z)
+    close(z, wanted)
+
+
+@against(naive.toeplitz_noise)
+def toeplitz_noise(kernel: Any, rng: Rng) -> None:
+    inverse, z, out = rng.normal(size=8), rng.normal(size=(8, 3)), np.empty((3, 3))
+    kernel(inverse, z, 5, 1.5, out)
+    close(out, naive.toeplitz_noise(inverse, z, 5, 1.5))
+
+
+@against(naive.moment_sums)
+def moment_sums(kernel: Any, rng: Rng) -> None:
+    rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros((2, 3), dtype=np.int64)
+    kernel(rows, np.array([1.0, 1.0, 0.0, 1.0, 1.0]), 64.0, sums)
+    assert sums.tolist() == naive.moment_sums(np.delete(rows, 2, axis=0).tolist(), 64.0)
+
+
+@against(naive.leader_sums)
+def leader_sums(kernel: Any, rng: Rng) -> None:
+    rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros(9, dtype=np.int64)
+    labels = np.array([1.0, -1.0, math.nan, 1.0, 1.0])
+    kernel(rows, labels, 0.2, 0.6, 2.0**-9, sums)
+    assert np.abs(sums - naive.leader_sums(rows.tolist(), labels.tolist(), 0.2, 0.6, 2.0**-9)).max() <= 1
+
+
+# ---- private gradients, buffers and steps --------------------------------------------------------------
+
+D, N, PLACES, GRID = 2, 9, 3, 2.0**-16
+POLICIES = {"window": k.FIFO, "sample": k.RESERVOIR, "all": k.FULL}
+FAMILIES = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
+
+
+class Held:
+    """The buffer of a private run as the kernels take it, and its twin."""
+
+    def __init__(
+        self, policy: str, family: int = k.LINEAR_PAIRS, *, tangent: bool = False, uses: int = 4
+    ) -> None:
+        room = N if policy == "all" else PLACES
+        uses = uses if policy == "sample" else 0
+        ints = [family, k.LOGISTIC, POLICIES[policy], room, uses, 5, int(tangent)]
+        self.ints = np.array(ints, dtype=np.int64)
+        self.arrays = np.zeros((room, D)), np.full(room, math.nan), np.zeros(room, dtype=np.int64)
+        self.twin = naive.Places(policy, PLACES, uses, seed=5)
+        self.gradient = partial(naive.gradient, pair=FAMILIES[family], code=k.LOGISTIC, clip=0.7)
+
+    def store(self, kernel: Any, x: np.ndarray, y: float) -> None:
+        kernel(x, y, self.twin.slots, self.ints, *self.arrays)
+        self.twin.store([0.0] * D if math.isnan(y) else x.tolist(), y)
+
+
+def slots(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
+    rows = rng.uniform(-0.7, 0.7, (N, D))
+    return rows, rng.choice([1.0, -1.0, math.nan], N, p=[0.45, 0.45, 0.1])
+
+
+def runs() -> Iterator[Held]:
+    """A buffer of each kind for each family, empty."""
+    yield from (Held(policy, family) for policy in POLICIES for family in FAMILIES)
+
+
+def size_of(held: Held) -> int:
+    return D if held.ints[k.FAMILY] == k.LINEAR_PAIRS else D * (D + 1) // 2
+
+
+@against(naive.mean_gradient)
+def pair_gradient(kernel: Any, rng: Rng) -> None:
+    rows, _ = slots(rng)
+    labels = rng.choice([1.0, -1.0], N)
+    w, out = rng.normal(size=D), np.empty(D)
+    held = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
+    for tangent in (False, True):
+        kernel(w, rows[0], labels[0], rows[1:4], labels[1:4], 3, 5.0, k.LOGISTIC, 0.2, tangent, out)
+        wanted = naive.mean_gradient(
+            w.tolist(), rows[0].tolist(), labels[0], held, 5, k.LOGISTIC, 0.2, tangent
+        )
+        close(out.tolist(), wanted)
+
+
+@against(naive.gradient, "metric_gradient")
+def metric_gradient(kernel: Any, rng: Rng) -> None:
+    held, (rows, labels) = Held("window", k.METRIC_PAIRS), slots(rng)
+    for x, y in zip(rows, labels, strict=True):
+        held.store(k.private_store, x, y)
+    w, out = rng.normal(size=3), np.empty(3)
+    kernel(w, rows[0], 1.0, held.arrays[0], held.arrays[1], PLACES, float(PLACES), k.LOGISTIC, 0.7, out)
+    close(out, held.gradient(w, rows[0].tolist(), 1.0, held.twin))
+
+
+@against(naive.gradient, "private_gradient")
+def private_gradient(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
+            w, out = rng.normal(size=size_of(held)), np.empty(size_of(held))
+            kernel(w, x, y, t, held.ints, 0.7, *held.arrays[:2], out)
+            close(out, held.gradient(w, x.tolist(), y, held.twin))
+            held.store(k.private_store, x, y)
+
+
+@against(naive.Places, "private_store")
+def private_store(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        for i, (x, y) in enumerate(zip(rows, labels, strict=True)):
+            held.store(kernel if i == N - 1 else k.private_store, x, y)
+        order = [(*row, repr(float(label))) for row, label in held.twin.pairs()]
+        kept = len(order)
+        got = [
+            (*row, repr(label))
+            for row, label in zip(held.arrays[0].tolist(), held.arrays[1].tolist(), strict=True)
+        ]
+        assert sorted(got[:kept]) == sorted(order)
+
+
+def start(held: Held) -> tuple[np.ndarray, np.ndarray]:
+    """Clip, radius, grid, sigma or ridge; and the vectors."""
+    return np.array([0.7, 1.5, GRID, 0.1]), np.zeros((3, size_of(held)))
+
+
+@against(naive.rounded_gradient)
+def gradient_cells(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        for x, y in zip(rows[1:], labels[1:], strict=True):
+            held.store(k.private_store, x, y)
+        scalars, vectors = start(held)
+        vectors[0] = rng.normal(size=size_of(held))
+        cells = np.empty(size_of(held), dtype=np.int64)
+        kernel(rows[:1], np.ones(1), N - 1, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        g = held.gradient(vectors[0], rows[0].tolist(), 1.0, held.twin)
+        assert np.abs(cells - naive.rounded_gradient(g, GRID)).max() <= 1
+
+
+def ftrl_twin(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
+    gradient = partial(naive.mean_gradient, size=PLACES, code=k.LOGISTIC, clip=0.7)
+    arguments = (rows.tolist(), labels.tolist(), noise.tolist(), etas.tolist())
+    return naive.ftrl(*arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient)
+
+
+@against(naive.ftrl)
+def ftrl_steps(kernel: Any, rng: Rng) -> None:
+    held, (rows, labels) = Held("window"), slots(rng)
+    noise, etas = rng.normal(size=(N, D)), np.linspace(0.5, 0.1, N)
+    scalars, vectors = start(held)
+    kernel(
+        rows, labels, noise, etas, 0, held.ints, scalars, vectors, np.zeros(D, dtype=np.int64), *held.arrays
+    )
+    wanted = ftrl_twin(rows, labels, noise, etas)
+    close(vectors[0], wanted["w"][-1], 1e-3)
+    close(vectors[1], wanted["average"][-1], 1e-3)
+
+
+@against(naive.ftrl)
+def ftrl_keyed(kernel: Any, rng: Rng) -> None:
+    held, (rows, labels) = Held("window"), slots(rng)
+    words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
+    shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
+    z = np.array([naive.normals(w.tolist()) for w in words])
+    wanted = ftrl_twin(rows, labels, naive.blt_noise(*shape, 0.1, z), etas)
+    scalars, vectors = start(held)
+    total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
+    for t in range(N):
+        row, label = rows[t : t + 1], labels[t : t + 1]
+        k.gradient_cells(row, label, t, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        step = kernel if t == N - 1 else k.ftrl_keyed
+        noise = (words[t], shape, memory, cells)
+        step(row, label, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
+    close(vectors[0], wanted["w"][-1], 1e-3)
+    close(vectors[1], wanted["average"][-1], 1e-3)
+
+
+@against(naive.noisy)
+def noisy_steps(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        noise, etas = rng.normal(size=(N, size_of(held))), np.linspace(0.5, 0.1, N)
+        scalars, vectors = start(held)
+        kernel(rows, labels, noise, etas, 0, held.ints, scalars, vectors, *held.arrays)
+        wanted = naive.noisy(
+            rows.tolist(), labels.tolist(), noise, etas.tolist(), held.twin,
+            radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
+        )  # fmt: skip
+        close(vectors[0], wanted["w"][-1], 1e-3)
+        close(vectors[1], wanted["average"][-1], 1e-3)
+
+
+@against(naive.output)
+def output_steps(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        etas, centre = np.concatenate([[0.0], np.full(N - 1, 0.2)]), np.full(size_of(held), 0.05)
+        vectors, cells = np.stack([centre, centre, centre]), np.empty((N, size_of(held)), dtype=np.int64)
+        scalars = np.array([0.7, 1.5, 0.3])
+        kernel(rows, labels, etas, np.full(N, GRID), 0, held.ints, scalars, vectors, *held.arrays, cells)
+        wanted = naive.output(
+            rows.tolist(), labels.tolist(), etas.tolist(), held.twin,
+            radius=1.5, alpha=0.3, centre=centre, gradient=held.gradient,
+        )  # fmt: skip
+        close(cells * GRID, wanted, 1e-4)
+
+
+@against(naive.released)
+def output_releases(kernel: Any, rng: Rng) -> None:
+    cells, z = rng.integers(-50, 50, (4, D)), rng.normal(size=(4, D))
+    sigmas, gammas = rng.uniform(0.5, 2, 4), np.full(4, 0.25)
+    average, published = np.zeros(D), np.zeros(D)
+    total = kernel(cells, z.ravel(), sigmas, gammas, False, 2.0, 0.0, average, published)
+    wanted, weight = naive.released(cells, z, sigmas.tolist(), gammas.tolist())
+    close(total, weight)
+    close(average, wanted)
+    close(published.tolist(), naive.project_ball(wanted.tolist(), 2.0))
+
+
+# ---- sensitivity ---------------------------------------------------------------------------------------
+
+
+@against(naive.worst, "stay_sensitivities", "window_sensitivities", "window_spend")
+def sensitivity(kernel: Any, rng: Rng) -> None:
+    steps, size = 12, 3
+    # Records that stay have a radius; the windows' bounds are cut where they are used.
+    uses, radius = (None, 0.6) if kernel.__name__ == "stay_sensitivities" else (4, math.inf)
+    etas, factors, shares = rng.uniform(0.1, 1, steps), rng.uniform(0.5, 1, steps), np.full(steps, 1 / size)
+    grids, precisions = rng.uniform(0, 0.1, steps), rng.uniform(0, 4, steps)
+    moves, cost = naive.worst(
+        etas.tolist(), factors.tolist(), grids, precisions, size=size, uses=uses, diameter=2.0, radius=radius
+    )
+    out = np.empty(steps)
+    if kernel.__name__ == "stay_sensitivities":
+        kernel(etas, factors, shares, 2.0, 2 * radius, out)
+    elif kernel.__name__ == "window_sensitivities":
+        kernel(etas, factors, shares, uses, 2.0, out)
+    else:
+        # Without a radius no bound cuts anything off.
+        close(kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), grids, precisions, steps), cost)
+        return
+    close(out, moves)
