@@ -11,7 +11,7 @@ Layout of the bytes, all integers big-endian::
   integers beyond 64 bits another. Nothing in it can name code. A step that only pickle can save is bytes,
   which stay bytes here: a lane unpickles them if the tag was checked, and else refuses the snapshot.
 
-`pack` and `unpack` know nothing of lanes; what the body holds is written in `_body.py`.
+`pack` and `unpack` know nothing of lanes; what the body holds is written in `snapshot.py`.
 """
 
 from __future__ import annotations

@@ -15,20 +15,19 @@ What holds for every record, whatever is in it:
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from streampair import __version__
-from streampair.engine._account import Account, LaneJournal
-from streampair.engine._body import Body, told, unreadable
-from streampair.engine._intake import Intake
-from streampair.engine._stack import Stack, is_own
+from streampair.engine.batch import Batch
 from streampair.engine.envelope import check_key, is_signed, pack
+from streampair.engine.model import Model
+from streampair.engine.monitor import Monitor
+from streampair.engine.protocols import LaneJournal, buffer_records, positive_label, weight_norm
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -39,8 +38,10 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
+from streampair.engine.reservations import Reservations
+from streampair.engine.snapshot import Snapshot, summary, unreadable
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, SnapshotError
-from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+from streampair.evaluation import RegretEstimate
 
 __all__ = [
     "Breaker",
@@ -156,9 +157,9 @@ class Lane:
         self.positive = positive
         self.on_bad = on_bad
         self.fingerprint = fingerprint
-        self._stack = Stack(learner, positive=positive, trust_preprocessing=trust_preprocessing)
-        self.name = type(self._stack.learner).__name__ if name is None else name
-        own_positive = getattr(self._stack.learner, "positive", positive)
+        self._model = Model(learner, positive=positive, trust_preprocessing=trust_preprocessing)
+        self.name = type(self._model.learner).__name__ if name is None else name
+        own_positive = positive_label(self._model.learner, positive)
         if own_positive != positive:
             raise ConfigError(
                 f"the lane ranks {positive!r} high, its learner {own_positive!r}",
@@ -168,32 +169,20 @@ class Lane:
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
         self._check_saving()
-        self._breaker = (None if self._stack.private else Breaker()) if breaker == "auto" else breaker
+        self._breaker = (Breaker() if self._model.private is None else None) if breaker == "auto" else breaker
         self._void = self._why_void()
         for reason in self._void:
             warnings.warn(
                 f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
             )
-        self._auc = RollingAUC(auc_window)
-        if regret is not None and not self._stack.two_classes:
-            warnings.warn(
-                f"no regret is estimated for {type(self._stack.learner).__name__}: it is that of ranking one "
-                "label above the others, which this learner does not do",
-                UserWarning,
-                stacklevel=2,
-            )
-            regret = None
-        self._regret = None if regret is None else self._make_regret(regret)
-        self._loss_of_learner = regret is not None and regret.loss is None
-        self._estimate: RegretEstimate | None = None
-        self._intake = Intake(
-            self._stack,
+        self._monitor = Monitor(self._model.learner, regret, auc_window)
+        self._batch = Batch(
+            self._model,
             decode,
             positive=positive,
             on_bad=on_bad,
             breaker=self._breaker,
-            auc=self._auc,
-            regret=self._regret,
+            monitor=self._monitor,
             topic=topic,
             partition=partition,
         )
@@ -203,39 +192,41 @@ class Lane:
         self._restored = False
         self._begun = False
         name = f"{app}|{topic}|{partition}"
-        self._account: Account | None = None
-        if hasattr(self._stack.learner, "bind_noise"):
+        self._reservations: Reservations | None = None
+        private = self._model.private
+        if private is not None:
             # A fixed seed protects nobody: there is nothing to keep an account of.
-            if journal is not None and self._stack.learner.seed is None:
-                self._account = Account(self._stack.learner, name, journal, payloads_change=payloads_change)
-            self._stack.learner.bind_noise(name)
+            if journal is not None and private.seed is None:
+                self._reservations = Reservations(private, name, journal, payloads_change=payloads_change)
+            private.bind_noise(name)
 
     @property
     def next_offset(self) -> int | None:
         """Offset of the first record that the lane has not taken yet; None before the first."""
-        return self._intake.next_offset
+        return self._batch.next_offset
 
     @property
     def learner(self) -> Any:
         """The last step of the model, to look at; another object after a roll-back of a foreign one."""
-        return self._stack.learner
+        return self._model.learner
 
     @property
     def model(self) -> Any:
         """The whole model."""
-        return self._stack.model
+        return self._model.whole
 
     @property
     def private(self) -> bool:
         """Whether the learner keeps a privacy ledger."""
-        return self._stack.private
+        return self._model.private is not None
 
     @property
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks what it promises; None if not private."""
-        if not self._stack.private:
+        private = self._model.private
+        if private is None:
             return None
-        report = self._stack.learner.privacy
+        report = private.privacy
         if report is None or not self._void:
             return report
         return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(self._void)})")
@@ -243,7 +234,7 @@ class Lane:
     @property
     def room(self) -> int | None:
         """Records that may be processed before the next commit; None: any number."""
-        return None if self._account is None else self._account.room
+        return None if self._reservations is None else self._reservations.room
 
     # Learning
 
@@ -262,11 +253,11 @@ class Lane:
             If the snapshot is older than what was released since, or another attempt at the same records is
             more than the plan has set aside.
         """
-        if self._account is None:
+        if self._reservations is None:
             self._begun = True
             save(self.snapshot())
             return
-        self._account.begin(lambda: self._save(save), restored=self._restored)
+        self._reservations.begin(lambda: self._save(save), restored=self._restored)
         self._begun = True
 
     def _save(self, save: Callable[[bytes], object]) -> None:
@@ -300,7 +291,7 @@ class Lane:
                 "the lane stopped in the middle of an earlier batch, or of a restore",
                 fix="make a new lane and restore the last snapshot",
             )
-        account = self._account
+        account = self._reservations
         if account is not None:
             room = account.room
             if not self._begun or (room is not None and len(records) > room):
@@ -309,7 +300,7 @@ class Lane:
                     fix="call begin once, give no more than room records, and commit a snapshot to go on",
                 )
         self._torn = self._used = True
-        output = self._intake.process(records)
+        output = self._batch.process(records)
         if account is not None:
             account.note()  # durable before anything of the output leaves
         self._torn = False
@@ -330,40 +321,25 @@ class Lane:
         -------
         LaneGauges
         """
-        learner = self._stack.learner
+        learner, private = self._model.learner, self._model.private
         return LaneGauges(
-            events=dict(self._intake.events),
-            dead_letters=dict(self._intake.stages),
-            auc=self._auc.get(),
+            events=dict(self._batch.events),
+            dead_letters=dict(self._batch.stages),
+            auc=self._monitor.auc.get(),
             regret=self.regret(solve=solve),
-            weight_norm=_weight_norm(learner),
-            buffer_records=_buffer_records(learner),
-            null_slots=getattr(learner, "null_slots", None) if self._stack.private else None,
+            weight_norm=weight_norm(learner),
+            buffer_records=buffer_records(learner),
+            null_slots=None if private is None else private.null_slots,
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
-            forks=None if self._account is None else self._account.ledger.charged,
-            generation=None if self._account is None else self._account.ledger.generation,
+            forks=None if self._reservations is None else self._reservations.ledger.charged,
+            generation=None if self._reservations is None else self._reservations.ledger.generation,
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
         """The regret up to now; None without `regret=`, or before the second labelled event."""
-        regret = self._regret
-        if regret is None:
-            return None
-        if solve or (solve is None and regret.due):
-            self._estimate = regret.estimate(_design_many(self._stack.learner))
-        return self._estimate
-
-    def _make_regret(self, config: RegretConfig) -> PairRegret:
-        learner = self._stack.learner
-        loss = config.loss if config.loss is not None else getattr(learner, "pair_loss", None)
-        radius = config.radius
-        if radius is None:
-            radius = getattr(learner, "comparator_radius", 1.0)
-        regret = PairRegret(loss, radius, pairs=config.pairs, exact=config.exact, seed=config.seed)
-        regret.trusting = is_own(learner)
-        return regret
+        return self._monitor.estimate(self._model.learner, solve=solve)
 
     # Saving
 
@@ -392,7 +368,8 @@ class Lane:
             )
         if not self._snapshots:
             raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
-        body = Body(
+        auc, regret = self._monitor.auc, self._monitor.regret
+        saved = Snapshot(
             writer=__version__,
             app=self.app,
             topic=self.topic,
@@ -401,24 +378,24 @@ class Lane:
             fingerprint=self.fingerprint,
             next_offset=self.next_offset,
             clean=clean,
-            steps=self._stack.save(),
-            auc=self._auc.to_state(),
-            regret=None if self._regret is None else self._regret.to_state(),
-            events=dict(self._intake.events),
-            stages=dict(self._intake.stages),
-            seen=self._intake.seen,
-            bad=list(self._intake.bad),
-            ledger=None if self._account is None else self._account.reserved(clean=clean),
-            privacy=told(self.privacy),
+            steps=self._model.save(),
+            auc=auc.to_state(),
+            regret=None if regret is None else regret.to_state(),
+            events=dict(self._batch.events),
+            stages=dict(self._batch.stages),
+            seen=self._batch.seen,
+            bad=list(self._batch.bad),
+            ledger=None if self._reservations is None else self._reservations.reserved(clean=clean),
+            privacy=summary(self.privacy),
         )
-        data = pack(msgspec.structs.asdict(body), signing_key=self._signing_key)
+        data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
         return data
 
     def committed(self) -> None:
         """Say that the last snapshot is durable: what it reserves may be released from now on."""
-        if self._account is not None:
-            self._account.committed()
+        if self._reservations is not None:
+            self._reservations.committed()
 
     def restore(self, data: bytes) -> None:
         """Go on from a snapshot. Only on a lane that has processed nothing.
@@ -441,53 +418,40 @@ class Lane:
                 fix="restore into a new lane, before the first batch",
             )
         self._used = self._torn = True
-        body = Body.read(data, self._signing_key)
-        body.check(self.app, self.topic, self.partition, self.fingerprint)
-        if body.ledger is not None and self._stack.private and self._account is None:
+        saved = Snapshot.read(data, self._signing_key)
+        saved.check(self.app, self.topic, self.partition, self.fingerprint)
+        private = self._model.private
+        if saved.ledger is not None and private is not None and self._reservations is None:
             raise SnapshotError(
                 "the snapshot has a ledger, and this lane no journal: what is released would be forgotten",
                 fix="give the lane its journal",
             )
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
         try:
-            self._stack.load(body.steps, verified=verified)
-            self._auc.load_state(body.auc)
-            if self._regret is not None and body.regret is not None:
-                self._restore_regret(self._regret, body.regret)
+            self._model.load(saved.steps, verified=verified)
+            self._monitor.load(saved.auc, saved.regret)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise unreadable(error) from error
-        intake = self._intake
-        intake.next_offset = body.next_offset
-        intake.events |= body.events
-        intake.stages |= body.stages
-        intake.seen = body.seen
-        intake.bad = deque(body.bad)
-        if self._account is not None and body.ledger is not None:
-            self._account.restore(body.ledger)
-        elif self._stack.private:
-            self._stack.learner.mark_restarted(clean=body.clean)
+        batch = self._batch
+        batch.next_offset = saved.next_offset
+        batch.events |= saved.events
+        batch.stages |= saved.stages
+        batch.seen = saved.seen
+        batch.bad = deque(saved.bad)
+        if self._reservations is not None and saved.ledger is not None:
+            self._reservations.restore(saved.ledger)
+        elif private is not None:
+            private.mark_restarted(clean=saved.clean)
         self._restored = True
         self._state_bytes = len(data)
         self._torn = False
 
-    def _restore_regret(self, regret: PairRegret, saved: dict[str, Any]) -> None:
-        """Go on with a saved sample; with none if the learner was once thought to have another loss."""
-        own = regret.params()
-        loss = saved["params"]["loss"]
-        # The loss of auc.SPAUC used to be taken for the hinge. What was sampled then is of no use now.
-        if self._loss_of_learner and saved["params"] == {**own, "loss": loss} != own:
-            why = f"the snapshot has it for {loss}, and the learner's loss is {regret.loss!r}"
-            warnings.warn(f"no regret is estimated from here on: {why}", UserWarning, stacklevel=3)
-            regret.give_up(why)
-        else:
-            regret.load_state(saved)
-
     def _check_saving(self) -> None:
         if self._signing_key is not None:
             check_key(self._signing_key)
-        if not self._snapshots or not self._stack.pickled:
+        if not self._snapshots or not self._model.pickled:
             return
-        steps = ", ".join(self._stack.pickled)
+        steps = ", ".join(self._model.pickled)
         if not self._allow_pickle:
             raise ConfigError(
                 f"only pickle can save {steps}, and allow_pickle is off",
@@ -498,36 +462,14 @@ class Lane:
                 f"only pickle can save {steps}, and there is no key to sign it with",
                 fix="give a signing key of at least 16 bytes, from a file or the environment",
             )
-        self._stack.check_pickle()
+        self._model.check_pickle()
 
     def _why_void(self) -> list[str]:
-        if not self._stack.private:
+        if self._model.private is None:
             return []
-        reasons = [] if self._stack.untrusted is None else [self._stack.untrusted]
+        reasons = [] if self._model.untrusted is None else [self._model.untrusted]
         if self._breaker is not None:
             reasons.append("a breaker stops the lane because of what events contain")
         if self.on_bad == "fail":
             reasons.append("on_bad='fail' stops the lane because of what an event contains")
         return reasons
-
-
-def _weight_norm(learner: Any) -> float | None:
-    weights = getattr(learner, "weights", None)
-    if not isinstance(weights, Mapping):
-        return None
-    try:
-        return math.sqrt(math.fsum(float(value) ** 2 for value in weights.values()))
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _buffer_records(learner: Any) -> int | None:
-    for name in ("buffer_records", "n_buffered"):
-        value = getattr(learner, name, None)
-        if isinstance(value, int):
-            return value
-    return None
-
-
-def _design_many(learner: Any) -> Callable[[list[dict[str, Any]]], Any] | None:
-    return getattr(learner, "design_many", None)

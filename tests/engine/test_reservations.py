@@ -33,8 +33,8 @@ def driver(**options: Any) -> Driver:
 
 
 def charged(lane: Lane) -> int:
-    assert lane._account is not None
-    return lane._account.ledger.charged
+    assert lane._reservations is not None
+    return lane._reservations.ledger.charged
 
 
 def scores(output: Any) -> list[float | None]:
@@ -292,7 +292,7 @@ def test_neighbouring_streams_have_equal_ledgers(data: st.DataObject) -> None:
                 lane.commit(clean=what == "stop")
                 if what == "stop":
                     lane.start()
-            ledger = dataclasses.asdict(lane.lane._account.ledger)  # type: ignore[union-attr]
+            ledger = dataclasses.asdict(lane.lane._reservations.ledger)  # type: ignore[union-attr]
             ledger = {k: len(v) if isinstance(v, list) else v for k, v in ledger.items()}
             report = lane.lane.privacy
             seen.append((ledger, lane.lane.room, report, len(lane.journal.data or b"")))  # type: ignore[union-attr]

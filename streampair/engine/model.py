@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle  # only ever loads what a signature vouches for, see Stack.load
+import pickle  # only ever loads what a signature vouches for, see Model.load
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from river import base, compose
 
+from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, former_names, missing
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.pipeline import check_pipeline, is_private, is_stateless, private_inside, walk
 
-__all__ = ["Stack"]
+__all__ = ["Model"]
 
 
-def is_own(step: object) -> bool:
-    """Whether the step is one of ours, that is, saves itself without pickle."""
-    return callable(getattr(step, "to_state", None)) and callable(getattr(step, "load_state", None))
-
-
-class Stack:
+class Model:
     """One model, ready for a lane.
 
     Parameters
@@ -58,18 +54,23 @@ class Stack:
             raise ConfigError("the pipeline has no steps", fix="add a learner as its last step")
         self.positive = positive
         self._last = list(self.steps)[-1]
-        self.private = is_private(self.learner)
+        #: The learner, if it keeps a privacy account; never exchanged, as it is one of ours.
+        self.private: PrivateModel | None = _private(self.learner)
         #: Void because of a step that learns in front of a private learner.
         self.untrusted: str | None = None
-        if self.private or any(is_private(step) or private_inside(step) for _, step, _, _ in self._leaves()):
+        if self.private is not None or any(
+            is_private(step) or private_inside(step) for _, step, _, _ in self._leaves()
+        ):
             self.untrusted = next(iter(check_pipeline(model, trust_preprocessing=trust_preprocessing)), None)
         leaves = [(path, step) for path, step, _, _ in self._leaves()]
         #: Steps that only pickle can save.
-        self.pickled = [path for path, step in leaves if not is_stateless(step) and not is_own(step)]
+        self.pickled = [
+            path for path, step in leaves if not is_stateless(step) and not isinstance(step, OwnStep)
+        ]
         self._front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
-        self._learner_foreign = not is_own(self.learner)
+        self._learner_foreign = not isinstance(self.learner, OwnStep)
         #: Whether code that is not ours runs, which may raise anything.
-        self.foreign = self._learner_foreign or any(not is_own(step) for _, step in leaves[:-1])
+        self.foreign = self._learner_foreign or any(not isinstance(step, OwnStep) for _, step in leaves[:-1])
         #: Whether a failed event can leave a change behind, so that a copy is needed.
         self.fragile = self._front_learns or self._learner_foreign
         #: Whether learning starts from the transformed record (the front learns nothing).
@@ -91,18 +92,13 @@ class Stack:
         return self.steps[self._last]
 
     @property
-    def two_classes(self) -> bool:
-        """Whether the learner tells one label from the others, so that pairs of the two make its regret."""
-        return bool(getattr(self.learner, "_two_classes", True))
-
-    @property
     def ranks(self) -> bool:
         """Whether its scores are to rank events: those of a metric are distances, which do not."""
         return not isinstance(self.learner, base.Transformer)
 
     @property
-    def model(self) -> Any:
-        """The model as a whole; for a pipeline a new one around the same steps."""
+    def whole(self) -> Any:
+        """The model as the user gave it; for a pipeline a new one around the same steps."""
         if len(self.steps) == 1:
             return self.learner
         return compose.Pipeline(*self.steps.items())
@@ -115,13 +111,14 @@ class Stack:
         self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
-        self.learn_null: Callable[[], object] | None = learner.learn_null if self.private else None
+        private = self.private
         #: Takes what identifies the next record, where the noise depends on it.
-        keyed = self.private and getattr(learner, "noise_key", None) is not None
-        self.tell: Callable[[bytes], object] | None = learner.next_record if keyed else None
+        self.next_record: Callable[[bytes], object] | None = None
         #: Takes whose the next record is, where that counts.
-        counted = self.private and getattr(learner, "entity", None) is not None
-        self.tell_entity: Callable[[bytes | None], object] | None = learner.next_entity if counted else None
+        self.next_entity: Callable[[bytes | None], object] | None = None
+        if private is not None:
+            self.next_record = private.next_record if private.noise_key is not None else None
+            self.next_entity = private.next_entity if private.entity is not None else None
         self._front = front
 
     def learn_through(self, x: Any, y: object) -> bool:
@@ -206,7 +203,7 @@ class Stack:
             entry: dict[str, object] = {"path": path, "class": _class_name(step)}
             if is_stateless(step):
                 entry["kind"] = "none"
-            elif is_own(step):
+            elif isinstance(step, OwnStep):
                 entry |= {"kind": "state", "state": step.to_state()}
             else:
                 entry |= {"kind": "pickle", "data": _dumps(step, path)}
@@ -231,13 +228,17 @@ class Stack:
         leaves = list(self._leaves())
         saved = [(e["path"], e["class"]) for e in entries]
         ours = [(path, _class_name(step)) for path, step, _, _ in leaves]
-        if saved != ours:
+        same = len(saved) == len(ours) and all(
+            theirs == own or (theirs[0] == own[0] and theirs[1] in former_names(step))
+            for theirs, own, (_, step, _, _) in zip(saved, ours, leaves, strict=True)
+        )
+        if not same:
             raise SnapshotError(
                 f"the snapshot holds the steps {_names(saved)}, this lane has {_names(ours)}",
                 fix="restore with the model that wrote it, or start the new model under another app name",
             )
         for entry, (path, step, _, _) in zip(entries, leaves, strict=True):
-            kind = "none" if is_stateless(step) else "state" if is_own(step) else "pickle"
+            kind = "none" if is_stateless(step) else "state" if isinstance(step, OwnStep) else "pickle"
             if entry["kind"] != kind:
                 raise SnapshotError(
                     f"the step {path} was saved as {entry['kind']!r}, this release reads {kind!r}",
@@ -284,6 +285,19 @@ class Stack:
         yield from walk(self.steps)
 
 
+def _private(learner: object) -> PrivateModel | None:
+    """The learner, if it is private."""
+    if isinstance(learner, PrivateModel):
+        return learner
+    if is_private(learner):
+        raise ConfigError(
+            f"{type(learner).__name__} is private, and a lane cannot keep its account: it lacks "
+            + ", ".join(missing(learner, PrivateModel)),
+            fix="give it what streampair.engine.protocols.PrivateModel asks for",
+        )
+    return None
+
+
 def _forget_plans(step: Any) -> None:
     """A River pipeline caches its steps; an exchanged step would go unnoticed."""
     if isinstance(step, compose.Pipeline):
@@ -315,7 +329,7 @@ def _how_to_score(learner: Any) -> tuple[str, bool]:
     kind = type(learner).__name__
     if not callable(getattr(learner, "learn_one", None)):
         raise ConfigError(f"{kind} has no learn_one", fix="use an online estimator of streampair or River")
-    if is_own(learner) and callable(getattr(learner, "score_one", None)):
+    if isinstance(learner, OwnModel):
         return "score_one", True
     supervised = bool(getattr(learner, "_supervised", True))
     if isinstance(learner, base.AnomalyDetector) and not supervised:
@@ -341,7 +355,7 @@ def _how_to_score(learner: Any) -> tuple[str, bool]:
 
 def _scorer(learner: Any, name: str, positive: object) -> Callable[[Any], float]:
     method: Callable[[Any], Any] = getattr(learner, name)
-    if name == "score_one" and is_own(learner):
+    if name == "score_one" and isinstance(learner, OwnStep):
         return method
     if name == "predict_proba_one":
 

@@ -1,4 +1,4 @@
-"""The account of a private lane: its ledger, and the journal that is written before anything is released.
+"""What a private lane has reserved: its ledger, and the journal that is written before a release.
 
 The rules are those of `streampair.privacy.ledger`; here they meet the learner and the disk.
 """
@@ -9,30 +9,15 @@ import copy
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from streampair.engine.protocols import LaneJournal, PrivateModel
 from streampair.errors import PrivacyError
 from streampair.privacy import Journal, Ledger
 
-__all__ = ["Account", "LaneJournal", "context_of"]
+__all__ = ["Reservations", "context_of"]
 
 _PLACE = struct.Struct(">iq").pack
-
-
-class LaneJournal(Protocol):
-    """The journal of one lane: bytes that are durable when the call returns, apart from the snapshots."""
-
-    def read(self) -> bytes | None:
-        """What it holds; None if there is none."""
-        ...
-
-    def append(self, data: bytes) -> None:
-        """Add to it."""
-        ...
-
-    def restart(self, data: bytes) -> None:
-        """Put `data` in its place, at once or not at all."""
-        ...
 
 
 def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
@@ -45,7 +30,7 @@ def context_of(partition: int, offset: int, key: bytes | None, value: bytes | No
     return _PLACE(partition, offset) + payload.digest()
 
 
-class Account:
+class Reservations:
     """Keeps a private learner inside what its lane has reserved.
 
     Parameters
@@ -58,10 +43,11 @@ class Account:
         Where it is noted what is about to be released.
     payloads_change
         Whether the record at an offset may be another one when it is read again.
-
     """
 
-    def __init__(self, learner: Any, lane: str, journal: LaneJournal, *, payloads_change: bool) -> None:
+    def __init__(
+        self, learner: PrivateModel, lane: str, journal: LaneJournal, *, payloads_change: bool
+    ) -> None:
         self._learner = learner
         self._lane = lane
         self._journal = journal

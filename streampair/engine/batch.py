@@ -13,31 +13,31 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from streampair.engine._account import context_of
-from streampair.engine._stack import Stack
+from streampair.engine.model import Model
+from streampair.engine.monitor import Monitor
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
+from streampair.engine.reservations import context_of
 from streampair.errors import LaneStopped, PrivacyError, RecordError
-from streampair.evaluation import PairRegret, RollingAUC
 
-__all__ = ["Intake"]
+__all__ = ["Batch"]
 
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
 
 
-class Intake:
+class Batch:
     """Takes the records of one partition, scores and learns them, and counts what became of each.
 
     Parameters
     ----------
-    stack
+    model
         The model.
     decode, positive, on_bad
         See `Lane`.
     breaker
         None: never stop because too many events are bad.
-    auc, regret
-        Told every labelled event that was scored; None: no regret.
+    monitor
+        Told every labelled event that was scored.
     topic, partition
         For messages.
 
@@ -55,24 +55,22 @@ class Intake:
 
     def __init__(
         self,
-        stack: Stack,
+        model: Model,
         decode: Callable[[Record], Event],
         *,
         positive: object,
         on_bad: Literal["dlq", "skip", "fail"],
         breaker: Breaker | None,
-        auc: RollingAUC,
-        regret: PairRegret | None,
+        monitor: Monitor,
         topic: str,
         partition: int,
     ) -> None:
-        self._stack = stack
+        self._model = model
         self._decode = decode
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker
-        self._auc = auc
-        self._regret = regret
+        self._auc, self._regret = monitor.auc, monitor.regret
         self._topic = topic
         self._partition = partition
         self.next_offset: int | None = None
@@ -90,12 +88,12 @@ class Intake:
         labels: list[bool] = []
         given: list[float] = []
         # A copy of the steps that an event could leave half changed, and what was learned since it was made.
-        saved = self._stack.checkpoint() if self._stack.fragile and records else {}
+        saved = self._model.checkpoint() if self._model.fragile and records else {}
         done, saved = self._take_plain(records, output, labels, given, saved)
         if done < len(records):
             self._take_carefully(records[done:] if done else records, output, labels, given, saved)
         output.next_offset = self.next_offset
-        if self._stack.ranks:
+        if self._model.ranks:
             self._auc.extend(labels, given)
         return output
 
@@ -108,7 +106,7 @@ class Intake:
         saved: dict[str, Any],
     ) -> tuple[int, dict[str, Any]]:
         """Take labelled events until the first that fails; how many were taken, and the copy for the next."""
-        stack, regret = self._stack, self._regret
+        model, regret = self._model, self._regret
         n = len(records)
         offsets = [record.offset for record in records]
         slots = self._slots_left()
@@ -118,20 +116,20 @@ class Intake:
         try:
             events = list(map(self._decode, records))
             raw = [event.x for event in events]
-            if stack.fragile:
+            if model.fragile:
                 for x in raw:
                     _refuse_nan(x)
             ys = [event.y for event in events]
-            if None in ys or not stack.direct:
+            if None in ys or not model.direct:
                 return 0, saved
             positive = self._positive
             truth = [y == positive for y in ys]
             if regret is not None and set(map(type, truth)) != {bool}:
                 truth = list(map(bool, truth))
-            xs = raw if stack.transform is None else list(map(stack.transform, raw))
+            xs = raw if model.transform is None else list(map(model.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
-        score_one, learn_one, emit = stack.score, self._telling(records), given.append
+        score_one, learn_one, emit = model.score, self._learning(records), given.append
         pairs = zip(xs, ys, strict=True)
         counted = 0
         hits = None if regret is None else regret.hits(truth)
@@ -159,9 +157,9 @@ class Intake:
         except Exception:
             failed = True
         done = len(given)
-        if failed and stack.fragile:
-            stack.rollback(saved, list(zip(raw[:done], ys[:done], strict=True)))
-            saved = stack.checkpoint()
+        if failed and model.fragile:
+            model.rollback(saved, list(zip(raw[:done], ys[:done], strict=True)))
+            saved = model.checkpoint()
         if regret is not None:
             regret.skip(truth[counted:done])
         labels.extend(truth[:done])
@@ -178,30 +176,30 @@ class Intake:
             self.next_offset = offsets[done - 1] + 1
         return done, saved
 
-    def _telling(self, records: Sequence[Record]) -> Callable[[Any, Any], object]:
-        """`stack.learn`, which first tells a private learner of each record what it has to know."""
-        learn = self._stack.learn
-        if self._stack.tell is None and self._stack.tell_entity is None:
+    def _learning(self, records: Sequence[Record]) -> Callable[[Any, Any], object]:
+        """`model.learn`, which first tells a private learner what it has to know of each record."""
+        learn = self._model.learn
+        if self._model.next_record is None and self._model.next_entity is None:
             return learn
         upcoming = iter(records)
 
-        def learn_told(x: Any, y: Any) -> None:
-            self._tell(next(upcoming))
+        def learn_identified(x: Any, y: Any) -> None:
+            self._identify(next(upcoming))
             learn(x, y)
 
-        return learn_told
+        return learn_identified
 
-    def _tell(self, record: Record) -> None:
+    def _identify(self, record: Record) -> None:
         """Tell the noise what record it is for, and the account whose it is.
 
         An entity is the key of the message, never a field of its value: were the value damaged, its entity
         would change with it, and with that what is learned of others (PRIVACY.md 8).
         """
-        stack = self._stack
-        if stack.tell is not None:
-            stack.tell(context_of(self._partition, record.offset, record.key, record.value))
-        if stack.tell_entity is not None:
-            stack.tell_entity(record.key)
+        model = self._model
+        if model.next_record is not None:
+            model.next_record(context_of(self._partition, record.offset, record.key, record.value))
+        if model.next_entity is not None:
+            model.next_entity(record.key)
 
     def _take_carefully(
         self,
@@ -212,8 +210,8 @@ class Intake:
         saved: dict[str, Any],
     ) -> None:
         """Any record at all, one by one."""
-        stack, regret, positive, decode = self._stack, self._regret, self._positive, self._decode
-        private = stack.private
+        model, regret, positive, decode = self._model, self._regret, self._positive, self._decode
+        private = model.private
         slots = self._slots_left()
         expected = -1 if self.next_offset is None else self.next_offset
         good: list[tuple[Any, Any]] = []
@@ -225,8 +223,8 @@ class Intake:
                 continue
             expected = self.next_offset = offset + 1
             self.seen += 1
-            if private:
-                self._tell(record)
+            if private is not None:
+                self._identify(record)
             event_id: str | None = None
             given_score: float | None = None
             sample = None
@@ -235,26 +233,26 @@ class Intake:
                 event = decode(record)
                 event_id, x, y = event.id, event.x, event.y
                 stage = "features"
-                if stack.fragile:
+                if model.fragile:
                     _refuse_nan(x)
-                z = stack.through(x)
-                score = None if stack.too_early(z) else stack.score(z)
+                z = model.through(x)
+                score = None if model.too_early(z) else model.score(z)
                 if y is None:
                     outcome = "scored"
-                    if private:
-                        stack.learner.learn_null()
+                    if private is not None:
+                        private.learn_null()
                 else:
                     stage = "label"
                     label = bool(y == positive)
                     counts_for_regret = regret is not None and score is not None
                     hit = counts_for_regret and regret.left[label] <= 0  # type: ignore[union-attr]
                     if hit:
-                        sample = regret.prepare(z, label, score, stack.score)  # type: ignore[union-attr,arg-type]
+                        sample = regret.prepare(z, label, score, model.score)  # type: ignore[union-attr,arg-type]
                     stage = "learn"
-                    if stack.direct:
-                        stack.learn(z, y)
-                    elif not stack.learn_through(x, y) and private:
-                        stack.learner.learn_null()
+                    if model.direct:
+                        model.learn(z, y)
+                    elif not model.learn_through(x, y) and private is not None:
+                        private.learn_null()
                     outcome = "learned" if slots > 0 else "scored"
                     if hit:
                         regret.commit(sample, label)  # type: ignore[union-attr]
@@ -263,38 +261,39 @@ class Intake:
                     if score is not None:
                         labels.append(label)
                         given.append(score)
-                    if stack.fragile:
+                    if model.fragile:
                         good.append((x, y))
                 given_score = score
             except Exception as error:
                 if not self._is_bad_event(error, stage):
                     raise
-                if stack.fragile and stage != "decode":
-                    stack.rollback(saved, good)
+                if model.fragile and stage != "decode":
+                    model.rollback(saved, good)
                     good.clear()
-                    saved = stack.checkpoint()
-                if private:
-                    stack.learner.learn_null()
+                    saved = model.checkpoint()
+                if private is not None:
+                    private.learn_null()
                 outcome = "dead_letter"
-                self._bury(record, error, stage, output.dead_letters)
+                self._dead_letter(record, error, stage, output.dead_letters)
             slots -= 1
             counts[outcome] += 1
             output.scores.append(Scored(offset, record.key, event_id, given_score, outcome))
 
     def _slots_left(self) -> float:
         """Slots before the horizon; every record takes one."""
-        if not self._stack.private:
+        private = self._model.private
+        if private is None:
             return math.inf
-        left = self._stack.learner.horizon_left
+        left = private.horizon_left
         return math.inf if left is None else left
 
     def _is_bad_event(self, error: Exception, stage: str) -> bool:
         """Whether this is about the event; everything else is about us, and must be heard."""
         if isinstance(error, MemoryError | PrivacyError):
             return False
-        return isinstance(error, RecordError) or stage in ("decode", "label") or self._stack.foreign
+        return isinstance(error, RecordError) or stage in ("decode", "label") or self._model.foreign
 
-    def _bury(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
+    def _dead_letter(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
         if isinstance(error, RecordError):
             stage, text = error.stage, str(error)
         else:

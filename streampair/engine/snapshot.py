@@ -9,10 +9,10 @@ import msgspec
 from streampair.engine.envelope import unpack
 from streampair.errors import SnapshotError
 
-__all__ = ["Body", "told", "unreadable"]
+__all__ = ["Snapshot", "summary", "unreadable"]
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True):
+class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     """What a snapshot holds; `unpack` gives it as a table, and this checks the types."""
 
     writer: str
@@ -34,8 +34,8 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     privacy: dict[str, Any] | None = None
 
     @classmethod
-    def read(cls, data: bytes, signing_key: bytes | None) -> Body:
-        """The body of a snapshot.
+    def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:
+        """What the bytes of a snapshot hold.
 
         Raises
         ------
@@ -78,7 +78,7 @@ def unreadable(error: Exception) -> SnapshotError:
     )
 
 
-def told(report: Any) -> dict[str, Any] | None:
+def summary(report: Any) -> dict[str, Any] | None:
     """The numbers of a privacy report, for whoever reads a snapshot without its model."""
     if report is None:
         return None

@@ -1,0 +1,216 @@
+"""What a lane asks of its learner, of the steps in front of it, and of a journal.
+
+The engine knows learners by these alone: it imports none, and asks for nothing that is not written here.
+
+- `OwnStep`, `OwnModel`: raises `RecordError` before it changes anything, and saves itself as plain values.
+- `PrivateModel`: an `OwnModel` that takes every record as a slot, and keeps a privacy account.
+- What a learner may have besides, and a lane can do without, is asked by a function each, below.
+
+There are two questions about privacy, and two answers. The engine asks ``isinstance(x, PrivateModel)``: can a
+lane keep the account of this learner? What may stand in a pipeline is asked by
+`streampair.privacy.pipeline.is_private`, which stands below the engine and takes whatever has a null step for
+private: it refuses, and a refusal should come on the slightest sign. `engine.model` refuses a learner that is
+private there and no `PrivateModel` here, so that no account is ever left out without a word. Each question is
+asked in its own room; that is why nothing below has to import the protocols.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = [
+    "LaneJournal",
+    "OwnModel",
+    "OwnStep",
+    "PrivateModel",
+    "buffer_records",
+    "comparator_radius",
+    "design_many",
+    "former_names",
+    "missing",
+    "pair_loss",
+    "positive_label",
+    "two_classes",
+    "weight_norm",
+]
+
+
+@runtime_checkable
+class OwnStep(Protocol):
+    """An estimator of streampair, or one that keeps its rules: no change before an error, and plain state."""
+
+    def to_state(self) -> dict[str, object]:
+        """Everything that it has learned, as plain values and arrays."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` of a step with the same parameters returned."""
+        ...
+
+
+@runtime_checkable
+class OwnModel(OwnStep, Protocol):
+    """A learner that gives each record a finite score."""
+
+    def learn_one(self, x: Any, y: Any) -> None:
+        """Learn one record."""
+        ...
+
+    def score_one(self, x: Any) -> float:
+        """Score of one record; higher ranks higher, except for a metric."""
+        ...
+
+
+@runtime_checkable
+class PrivateModel(OwnModel, Protocol):
+    """A learner under differential privacy: each record is a slot, and each slot counts.
+
+    Attributes
+    ----------
+    seed
+        Of the noise; None: noise that nobody can foresee. A fixed one protects nobody.
+    noise_key
+        None, or the key that makes the noise a function of what was learned.
+    entity
+        None, or how often one entity may be learned from.
+    window, forks
+        Slots in a window of the ledger, and how many second views of a window the plan has set aside.
+    slots, slots_waiting
+        Records taken, and how many of them wait until the features are known.
+    null_slots
+        Slots without a usable record.
+    horizon_left
+        Slots until it stops to learn; None: no horizon.
+    privacy
+        The report.
+    """
+
+    seed: int | None
+    noise_key: Any
+    entity: Any
+    window: int
+    forks: int
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def slots_waiting(self) -> int: ...
+
+    @property
+    def null_slots(self) -> int: ...
+
+    @property
+    def horizon_left(self) -> int | None: ...
+
+    @property
+    def privacy(self) -> Any: ...
+
+    def learn_null(self) -> None:
+        """Take a slot without a record."""
+        ...
+
+    def next_record(self, context: bytes) -> None:
+        """Say what identifies the record of the next slot."""
+        ...
+
+    def next_entity(self, entity: Any) -> None:
+        """Say whose the record of the next slot is."""
+        ...
+
+    def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
+        """Say which learner this is; `digests` gets the digest of every slot."""
+        ...
+
+    def charge(self, forks: int, *, vouched: bool = False) -> None:
+        """Say how many second views of a window are charged altogether."""
+        ...
+
+    def mark_restarted(self, clean: bool) -> None:
+        """Say how the run ended whose state was loaded."""
+        ...
+
+
+class LaneJournal(Protocol):
+    """The journal of one lane: bytes that are durable when the call returns, apart from the snapshots."""
+
+    def read(self) -> bytes | None:
+        """What it holds; None if there is none."""
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add to it."""
+        ...
+
+    def restart(self, data: bytes) -> None:
+        """Put `data` in its place, at once or not at all."""
+        ...
+
+
+def missing(step: object, protocol: type) -> list[str]:
+    """What of a protocol the step does not have."""
+    names = {
+        name
+        for kind in protocol.__mro__
+        if kind.__module__ == __name__
+        for name in (*vars(kind), *inspect.get_annotations(kind))
+        if not name.startswith("_")
+    }
+    return sorted(name for name in names if not hasattr(step, name))
+
+
+# What a learner may have, and a lane can do without
+
+
+def positive_label(learner: object, default: object) -> object:
+    """The label that the learner ranks high; `default` if it does not say."""
+    return getattr(learner, "positive", default)
+
+
+def two_classes(learner: object) -> bool:
+    """Whether it tells one label from the others, so that pairs of the two make its regret."""
+    return bool(getattr(learner, "two_classes", getattr(learner, "_two_classes", True)))
+
+
+def pair_loss(learner: object) -> Any:
+    """The pair loss that it minimises; None if it has none."""
+    return getattr(learner, "pair_loss", None)
+
+
+def comparator_radius(learner: object) -> float:
+    """Radius of the ball that its weights are kept in; 1 if it does not say."""
+    return float(getattr(learner, "comparator_radius", 1.0))
+
+
+def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
+    """From records to the matrix that its weights multiply; None if it has no such function."""
+    return getattr(learner, "design_many", None)
+
+
+def former_names(step: object) -> Sequence[str]:
+    """Names that its class had in earlier releases, with the module."""
+    names: Sequence[str] = getattr(type(step), "former_names", ())
+    return names
+
+
+def weight_norm(learner: object) -> float | None:
+    """L2 norm of its weights; None if it has no table of weights."""
+    weights = getattr(learner, "weights", None)
+    if not isinstance(weights, Mapping):
+        return None
+    try:
+        return math.sqrt(math.fsum(float(value) ** 2 for value in weights.values()))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def buffer_records(learner: object) -> int | None:
+    """Records in its buffer; None if it has none."""
+    for name in ("buffer_records", "n_buffered"):
+        value = getattr(learner, name, None)
+        if isinstance(value, int):
+            return value
+    return None

@@ -1,0 +1,75 @@
+"""What a lane asks of a learner, and that no account is left out without a word."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from harness import lanes
+from river import linear_model, preprocessing
+
+from streampair import auc, metric, ranking
+from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, missing
+from streampair.engine.testing import Driver, MemoryJournal
+from streampair.errors import ConfigError, SnapshotError
+from streampair.privacy.pipeline import is_private
+
+LEARNERS = [
+    kind
+    for family in (auc, metric, ranking)
+    for name in family.__all__
+    if inspect.isclass(kind := getattr(family, name))
+]
+
+
+@pytest.mark.parametrize("kind", LEARNERS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_both_questions_about_privacy_have_the_same_answer_for_every_learner(kind: Any) -> None:
+    budget = {"epsilon": 1.0, "delta": 1e-4, "horizon": 50}
+    learner = kind(**(budget if "epsilon" in inspect.signature(kind).parameters else {}))
+    assert isinstance(learner, OwnModel)
+    assert isinstance(learner, PrivateModel) == is_private(learner) == hasattr(learner, "epsilon")
+    assert missing(learner, OwnModel) == []
+    assert (missing(learner, PrivateModel) == []) == is_private(learner)
+
+
+def test_steps_of_river_are_foreign() -> None:
+    for step in (linear_model.LogisticRegression(), preprocessing.StandardScaler()):
+        assert not isinstance(step, OwnStep)
+        assert not isinstance(step, PrivateModel)
+
+
+@pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "next_entity", "to_state"])
+def test_a_private_learner_whose_account_cannot_be_kept_is_refused(name: str) -> None:
+    """The broken twin: asked for `PrivateModel` alone, it would run without an account."""
+
+    class Lacking:
+        def __init__(self) -> None:
+            self._learner = auc.PairFTRL(horizon=50, features=list("abc"))
+
+        def __getattr__(self, wanted: str) -> Any:
+            if wanted in (name, "_learner") or wanted.startswith("__"):
+                raise AttributeError(wanted)
+            return getattr(self._learner, wanted)
+
+    assert is_private(Lacking())
+    assert missing(Lacking(), PrivateModel) == [name]
+    with pytest.raises(ConfigError, match=f"it lacks {name}"):
+        Driver(Lacking, journal=MemoryJournal())
+
+
+def test_a_class_that_has_moved_goes_on_from_its_snapshots() -> None:
+    class Moved(auc.PairOGD):
+        former_names = ("streampair.auc.PairOGD",)
+
+    def renamed(entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        return [{**entry, "class": name} for entry in entries]
+
+    old, new = Driver(lanes.pair_ogd), Driver(Moved)
+    old.feed(lanes.stream(30))
+    entries: Any = new.lane._model.save()
+    new.lane._model.load(renamed(entries, "streampair.auc.PairOGD"), verified=False)
+    with pytest.raises(SnapshotError, match="this lane has"):
+        new.lane._model.load(renamed(entries, "streampair.auc.OAM"), verified=False)
+    with pytest.raises(SnapshotError, match="this lane has"):
+        old.lane._model.load(renamed(entries, "streampair.engine.Moved"), verified=False)
