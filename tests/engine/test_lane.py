@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import subprocess
@@ -434,7 +435,8 @@ def test_ranking_learns_relevances_and_has_no_regret_of_two_classes() -> None:
     with pytest.warns(UserWarning, match="no regret is estimated for PairOGD"):
         lane = Lane(ranking.PairOGD(seed=1), decode_json, **PLAIN, regret=RegretConfig())
     assert lane.regret() is None
-    driver, model = Driver(lambda: ranking.PairOGD(seed=1)), ranking.PairOGD(seed=1)
+    make = functools.partial(ranking.PairOGD, relevance=(-1, 1), seed=1)
+    driver, model = Driver(make), make()
     scores = []
     for x, y in rows:
         scores.append(model.score_one(x))
