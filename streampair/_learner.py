@@ -152,7 +152,7 @@ class PairLearner(base.Estimator):
             If any cell or label cannot be used, or if it is an array and the learner knows its features by
             other names; then no row has been learned.
         """
-        table = Table(X, strict=self._strict_frames)
+        table = Table(X, strict=self._strict_frames, names=self.feature_names)
         table.check_names(self.feature_names)
         values, name = label_values(y)
         if len(table) != len(values):
@@ -163,7 +163,11 @@ class PairLearner(base.Estimator):
             )
         labels = self._labels(values)
         if len(labels):
-            self._learn_rows(table.columns, table.rows, labels)
+            try:
+                self._learn_rows(table.columns, table.rows, labels)
+            except RecordError:  # names the first cell of a row, in what order its frame has
+                self._learn_rows(*table.as_given(), labels)
+                raise
         self._y_name = name
 
     # ---- state -----------------------------------------------------------------------------------------
@@ -240,9 +244,12 @@ class LinearPairLearner(PairLearner):
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
 
     def _table_scores(self, X: Any) -> tuple[Table, Array]:
-        table = Table(X)
+        table = Table(X, names=self.feature_names)
         table.check_names(self.feature_names)
-        return table, self._score_rows(table.columns, table.rows)
+        try:
+            return table, self._score_rows(table.columns, table.rows)
+        except RecordError:  # names the first cell of a row, in what order its frame has
+            return table, self._score_rows(*table.as_given())
 
     def score_many(self, X: Any) -> Any:
         """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""

@@ -470,10 +470,11 @@ class PrivateBase(PairLearner):
         """
         design = self._design
         known = [j for j, name in enumerate(columns) if design is None or name in design.index]
-        bad = np.argwhere(~np.isfinite(rows[:, known]))
-        if len(bad):
-            i, j = int(bad[0][0]), known[int(bad[0][1])]
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+        if kernels.unusable_row(rows, kernels.MAX_FINITE):  # there is one, if only of an unknown feature
+            bad = np.argwhere(~np.isfinite(rows[:, known]))
+            if len(bad):
+                i, j = int(bad[0][0]), known[int(bad[0][1])]
+                raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
         if design is None:
             return np.empty((len(rows), 0))
         raw = design.arranged(columns, rows)

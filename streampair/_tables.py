@@ -14,6 +14,7 @@ from river import utils
 
 from streampair import _features
 from streampair.errors import RecordError
+from streampair.kernels import rows_of_columns
 
 __all__ = ["Table", "label_values", "open_frame"]
 
@@ -31,6 +32,8 @@ class Table:
         Data frame, or array of shape (n, d).
     strict
         Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells become NaN.
+    names
+        The order to put the columns into, if these are their names; else they stay as they are.
 
     Attributes
     ----------
@@ -40,13 +43,14 @@ class Table:
         Their values, float64, C order, shape (n, columns).
     """
 
-    __slots__ = ("_frame", "columns", "rows")
+    __slots__ = ("_frame", "_order", "columns", "rows")
 
     _frame: _Frame | None
+    _order: NDArray[np.intp] | None
     columns: list[Hashable]
     rows: Array
 
-    def __init__(self, X: Any, *, strict: bool = True) -> None:
+    def __init__(self, X: Any, *, strict: bool = True, names: Sequence[Hashable] = ()) -> None:
         if isinstance(X, np.ndarray):
             if X.ndim != 2:
                 raise RecordError(
@@ -66,11 +70,23 @@ class Table:
             rows = _cells(open_frame(X), strict=strict) if numbers is None else numbers
         if not self.columns:
             raise RecordError("there are no columns", fix="give at least one feature")
-        # Writeable, too: for arrays that are not, numba would compile every kernel once more.
-        self.rows = np.require(rows, np.float64, ["C", "A", "W"])
+        self._order = _order(self.columns, names)
+        if self._order is None:
+            # Writeable, too: for arrays that are not, numba would compile every kernel once more.
+            self.rows = np.require(rows, np.float64, ["C", "A", "W"])
+        else:
+            self.columns = list(names)
+            self.rows = _ordered(np.asarray(rows, dtype=np.float64), self._order)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def as_given(self) -> tuple[list[Hashable], Array]:
+        """Columns and rows in the order that they came in."""
+        if self._order is None:
+            return self.columns, self.rows
+        back = np.argsort(self._order)
+        return [self.columns[j] for j in back], np.take(self.rows, back, axis=1)
 
     def check_names(self, known: Sequence[Hashable]) -> None:
         """RecordError if this is an array, and the learner knows its features by names other than numbers."""
@@ -210,6 +226,28 @@ def _frame_of(X: Any) -> _Frame:
     if (polars := get_polars()) is not None and isinstance(X, polars.DataFrame):
         return _Polars(X, polars)
     return _Narwhals(X)
+
+
+def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.intp] | None:
+    """Where each of the names is among the columns; None if it is there already, or they are not the same."""
+    if len(columns) != len(names) or columns == list(names):
+        return None
+    place = {column: j for j, column in enumerate(columns)}
+    try:
+        return np.array([place[name] for name in names], dtype=np.intp)
+    except KeyError:
+        return None
+
+
+def _ordered(values: Array, order: NDArray[np.intp]) -> Array:
+    """Columns in this order, as rows in C order: in one step, for new memory costs more than the work."""
+    if values.flags.c_contiguous or not values.flags.f_contiguous:
+        return np.take(values, order, axis=1)
+    columns = values.T.view()
+    columns.flags.writeable = False  # as those of pandas are: one kind for the kernel
+    rows = np.empty(values.shape)
+    rows_of_columns(columns, order.view(np.uintp), rows)
+    return rows
 
 
 def _twice_named() -> RecordError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.vectors import dot
+from streampair.kernels.vectors import MAX_FINITE, dot
 
 
 @kernel
@@ -27,26 +27,35 @@ def prepare_rows(
     (PRIVACY.md 4.4). A finite value of any size is used.
     """
     for r in range(raw.shape[0]):
+        given = raw[r]
         x = out[r]
-        whole[r] = 1.0
-        largest = 0.0
-        for i in range(raw.shape[1]):
-            value = raw[r, i]
-            if not math.isfinite(value):
-                whole[r] = 0.0
-                x[i] = 0.0
-                continue
-            value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
-            if standardise:
+        # Loops without branches are made of vectors.
+        lost = 0
+        huge = 0
+        if standardise:
+            for i in range(given.shape[0]):
+                finite = abs(given[i]) <= MAX_FINITE
+                value = min(max(given[i], -1e100), 1e100) * scale[i] + shift[i]
                 value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
-                value = min(max(value, -cap), cap)
-            x[i] = value
-            largest = max(largest, abs(value))
+                x[i] = min(max(value, -cap), cap) if finite else 0.0
+                lost |= 0 if finite else 1
+                huge |= 1 if abs(x[i]) > 1e50 else 0
+        else:
+            for i in range(given.shape[0]):
+                finite = abs(given[i]) <= MAX_FINITE
+                value = min(max(given[i], -1e100), 1e100) * scale[i] + shift[i]
+                x[i] = value if finite else 0.0
+                lost |= 0 if finite else 1
+                huge |= 1 if abs(x[i]) > 1e50 else 0
+        whole[r] = 1.0 - lost
         # The norm of values up to 1e200 must not overflow.
         unit = 1.0
-        if largest > 1e50:
+        if huge:
+            largest = 0.0
+            for i in range(given.shape[0]):
+                largest = max(largest, abs(x[i]))
             unit = 1.0 / largest
-            for i in range(raw.shape[1]):
+            for i in range(given.shape[0]):
                 x[i] *= unit
         norm = math.sqrt(dot(x, x))
         if norm > unit:

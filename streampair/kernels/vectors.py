@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
+from numpy.typing import NDArray
 
 from streampair.kernels._jit import DISABLED, Array, kernel
 
 # A feature beyond this size is refused like infinity: below it no product in any kernel can overflow.
 MAX_ABS = 1e50
 MAX_ABS_METRIC = 1e30  # the gradient of a metric is quadratic in the features
+MAX_FINITE = float(np.finfo(np.float64).max)
 
 
 def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
@@ -131,10 +134,16 @@ def project_ball(w: Array, radius: float) -> None:
 @kernel
 def first_beyond(x: Array, limit: float) -> int:
     """Index of the first value that is NaN, infinite or larger than the limit; -1 if there is none."""
+    # A loop that runs to its end is made of vectors; one that may stop at any value is not.
+    bad = 0
     for i in range(x.shape[0]):
-        if not abs(x[i]) <= limit:  # also catches NaN
-            return i
-    return -1
+        bad |= 0 if abs(x[i]) <= limit else 1  # also catches NaN
+    if bad == 0:
+        return -1
+    first = 0
+    while abs(x[first]) <= limit:
+        first += 1
+    return first
 
 
 @kernel
@@ -152,6 +161,16 @@ def unusable_row(rows: Array, limit: float) -> int:
 def first_unusable(x: Array) -> int:
     """Index of the first value that is NaN, infinite or beyond MAX_ABS; -1 if there is none."""
     return first_beyond(x, MAX_ABS)
+
+
+@kernel
+def rows_of_columns(columns: Array, order: NDArray[np.uintp], out: Array) -> None:
+    """Rows (n, d) from columns (d, n): column ``order[j]`` becomes feature j."""
+    # Row by row, because what is read stays in the cache for the next rows; an order without signs, because
+    # numba looks at each place whether it counts from the end.
+    for r in range(columns.shape[1]):
+        for j in range(order.shape[0]):
+            out[r, j] = columns[order[j], r]
 
 
 TILE = 128

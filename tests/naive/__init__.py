@@ -33,7 +33,16 @@ from naive.private_steps import Gradient, ftrl, noisy, output, released, rounded
 from naive.rolling_auc import Window
 from naive.sensitivity import fifo_influence, moves, worst
 from naive.symmetric import eigenvalues, matrix, positive_definite, project_psd, psd_root, quadratic, vector
-from naive.vectors import Vector, ball, dot, first_unusable, project_ball, score_many, unusable_row
+from naive.vectors import (
+    Vector,
+    ball,
+    dot,
+    first_unusable,
+    project_ball,
+    rows_of_columns,
+    score_many,
+    unusable_row,
+)
 
 __all__ = [
     "MASK",
@@ -101,6 +110,7 @@ __all__ = [
     "released",
     "rounded_gradient",
     "row_to_replace",
+    "rows_of_columns",
     "score",
     "score_many",
     "sigmoid",

@@ -36,3 +36,8 @@ def unusable_row(rows: list[list[float]], limit: float) -> int:
 
 def score_many(w: list[float], rows: list[list[float]]) -> list[float]:
     return [dot(w, row) for row in rows]
+
+
+def rows_of_columns(columns: list[list[float]], order: list[int]) -> list[list[float]]:
+    """Rows from columns, of which ``order[j]`` becomes feature j."""
+    return [list(row) for row in zip(*(columns[c] for c in order), strict=True)]

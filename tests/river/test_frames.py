@@ -505,6 +505,39 @@ def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> 
     same(fast.matrix(fast.rows[:, :1], ["out"]), slow.matrix(slow.rows[:, :1], ["out"]))
 
 
+@given(X=pandas_frames() | polars_frames(), data=st.data())
+def test_columns_are_put_into_the_order_asked_for(X: Any, data: st.DataObject) -> None:
+    given = told(lambda: Table(X, strict=False))
+    if not isinstance(given, Table):
+        return
+    names = data.draw(st.permutations(given.columns))
+    asked = Table(X, strict=False, names=names)
+    assert asked.columns == names
+    assert asked.rows.flags.c_contiguous
+    assert asked.rows.flags.writeable
+    same(asked.rows, np.ascontiguousarray(given.rows[:, [given.columns.index(name) for name in names]]))
+    columns, rows = asked.as_given()
+    assert columns == given.columns
+    same(rows, given.rows)
+    for others in (names[1:], [*names[1:], "other"], [*names, "other"], ()):
+        as_it_is = Table(X, strict=False, names=others)
+        assert as_it_is.columns == given.columns
+        same(as_it_is.rows, given.rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+def test_the_first_bad_cell_is_that_of_the_frame(backend: Any) -> None:
+    """Whatever order the learner has its features in."""
+    for model in (auc.PairOGD(), auc.PairFTRL(1.0, 1e-6, 1000, features=["a", "b", "c"], seed=0)):
+        model.learn_many(backend.DataFrame({"a": [1.0], "b": [0.5], "c": [0.0]}), backend.Series([True]))
+        X = backend.DataFrame({"c": [1.0, math.nan], "b": [0.0, math.inf], "a": [0.0, math.nan]})
+        with pytest.raises(RecordError, match="feature 'c' in row 1 is NaN"):
+            model.score_many(X)
+        if isinstance(model, auc.PairOGD):
+            with pytest.raises(RecordError, match="feature 'c' in row 1 is NaN"):
+                model.learn_many(X, backend.Series([True, False]))
+
+
 @st.composite
 def label_series(draw: st.DrawFn) -> Any:
     n = draw(st.integers(0, 6))

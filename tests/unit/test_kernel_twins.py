@@ -182,6 +182,13 @@ def score_many(kernel: Any, rng: Rng) -> None:
     close(out.tolist(), naive.score_many(w.tolist(), rows.tolist()), 1e-13)
 
 
+@against(naive.rows_of_columns)
+def rows_of_columns(kernel: Any, rng: Rng) -> None:
+    columns, order, out = rng.normal(size=(4, 3)), rng.permutation(4)[:3], np.zeros((3, 3))
+    kernel(columns, order.astype(np.uintp), out)
+    assert out.tolist() == naive.rows_of_columns(columns.tolist(), order.tolist())
+
+
 @against(naive.loss_slope)
 def loss_slope(kernel: Any, rng: Rng) -> None:
     for code, name in ((k.LOGISTIC, "Logistic"), (k.HINGE, "Hinge"), (k.SQUARED_HINGE, "SquaredHinge")):

@@ -52,6 +52,16 @@ def test_dot(pairs: list[tuple[float, float]]) -> None:
     assert k.dot(a, b) == pytest.approx(naive.dot(list(a), list(b)), abs=1e-8)
 
 
+@given(
+    st.lists(st.lists(st.floats() | st.sampled_from([1e50, -1e50]), min_size=5, max_size=5), max_size=7),
+    st.sampled_from([1.0, 1e50, k.MAX_FINITE]),
+)
+def test_unusable_values(rows: list[list[float]], limit: float) -> None:
+    x = np.array(rows, dtype=float).reshape(-1, 5)
+    assert k.unusable_row(x, limit) == naive.unusable_row(x.tolist(), limit)
+    assert k.first_unusable(x.ravel()) == naive.first_unusable(x.ravel().tolist())
+
+
 @given(st.lists(reals, min_size=1, max_size=9), st.floats(1e-3, 1e3))
 def test_project_ball(w: list[float], radius: float) -> None:
     out = np.array(w)
