@@ -5,6 +5,7 @@
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
 #   make search   property tests on new examples       make docs     the documentation, as a site
 #   make lint     ruff and mypy                        make clean    remove what make made
+#   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
 
 # make demo ARGS="--json", make test ARGS="tests/unit -x"
 ARGS ?=
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test search bench utility readme docs lint format clean
+.PHONY: help env demo test test-python search bench utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +41,23 @@ demo: $(STAMP)
 JOBS ?= -n 2
 test: $(STAMP)
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
+
+# Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything.
+FAST ?= tests/unit tests/river tests/engine tests/privacy/test_accounting.py tests/privacy/test_ledger.py \
+	tests/privacy/test_noise.py tests/privacy/test_pairftrl.py tests/privacy/test_replay.py
+test-python:
+	@set -e; \
+	version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || \
+	    { echo "name a Python that runs: make test-python PYTHON=/path/to/python" >&2; exit 2; }; \
+	venv=.cache/python-$$version; \
+	if [ ! "$$venv/.installed" -nt pyproject.toml ] || [ ! "$$venv/.installed" -nt constraints.txt ]; then \
+	    "$(PYTHON)" -m venv "$$venv"; \
+	    "$$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$$(grep '^pip==' constraints.txt)"; \
+	    PIP_CONSTRAINT=constraints.txt "$$venv/bin/python" -m pip install --quiet --editable '.[demo]' --group test; \
+	    touch "$$venv/.installed"; \
+	fi; \
+	"$$venv/bin/python" --version; \
+	"$$venv/bin/python" -m pytest $(if $(JOBS),$(JOBS) --dist worksteal) $(FAST) $(ARGS)
 
 # Prints what it finds as lines to paste above the test (tests/harness/search.py).
 search: $(STAMP)

@@ -24,8 +24,10 @@ class TwoKinds(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoKinds | None:
-    """See ``TwoKinds``; a search only computes, in as many processes as there are."""
-    return None if search.searching() else TwoKinds(config, log)
+    """See ``TwoKinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
+    if search.searching() or config.getoption("dist") != "load":
+        return None
+    return TwoKinds(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -134,3 +134,19 @@ def test_grafana_is_provisioned_with_the_dashboard() -> None:
     assert mounts["./grafana/dashboards"] == provider["options"]["path"]
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert Path(home).name in [file.name for file in (grafana / "dashboards").iterdir()]
+
+
+def test_the_supported_versions_of_python_are_one_list() -> None:
+    """What the package says, what .ci/run goes through, and what make looks for."""
+    project = tomllib.loads((support.ROOT / "pyproject.toml").read_text())["project"]
+    versions = re.findall(r"Python :: (3\.\d+)\b", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={versions[0]}"
+    (reads,) = re.findall(r"^supported\(\) .*$", (support.ROOT / ".ci" / "run").read_text(), re.M)
+    told = subprocess.run(
+        ["bash", "-c", f"{reads}\nsupported"], capture_output=True, text=True, check=True, cwd=support.ROOT
+    )
+    assert told.stdout.split() == versions
+    (looked_for,) = re.findall(
+        r"for python in \$\(PYTHON\) (.*) python3;", (support.ROOT / "Makefile").read_text()
+    )
+    assert looked_for.split() == [f"python{version}" for version in versions]
