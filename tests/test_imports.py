@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import support
@@ -30,6 +33,39 @@ ONLY_IN = {
     "prometheus_client": "streampair_connectors.telemetry",
     "confluent_kafka": "streampair_connectors.embedded",
 }
+
+
+# The house, floor by floor: a room may import what stands before it in one of these rows, and nothing beside
+# it.
+FLOORS = (
+    (
+        *("errors", "kernels", "losses buffers", "records", "privacy", "learners"),
+        *("auc ranking metric preprocessing batch", "assurance reproduce", "connectors"),
+    ),
+    ("errors", "kernels", "losses", "evaluation", "engine", "connectors"),
+)
+# Besides: a lane keeps the ledger of a private learner and refuses pipelines that break its guarantee; both
+# know no learner. The rest of privacy/ is none of its business. The papers' tables are AUCs.
+ALSO = {"engine": {"privacy.ledger", "privacy.pipeline"}, "reproduce": {"evaluation"}}
+# The floors inside a room.
+INSIDE = {
+    "privacy": (
+        (
+            "accounting correlated ledger noise pipeline recursion sensitivity",
+            "entities",
+            "mechanisms",
+            "report",
+        ),
+    ),
+}
+# The packages that give public names of rooms above them, by importing them when they are asked for.
+DOORS = {"streampair", "streampair.privacy"}
+LONGEST = 500
+# Rooms that are being rebuilt: the rules of the house do not hold there yet.
+UNDER_WAY = (
+    *("assurance", "auc", "buffers", "learners", "metric", "preprocessing", "privacy", "ranking", "records"),
+    *("reproduce",),
+)
 
 
 def for_types_only(node: ast.AST) -> bool:
@@ -83,11 +119,11 @@ def violations(path: str, source: str) -> list[str]:
             forbid(tops & {"numba", "llvmlite"}, "all kernels are in kernels/")
         if parts[1] == "engine":
             forbid(tops & CLOCKS, "a lane has no clock and no global randomness")
-        if parts[1] == "privacy" and not parts[2].startswith(("plan", "__init__")):
+        if parts[1] == "privacy" and parts[2].removesuffix(".py") in INSIDE["privacy"][0][0].split():
             own = f"streampair.privacy.{parts[2].removesuffix('.py')}"
             run = imported(source, package, types=False)  # a type in an annotation couples nothing
             others = {n for n in run if n.startswith("streampair.privacy.") and not n.startswith(own)}
-            forbid(others, "inside privacy/ only the plans couple the parts")
+            forbid(others, "the parts of privacy/ know nothing of each other")
     else:
         module = path.removesuffix(".py").replace("/", ".")
         for name, only in ONLY_IN.items():
@@ -99,6 +135,257 @@ def violations(path: str, source: str) -> list[str]:
 
 def modules() -> list[Path]:
     return sorted([*LIBRARY.rglob("*.py"), *CONNECTORS.rglob("*.py")])
+
+
+def house() -> dict[str, str]:
+    """The source of every module of the two packages, by its path as in `violations`."""
+    found = {}
+    for file in modules():
+        root = LIBRARY.parent if file.is_relative_to(LIBRARY) else CONNECTORS.parent
+        found[file.relative_to(root).as_posix()] = file.read_text()
+    return found
+
+
+def name_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def without_types(tree: ast.Module) -> ast.Module:
+    """The module as it runs: no ``if TYPE_CHECKING``, wherever it stands."""
+
+    class Strip(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            return (
+                [self.visit(other) for other in node.orelse]
+                if for_types_only(node)
+                else self.generic_visit(node)
+            )
+
+    stripped = Strip().visit(tree)
+    assert isinstance(stripped, ast.Module)
+    return stripped
+
+
+def behind_door(source: str) -> dict[str, str]:
+    """Names that a package gives from rooms above, as its ``if TYPE_CHECKING`` says: the module of each."""
+    blocks = [node for node in ast.parse(source).body if for_types_only(node)]
+    return {
+        alias.asname or alias.name: node.module
+        for block in blocks
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+
+
+def arrows(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which module imports which when it runs, in functions too; a name behind a door is its module."""
+    files = {name_of(path): path for path in sources}
+    doors = {name: behind_door(sources[files[name]]) for name in DOORS & set(files)}
+    out: dict[str, set[str]] = {}
+    for name, path in files.items():
+        package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+        run = ast.unparse(without_types(ast.parse(sources[path])))
+        found = set()
+        for target in imported(run, package):
+            package_of, _, last = target.rpartition(".")
+            if target in files:
+                found.add(target)
+            elif last in doors.get(package_of, {}):
+                found.add(doors[package_of][last])
+        # Both are doors, and hold nothing themselves.
+        out[name] = found - {name, "streampair", "streampair_connectors"}
+    return out
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return "connectors" if parts[0] == "streampair_connectors" else parts[1] if len(parts) > 1 else ""
+
+
+def before(floors: tuple[tuple[str, ...], ...], room: str) -> set[str]:
+    """What stands before a room in any row that has it."""
+    found: set[str] = set()
+    for row in floors:
+        for at, floor in enumerate(row):
+            if room in floor.split():
+                found.update(other for lower in row[:at] for other in lower.split())
+    return found
+
+
+def upward(sources: dict[str, str]) -> list[str]:
+    """Imports of what does not stand before the importer, and modules that stand nowhere."""
+    found = []
+    known = {room for row in FLOORS for floor in row for room in floor.split()}
+    for module, targets in arrows(sources).items():
+        room = room_of(module)
+        if room and room not in known:
+            found.append(f"{module} is in no room")
+        for target in sorted(targets):
+            other = room_of(target)
+            if other == room:
+                floors = INSIDE.get(room)
+                if floors is None or len(module.split(".")) < 3:
+                    continue
+                ours, theirs = module.split(".")[2], [*target.split("."), ""][2]
+                if ours != theirs and theirs not in before(floors, ours):
+                    found.append(f"{module} imports {target}")
+            elif other not in before(FLOORS, room):
+                inner = ".".join(target.split(".")[1:3])
+                if not ALSO.get(room, set()) & {other, inner}:
+                    found.append(f"{module} imports {target}")
+    return found
+
+
+def circle(sources: dict[str, str]) -> list[str]:
+    """Modules that import each other in a ring; who imports from a package imports its __init__ as well."""
+    graph = arrows(sources)
+    for module, targets in graph.items():
+        for target in list(targets):
+            parts = target.split(".")
+            packages = {".".join(parts[:n]) for n in range(2, len(parts))}
+            targets |= {p for p in packages & set(graph) if not f"{module}.".startswith(f"{p}.")}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        ring: list[str] = error.args[1]
+        return ring
+    return []
+
+
+def too_long(sources: dict[str, str]) -> list[str]:
+    return [path for path, source in sources.items() if source.count("\n") > LONGEST]
+
+
+def hidden(sources: dict[str, str]) -> list[str]:
+    """Modules of a package's root that begin with an underscore: what a room is for has a name."""
+    return [path for path in sources if path.count("/") == 1 and re.match(r"_(?!_)", path.split("/")[1])]
+
+
+def by_name(sources: dict[str, str]) -> list[str]:
+    """Modules of the library that import by a text, which no rule here sees, and are no door."""
+    calls = re.compile(r"\bimport_module\(|\b__import__\(")
+    library = {path: text for path, text in sources.items() if top(name_of(path)) == "streampair"}
+    return [path for path, text in library.items() if calls.search(text) and name_of(path) not in DOORS]
+
+
+def done(findings: Iterable[str]) -> list[str]:
+    """Without what is about a room that is being rebuilt."""
+    pattern = re.compile(rf"streampair[./](_(?!_)|({'|'.join(UNDER_WAY)})\b)")
+    return [line for line in findings if not pattern.match(line)]
+
+
+def test_every_module_imports_only_what_stands_before_it() -> None:
+    sources = house()
+    assert done(upward(sources)) == []
+    assert (
+        "streampair.engine.batch" in arrows(sources)["streampair.engine.lane"]
+    )  # it is this house that was read
+    broken = {**sources, "streampair/evaluation/regret.py": "from streampair.engine import Lane"}
+    assert done(upward(broken)) == ["streampair.evaluation.regret imports streampair.engine"]
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    sources = house()
+    assert circle({path: sources[path] for path in done(sources)}) == []
+
+
+def test_every_module_is_short_enough_to_be_read() -> None:
+    assert done(too_long(house())) == []
+
+
+def test_no_module_of_a_root_is_hidden() -> None:
+    assert done(hidden(house())) == []
+
+
+def test_only_the_doors_import_by_name() -> None:
+    assert by_name(house()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "culprit"),
+    [
+        ("streampair/losses.py", "from streampair import evaluation", "streampair.evaluation"),
+        ("streampair/losses.py", "from . import buffers", "streampair.buffers"),  # beside it, not before it
+        (
+            "streampair/kernels/ogd.py",
+            "from streampair.errors import E\nimport streampair.auc",
+            "streampair.auc",
+        ),
+        (
+            "streampair/privacy/noise.py",
+            "def f():\n    from ..learners import base",
+            "streampair.learners.base",
+        ),
+        ("streampair/privacy/noise.py", "from .ledger import Ledger", "streampair.privacy.ledger"),
+        (
+            "streampair/privacy/entities.py",
+            "from .mechanisms import base",
+            "streampair.privacy.mechanisms.base",
+        ),
+        ("streampair/learners/base.py", "from streampair.privacy import audit", "streampair.assurance.audit"),
+        ("streampair/learners/base.py", "from streampair.auc import PairOGD", "streampair.auc"),
+        ("streampair/auc.py", "from streampair import ranking", "streampair.ranking"),
+        ("streampair/auc.py", "from streampair.evaluation import RollingAUC", "streampair.evaluation"),
+        (
+            "streampair/engine/lane.py",
+            "from streampair.learners.base import Learner",
+            "streampair.learners.base",
+        ),
+        ("streampair/engine/lane.py", "from streampair.privacy import Ledger", "streampair.privacy"),
+        ("streampair/engine/lane.py", "from ..privacy import noise", "streampair.privacy.noise"),
+        ("streampair/evaluation/regret.py", "from streampair.engine import Lane", "streampair.engine"),
+    ],
+)
+def test_an_arrow_that_runs_upwards_is_seen(path: str, source: str, culprit: str) -> None:
+    rooms = {
+        f"streampair/{room}/__init__.py": ""
+        for room in ("kernels", "learners", "engine", "evaluation", "assurance")
+    }
+    rooms |= {f"streampair/{name}.py": "" for name in ("errors", "losses", "buffers", "auc", "ranking")}
+    parts = ("privacy/noise", "privacy/ledger", "privacy/mechanisms/base", "learners/base", "assurance/audit")
+    rooms |= {f"streampair/{name}.py": "" for name in parts}
+    rooms["streampair/privacy/mechanisms/__init__.py"] = ""
+    rooms["streampair/privacy/__init__.py"] = (
+        "if TYPE_CHECKING:\n    from streampair.assurance.audit import AuditReport, audit\n"
+    )
+    assert upward(rooms) == []
+    assert f"{name_of(path)} imports {culprit}" in upward({**rooms, path: source})
+
+
+def test_what_a_lane_may_know_of_privacy_is_not_seen() -> None:
+    names = ("privacy/__init__", "privacy/ledger", "privacy/pipeline", "auc")
+    parts = {f"streampair/{name}.py": "" for name in names}
+    lane = "from streampair.privacy.ledger import Ledger\nfrom ..privacy.pipeline import walk\n"
+    types = "if TYPE_CHECKING:\n    from streampair.auc import PairOGD\n"
+    assert upward({**parts, "streampair/engine/lane.py": lane + types}) == []
+
+
+def test_a_module_without_a_room_is_seen() -> None:
+    assert upward({"streampair/helpers.py": ""}) == ["streampair.helpers is in no room"]
+
+
+def test_a_ring_is_seen() -> None:
+    one, other = "streampair/engine/lane.py", "streampair/engine/batch.py"
+    late = "def f():\n    from streampair.engine.lane import Lane\n"
+    assert set(circle({one: "from .batch import Batch", other: late})) == {name_of(one), name_of(other)}
+    typed = "if TYPE_CHECKING:\n    from streampair.engine.lane import Lane\n"
+    assert circle({one: "from .batch import Batch", other: typed}) == []
+    # privacy/__init__ runs before privacy/ledger does, whoever imports that.
+    door, ledger, auc = (f"streampair/{name}.py" for name in ("privacy/__init__", "privacy/ledger", "auc"))
+    rooms = {door: "import streampair.auc", ledger: "", auc: "from streampair.privacy.ledger import Ledger"}
+    assert set(circle(rooms)) == {"streampair.privacy", "streampair.auc"}
+    assert circle({**rooms, door: "from streampair.privacy.ledger import Ledger"}) == []
+
+
+def test_a_long_and_a_hidden_module_and_an_import_by_name_are_seen() -> None:
+    assert too_long({"streampair/auc.py": "x = 1\n" * 501, "streampair/metric.py": "x = 1\n" * 500}) == [
+        "streampair/auc.py"
+    ]
+    paths = ("_regret.py", "__init__.py", "kernels/_jit.py", "auc.py")
+    assert hidden({f"streampair/{path}": "" for path in paths}) == ["streampair/_regret.py"]
+    named = "def __getattr__(name):\n    return importlib.import_module(name)\n"
+    assert by_name({"streampair/__init__.py": named, "streampair/auc.py": named}) == ["streampair/auc.py"]
 
 
 @pytest.mark.parametrize("file", modules(), ids=lambda f: f"{f.parent.name}/{f.name}")

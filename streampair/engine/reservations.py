@@ -13,7 +13,7 @@ from typing import Any
 
 from streampair.engine.protocols import LaneJournal, PrivateModel
 from streampair.errors import PrivacyError
-from streampair.privacy import Journal, Ledger
+from streampair.privacy.ledger import Journal, Ledger
 
 __all__ = ["Reservations", "context_of"]
 
