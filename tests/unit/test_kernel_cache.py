@@ -86,6 +86,10 @@ def test_the_cache_of_numba_alone_would_be_stale(scratch: Path) -> None:
     assert run(scratch.parent) == [20.0, 0, 1]
 
 
+# Numba's tables, which River walks through when it measures a learner, refer to what is compiled weakly.
+KEPT: list[Any] = []
+
+
 class WithoutStamp:
     """A cache like numba's, and the stamp somewhere else."""
 
@@ -103,6 +107,7 @@ def test_an_unknown_numba_is_named_and_caches_nothing(where: str, monkeypatch: p
     if where == "stamp":
         monkeypatch.setattr(_jit, "_function_cache", WithoutStamp)
         compiled: Any = _jit.kernel(twice)
+        KEPT.append(compiled)
         with pytest.warns(RuntimeWarning, match=f"numba {numba.__version__} keeps its cache"):
             assert compiled(2.0) == 4.0
         assert compiled.stats.cache_path is None
