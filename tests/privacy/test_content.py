@@ -9,12 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_pairftrl import BAD, SMALL, events
+from test_pairftrl import SMALL, events
 from test_private_families import CASES
 
 from streampair import auc, buffers
 
 Learner = Callable[..., Any]
+
+BAD = [
+    ({"a": 1.0}, True),
+    ({"a": math.nan, "b": 1.0}, True),
+    ({"a": math.inf, "b": 1.0}, True),
+    ({"a": "1", "b": 1.0}, True),
+    ({"a": None, "b": 1.0}, True),
+    ({"a": [1], "b": 1.0}, True),
+    ({"a": 10**400, "b": 1.0}, True),
+    ({}, True),
+    (None, True),
+    ("text", True),
+    ({"a": 1.0, "b": 1.0}, None),
+    ({"a": 1.0, "b": 1.0}, math.nan),
+    ({"a": 1.0, "b": 1.0}, np.array([1, 2])),
+    ({"a": np.array([1.0, 2.0]), "b": 1.0}, True),
+]
 
 
 def public_view(model: auc.PairFTRL) -> list[Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import math
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,7 +20,7 @@ from streampair import auc, buffers, losses
 from streampair import kernels as k
 from streampair._descent import NoisyDescent, OutputPerturbation
 from streampair._private_buffer import BufferPlan, PairBuffer
-from streampair.errors import ConfigError, PrivacyError, SnapshotError
+from streampair.errors import ConfigError, PrivacyError
 from streampair.privacy import (
     EntityLimit,
     Influence,
@@ -417,101 +415,6 @@ def events(count: int) -> list[tuple[dict[str, float], bool]]:
         y = bool(rng.integers(2))
         out.append(({"a": float(rng.normal(0.3 if y else -0.3, 0.3)), "b": float(rng.uniform(-1, 1))}, y))
     return out
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_the_life_of_a_learner(name: str) -> None:
-    model = LEARNERS[name](seed=1)
-    horizon = model.horizon
-    for x, y in events(30):
-        model.learn_one(x, y)
-    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.clone()]
-    twins[2].load_state(model.to_state())
-    for twin in twins:
-        assert np.array_equal(twin.weights_vector, model.weights_vector)
-        assert twin.privacy.epsilon_spent == model.privacy.epsilon_spent
-        assert twin._rule.buffer.ints.tolist() == model._rule.buffer.ints.tolist()
-        twin.learn_null()
-    model.learn_null()
-    for twin in twins:
-        assert not np.array_equal(twin.weights_vector, model.weights_vector) or name == "sampled"
-    for x, y in events(60):
-        model.learn_one(x, y)
-    if horizon is not None:
-        assert model.slots == 60
-        weights = model.weights_vector
-        model.learn_one(*events(1)[0])
-        assert np.array_equal(model.weights_vector, weights)
-        assert model.privacy.horizon_left == 0
-    assert model.privacy.epsilon_spent <= 1.0
-    assert model.privacy.epsilon_spent == pytest.approx(1.0, rel=1e-6) or name == "paper"
-    assert np.linalg.norm(model.weights_vector) <= model.comparator_radius * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_the_noise_key_repeats_a_run_and_nothing_else(name: str) -> None:
-    key, data = bytes(range(32)), events(40)
-
-    def run(stream: list[Any]) -> np.ndarray:
-        model, out = LEARNERS[name](noise_key=key), []
-        for x, y in stream:
-            model.learn_one(x, y)
-            out.append(model.weights_vector)
-        return np.array(out)
-
-    one, two = run(data), run(data)
-    assert np.array_equal(one, two)
-    swapped = run([*data[:20], data[21], data[20], *data[22:]])
-    assert np.array_equal(one[:20], swapped[:20])
-    assert not np.any(one[-1] == swapped[-1])
-
-
-def test_what_cannot_hold_is_refused() -> None:
-    base = {"epsilon": 1.0, "delta": 1e-3, "horizon": 100}
-    for options, message in [
-        ({"loss": losses.Hinge()}, "not smooth"),
-        ({"calibration": "loose"}, "'tight' or 'paper'"),
-        ({"allocation": "odd"}, "'minimal' or 'equal'"),
-        ({"releases": 0}, "number of releases"),
-        ({"l2": 0.0}, "l2 is"),
-        ({"buffer": buffers.ClassReservoir(4)}, "depend on labels"),
-        ({"buffer": buffers.Reservoir(4, replacement=True)}, "many copies"),
-        ({"buffer": buffers.FullHistory(dtype="float32")}, "float64"),
-        ({"buffer": buffers.FullHistory(max_records=50)}, "max_records=50"),
-        ({"max_uses": 5}, "no reservoir"),
-        ({"buffer": buffers.Reservoir(4), "max_uses": 0}, "max_uses is 0"),
-        ({"calibration": "paper", "releases": 5}, "knows no releases"),
-        ({"calibration": "paper", "entity": EntityLimit(2)}, "or entities"),
-        ({"horizon": None}, "needs a horizon"),
-        ({"horizon": 10**8}, "output perturbation"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            auc.OnPairStrC(**{**base, **options}, features=["a"])
-    for bad in (auc.PairFTRL, auc.NoisyOGD):
-        with pytest.raises(ConfigError, match="full history"):
-            bad(buffer=buffers.FullHistory())
-    with pytest.raises(ConfigError, match="l2"):
-        auc.NoisyOGD(l2=-1.0)
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_damaged_rule_is_refused(name: str) -> None:
-    model = LEARNERS[name]()
-    for x, y in events(9):
-        model.learn_one(x, y)
-    for part in model.to_state()["rule"]:
-        for value in (None, np.zeros((7, 7)), -1, {"rows": None}):
-            if part == "weight" and isinstance(value, int):
-                continue
-            state = model.to_state()
-            state["rule"][part] = value
-            with pytest.raises(SnapshotError):
-                model.clone().load_state(state)
-    for part, value in (("labels", np.zeros(2)), ("ages", np.zeros(99)), ("coins", -1)):
-        state = model.to_state()
-        state["rule"]["buffer"][part] = value
-        with pytest.raises(SnapshotError):
-            model.clone().load_state(state)
 
 
 def test_what_no_machine_can_hold_is_refused() -> None:

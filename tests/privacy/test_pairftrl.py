@@ -140,36 +140,6 @@ def test_frames_with_bad_cells_make_null_slots() -> None:
     assert many.null_slots == 10
 
 
-BAD = [
-    ({"a": 1.0}, True),
-    ({"a": math.nan, "b": 1.0}, True),
-    ({"a": math.inf, "b": 1.0}, True),
-    ({"a": "1", "b": 1.0}, True),
-    ({"a": None, "b": 1.0}, True),
-    ({"a": [1], "b": 1.0}, True),
-    ({"a": 10**400, "b": 1.0}, True),
-    ({}, True),
-    (None, True),
-    ("text", True),
-    ({"a": 1.0, "b": 1.0}, None),
-    ({"a": 1.0, "b": 1.0}, math.nan),
-    ({"a": 1.0, "b": 1.0}, np.array([1, 2])),
-    ({"a": np.array([1.0, 2.0]), "b": 1.0}, True),
-]
-
-
-@pytest.mark.parametrize(("x", "y"), BAD)
-def test_a_bad_record_takes_its_slot_as_a_null_record(x: Any, y: Any) -> None:
-    model, twin = (learned(10, seed=1) for _ in range(2))
-    model.learn_one(x, y)
-    twin.learn_null()
-    assert model.null_slots == twin.null_slots == 1
-    assert model.slots == 11
-    assert np.array_equal(model.weights_vector, twin.weights_vector)
-    assert model._rule is not None
-    assert math.isnan(model._rule.buffer.labels[10])
-
-
 @pytest.mark.parametrize("value", [1, True, np.float32(1), np.int8(1), Decimal("1"), 1e308, -(10**300)])
 def test_any_finite_number_is_learned(value: Any) -> None:
     model = learned(10)
@@ -209,22 +179,6 @@ def test_unknown_features_are_ignored_and_counted() -> None:
 # ---- scoring -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 30])
-@pytest.mark.parametrize("bad", ["x", None, math.nan, math.inf, [1.0]])
-def test_a_bad_value_is_not_scored(count: int, bad: Any) -> None:
-    model = learned(count)
-    with pytest.raises(RecordError, match="feature 'a'") as caught:
-        model.score_one({"a": bad, "b": 1.0})
-    assert caught.value.stage == "features"
-    with pytest.raises(RecordError):
-        model.predict_proba_one({"a": bad, "b": 1.0})
-    with pytest.raises(RecordError, match="no features"):
-        model.score_one({})
-    undeclared = auc.PairFTRL()
-    with pytest.raises(RecordError, match="feature 'a'"):
-        undeclared.score_one({"a": bad})
-
-
 def test_missing_features_are_neutral_in_a_score() -> None:
     model = learned(30, bounds={"a": (0, 4)})
     whole = model.design({"a": 3.0, "b": 0.2})
@@ -257,23 +211,6 @@ def test_the_probability_is_a_fixed_link_from_the_first_event_on() -> None:
 
 
 # ---- horizon and report --------------------------------------------------------------------------------
-
-
-def test_past_the_horizon_it_scores_and_learns_no_more() -> None:
-    model = learned(60)
-    weights, report = model.weights_vector, model.privacy
-    assert report.horizon_left == model.horizon_left == 0
-    assert report.epsilon_spent == pytest.approx(1.0)
-    assert report.epsilon_spent <= 1.0
-    for x, y in events(5, seed=1):
-        model.learn_one(x, y)
-        model.learn_null()
-        model.score_one(x)
-    model.learn_many(pd.DataFrame([x for x, _ in events(5)]), pd.Series([True] * 5))
-    assert np.array_equal(model.weights_vector, weights)
-    assert model.privacy == report
-    assert model.slots == 60
-    assert "learns no more" in str(report)
 
 
 def test_the_spend_is_the_accountants_and_rises_with_the_releases() -> None:
@@ -341,56 +278,6 @@ def through_state(model: auc.PairFTRL) -> auc.PairFTRL:
     return other
 
 
-COPIES = [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_state]
-
-
-@pytest.mark.parametrize("twin", COPIES)
-@pytest.mark.parametrize("options", [{}, {"strategy": "blt"}, {"warmup": 10}, {"warmup": 40}, {"seed": 1}])
-def test_a_copy_keeps_the_spend_and_draws_its_own_noise(twin: Any, options: dict[str, Any]) -> None:
-    model = learned(30, **options)
-    other = twin(model)
-    assert np.array_equal(model.weights_vector, other.weights_vector)
-    ours, theirs = model.privacy, other.privacy
-    assert (ours.epsilon_spent, ours.releases, ours.horizon_left) == (
-        theirs.epsilon_spent,
-        theirs.releases,
-        theirs.horizon_left,
-    )
-    assert ours.kind == ("void" if "seed" in options else "holds")
-    assert theirs.kind == ("void" if "seed" in options else "unvouched")
-    for _ in range(20):
-        model.learn_null()
-        other.learn_null()
-    assert not np.any(model.weights_vector == other.weights_vector)
-    third = twin(other)
-    third.learn_null()
-    other.learn_null()
-    assert not np.any(third.weights_vector == other.weights_vector)
-
-
-@pytest.mark.parametrize("twin", COPIES)
-def test_the_copy_of_an_unused_learner_is_a_new_one(twin: Any) -> None:
-    assert twin(auc.PairFTRL(**SMALL)).privacy.kind == "holds"
-    # Fixed seeds (void anyway) make equal learners, as River's checks expect.
-    one, two = auc.PairFTRL(**SMALL, seed=1), twin(auc.PairFTRL(**SMALL, seed=1))
-    one.learn_null()
-    two.learn_null()
-    assert np.array_equal(one.weights_vector, two.weights_vector)
-    # Without a seed they never are.
-    one = auc.PairFTRL(**SMALL)
-    two = twin(one)
-    one.learn_null()
-    two.learn_null()
-    assert not np.any(one.weights_vector == two.weights_vector)
-
-
-def test_a_clone_is_unspent() -> None:
-    clone = learned(30).clone()
-    assert clone.privacy.releases == 0
-    assert clone.privacy.epsilon_spent == 0.0
-    assert clone.slots == 0
-
-
 def test_a_clean_restart_is_vouched_for_and_an_unclean_one_never_again() -> None:
     model = through_state(learned(30))
     assert model.privacy.kind == "unvouched"
@@ -441,107 +328,7 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
     assert np.array_equal(other._rule.plan.strategy.omega, state["rule"]["strategy"]["omega"])  # type: ignore[index,union-attr]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"version": 2},
-        {"version": None},
-        {"params": None},
-        {"rule": None},
-        {"names": ["b", "a"]},
-        {"names": ["a"]},
-        {"slots": "x"},
-        {"mean": np.zeros(7)},
-        {"restarts": None},
-    ],
-)
-def test_a_damaged_snapshot_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
-    state = learned(30).to_state()
-    model = auc.PairFTRL(**SMALL)
-    with pytest.raises(SnapshotError):
-        model.load_state({**state, **damage})
-    assert model.slots == 0
-    assert model.privacy.releases == 0
-    model.learn_one({"a": 0.1, "b": 0.2}, True)
-
-
-@pytest.mark.parametrize("part", ["vectors", "total", "buffer", "noise", "steps", "strategy"])
-def test_a_damaged_rule_is_refused(part: str) -> None:
-    for options in ({}, {"strategy": "blt"}):
-        for value in (None, np.zeros((7, 7)), -1, {"kind": "x"}):
-            state = learned(30, **options).to_state()
-            state["rule"][part] = value  # type: ignore[index]
-            model = auc.PairFTRL(**{**SMALL, **options})
-            with pytest.raises(SnapshotError):
-                model.load_state(state)
-            assert model.slots == 0
-
-
-@pytest.mark.parametrize(
-    "change", [{"epsilon": 2.0}, {"horizon": 61}, {"buffer": buffers.FIFO(4)}, {"clip": 2.0}]
-)
-def test_a_snapshot_of_other_parameters_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(SnapshotError, match=next(iter(change))):
-        auc.PairFTRL(**{**SMALL, **change}).load_state(learned(30).to_state())
-
-
-def test_names_that_a_snapshot_cannot_hold() -> None:
-    model = auc.PairFTRL(**{**SMALL, "features": [("a", 1), "b"]})
-    with pytest.raises(SnapshotError, match="feature name"):
-        model.to_state()
-
-
 # ---- configuration -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"epsilon": 0}, "epsilon"),
-        ({"epsilon": -1.0}, "epsilon"),
-        ({"epsilon": math.inf}, "epsilon"),
-        ({"epsilon": "1"}, "epsilon"),
-        ({"delta": 0.0}, "delta"),
-        ({"delta": 1.0}, "delta"),
-        ({"delta": math.nan}, "delta"),
-        ({"horizon": 0}, "horizon"),
-        ({"horizon": 10.5}, "horizon"),
-        ({"horizon": True}, "horizon"),
-        ({"warmup": -1}, "warmup"),
-        ({"warmup": 100, "horizon": 100}, "warmup"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": math.nan}, "clip"),
-        ({"radius": -1.0}, "radius"),
-        ({"radius": "big"}, "radius"),
-        ({"loss": "hinge"}, "loss"),
-        ({"buffer": 32}, "32"),
-        ({"features": []}, "features"),
-        ({"features": "abc"}, "features"),
-        ({"features": ["a", "a"]}, "twice"),
-        ({"features": list(range(10_001))}, "10000"),
-        ({"bounds": [("a", 0, 1)]}, "bounds"),
-        ({"bounds": {"a": (1, 0)}}, "bounds of 'a'"),
-        ({"bounds": {"a": (0, 0)}}, "bounds of 'a'"),
-        ({"bounds": {"a": (0, math.inf)}}, "bounds of 'a'"),
-        ({"bounds": {"a": 3}}, "bounds of 'a'"),
-        ({"bounds": {"z": (0, 1)}, "features": ["a"]}, "'z'"),
-        ({"noise_key": b"secret"}, "noise key"),
-        ({"noise_key": "text" * 16}, "noise key"),
-        ({"noise_key": bytes(32), "seed": 1}, "noise_key and seed"),
-        ({"seed": 1.5}, "seed"),
-        ({"seed": True}, "seed"),
-        ({"strategy": "toeplitz"}, "horizon"),
-        ({"strategy": "magic"}, "magic"),
-        ({"strategy": None}, "strategy"),
-        ({"positive": None}, "positive"),
-        ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "grid"),
-    ],
-)
-def test_a_bad_parameter_is_refused_with_a_fix(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigError, match=word) as caught:
-        auc.PairFTRL(**options)
-    assert "Fix:" in str(caught.value)
-    assert "secret" not in str(caught.value)
 
 
 def test_bounds_outside_an_undeclared_feature_set_are_refused() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +17,6 @@ from scipy import stats
 from streampair import buffers, losses, metric, ranking
 from streampair import kernels as k
 from streampair._metric_private import MetricPrivate
-from streampair.errors import ConfigError, RecordError
 
 Learner = Callable[..., Any]
 KINDS: dict[str, Callable[[Any], Learner]] = {
@@ -47,54 +44,6 @@ def events(count: int, seed: int = 0) -> list[tuple[dict[str, float], float]]:
 
 def shown(model: Any) -> np.ndarray:
     return np.asarray(model.metric_.ravel() if isinstance(model, MetricPrivate) else model.weights_vector)
-
-
-@pytest.mark.parametrize("make", CASES)
-def test_the_life_of_a_learner(make: Learner) -> None:
-    model = make(seed=1)
-    data = events(50)
-    for x, y in data[:30]:
-        model.learn_one(x, y)
-    assert model.null_slots == 0
-    many = make(seed=1, features=["b", "a"])
-    many.learn_many(pd.DataFrame([x for x, _ in data[:30]]), pd.Series([y for _, y in data[:30]]))
-    if not isinstance(make.keywords.get("buffer"), buffers.Reservoir):  # type: ignore[attr-defined]
-        assert np.array_equal(shown(many), shown(model))
-    restored = model.clone()
-    restored.load_state(model.to_state())
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), restored):
-        assert np.array_equal(shown(twin), shown(model))
-        assert twin.privacy.epsilon_spent == model.privacy.epsilon_spent
-        assert twin.privacy.kind == "void"
-        twin.learn_null()
-        assert twin.slots == 31
-    for x, y in data:
-        model.learn_one(x, y)
-    if model.horizon is not None:
-        assert model.slots == 60
-        assert model.privacy.epsilon_spent == pytest.approx(1.0)
-    assert model.privacy.epsilon_spent <= 1.0
-    assert np.linalg.norm(shown(model)) <= model.comparator_radius * (1 + 1e-12)
-    with pytest.raises(RecordError):
-        model.design({"a": "text"})
-
-
-@pytest.mark.parametrize("make", CASES)
-def test_null_records_and_the_noise_key(make: Learner) -> None:
-    def run(stream: list[Any]) -> np.ndarray:
-        model, out = make(noise_key=bytes(32)), []
-        for x, y in stream:
-            model.learn_one(x, y)
-            out.append(shown(model))
-        assert model.privacy.kind == "holds"
-        return np.array(out)
-
-    data = events(24)
-    one = run(data)
-    assert np.array_equal(one, run(data))
-    null = run([*data[:10], ({"a": math.nan, "b": 1.0}, 0.5), *data[11:]])
-    assert np.array_equal(one[:10], null[:10])
-    assert not np.any(one[-1] == null[-1])
 
 
 @pytest.mark.parametrize("make", [KINDS["endless"](ranking), KINDS["strongly"](ranking)])
@@ -228,12 +177,3 @@ def test_a_pipeline_passes_the_transformed_record_on() -> None:
     assert learner.slots == 60
     assert last.seen in (before, learner.transform_one(x))
     assert last.seen != x
-
-
-def test_unsuitable_losses_and_sizes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="not convex"):
-        ranking.PairFTRL(loss=losses.MinimumErrorEntropy(0.5))
-    with pytest.raises(ConfigError, match="more than 256"):
-        metric.PairFTRL(features=[f"f{i}" for i in range(300)])
-    with pytest.raises(ConfigError, match="not smooth"):
-        metric.OnPairC(1.0, 1e-3, 100, loss=losses.Hinge())

@@ -1,7 +1,7 @@
-"""What River's checks leave out, on every learner of the package: add a new learner to `LEARNERS`.
+"""What River's checks leave out, on every learner of the package.
 
 River never feeds NaN, text or ``{}``, lets a learner pass that keeps every record, and asks nothing of
-snapshots, of names that never end or of predictions that change what they look at.
+names that never end or of predictions that change what they look at.
 """
 
 from __future__ import annotations
@@ -20,155 +20,164 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from harness.learners import (
+    LEARNERS,
+    NAMES,
+    every_learner,
+    frozen,
+    is_private,
+    keeps_all,
+    looks,
+    name_of,
+    same,
+    stream,
+    taught,
+)
 
-from streampair import auc, buffers, losses, metric, ranking
-from streampair.engine.envelope import pack
+from streampair import auc, buffers, losses
 from streampair.errors import RecordError
 
-KEY = bytes(range(32))
-NAMES = [f"f{i}" for i in range(5)]
-
-LEARNERS: list[Any] = [
-    auc.PairOGD(seed=0),
-    auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, average=False, seed=1),
-    auc.PairOGD(losses.SquaredHinge(), buffers.Reservoir(8, replacement=True), seed=2),
-    auc.PairOGD(losses.Logistic(), buffers.ClassReservoir(4), seed=3),
-    auc.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=4),
-    auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=4),
-    auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=5),
-    auc.OAM(size=4, seed=6),
-    auc.SPAUC(l2=0.01),
-    ranking.PairOGD(seed=7),
-    ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.FullHistory(), seed=8),
-    ranking.PairOGD(losses.Square(), buffers.FullHistory(), seed=9),
-    metric.PairOGD(seed=10),
-    metric.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, psd=False, seed=11),
-    metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=12),
-    # Private ones with a key: under it, and only then, a copy draws the same noise.
-    auc.PairFTRL(warmup=100, noise_key=KEY),
-    auc.PairFTRL(horizon=5000, delta=1e-4, warmup=100, features=NAMES, noise_key=KEY),
-    auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
-    auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
-    auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
-    ranking.PairFTRL(warmup=20, noise_key=KEY),
-    ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
-    metric.PairFTRL(horizon=5000, warmup=0, noise_key=KEY),
-    metric.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, noise_key=KEY),
-    metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
+BAD_VALUES = [
+    (math.nan, "is NaN"),
+    (np.float64("nan"), "is NaN"),
+    (math.inf, "is infinite"),
+    (-math.inf, "is infinite"),
+    (None, "is None"),
+    ("1.5", "is text: '1.5'"),
+    (b"1.5", "is text"),
+    ("x" * 10_000, "is text: 'xxx"),
+    ([1.0], "is not a number"),
+    ({}, "is not a number"),
+    (1j, "is not a number"),
+    (10**400, "is not a number"),
+    (np.array([1.0, 2.0]), "is not a number"),
+    (1e51, "beyond the limit"),
 ]
 
 
-def name_of(model: Any) -> str:
-    return f"{type(model).__module__.split('.')[-1]}.{type(model).__name__}"
-
-
-every_learner = pytest.mark.parametrize(
-    "model", LEARNERS, ids=[f"{name_of(m)}-{i}" for i, m in enumerate(LEARNERS)]
-)
-
-
-@pytest.fixture
-def fresh(model: Any) -> Any:
-    return copy.deepcopy(model)
-
-
-def is_private(model: Any) -> bool:
-    return model.privacy is not None
-
-
-def keeps_all(model: Any) -> bool:
-    """Whether memory grows by design: with the records, up to a limit that is a test of its own."""
-    full = isinstance(getattr(model, "buffer", None), buffers.FullHistory)
-    return full and not isinstance(model.loss, losses.Square)
-
-
-def label(model: Any, rng: random.Random) -> Any:
-    if type(model).__module__ == "streampair.ranking":
-        return rng.uniform(-1, 1)
-    return rng.choice("abc") if hasattr(model, "metric_") else rng.random() < 0.4
-
-
-def stream(model: Any, n: int, seed: int = 0) -> list[tuple[dict[str, float], Any]]:
-    rng = random.Random(seed)
-    return [({name: rng.gauss(0, 0.5) for name in NAMES}, label(model, rng)) for _ in range(n)]
-
-
-def taught(model: Any, n: int) -> Any:
-    for x, y in stream(model, n):
-        model.learn_one(x, y)
-    return model
-
-
-def frozen(model: Any) -> bytes:
-    """All that was learned, as bytes; not that it is a copy, nor what the column of labels was called."""
-    return pack({**model.to_state(), "continued": None, "restarts": None, "y_name": None})
-
-
-def looks(model: Any) -> list[Callable[[Any], Any]]:
-    """Everything that looks at one record and learns nothing."""
-    names = ("score_one", "predict_one", "predict_proba_one", "transform_one", "design")
-    return [getattr(model, name) for name in names if hasattr(model, name)]
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal to the last bit; a dict whatever its order."""
-    return bool((a == b).all()) if isinstance(a, np.ndarray) else bool(a == b)
-
-
-BAD_VALUES = [math.nan, math.inf, -math.inf, None, "1.5", b"1.5", [1.0], 1j, np.float64("nan"), 10**400]
-
-
 @every_learner
-@pytest.mark.parametrize("value", BAD_VALUES, ids=lambda v: str(v)[:12])
+@pytest.mark.parametrize(("value", "message"), BAD_VALUES, ids=lambda v: str(v)[:12])
 @pytest.mark.parametrize("learned", [0, 12])
-def test_bad_values(fresh: Any, value: Any, learned: int) -> None:
+def test_bad_values(fresh: Any, value: Any, message: str, learned: int) -> None:
+    whole = stream(fresh, 1)[0][0]
+    if is_private(fresh):
+        if message == "beyond the limit":
+            taught(fresh, learned).learn_one({**whole, "f3": value}, stream(fresh, 1)[0][1])
+            assert fresh.null_slots == 0  # any finite number: design vectors are bounded
+            return
+        _check_bad_record(fresh, learned, {**whole, "f3": value}, f"feature 'f3'.*{message}")
+        return
+    if message == "beyond the limit" and hasattr(fresh, "metric_"):
+        value = 1e31  # it is squared
     taught(fresh, learned)
-    x = {**stream(fresh, 1)[0][0], "f3": value}
-    _check_bad_record(fresh, x, "'f3'")
-    if not is_private(fresh):  # a private learner leaves unknown names out
-        _check_bad_record(fresh, {**stream(fresh, 1)[0][0], "unknown": value}, "'unknown'")
+    for x in ({**whole, "f3": value}, {"f1": 1.0, "f3": value}, {**whole, "zz": 1.0, "f3": value}):
+        _check_bad_record(copy.deepcopy(fresh), 0, x, f"feature 'f3'.*{message}")
+    # A private learner leaves unknown names out.
+    _check_bad_record(fresh, 0, {**whole, "unknown": value}, f"feature 'unknown'.*{message}")
 
 
 @every_learner
 @pytest.mark.parametrize("x", [{}, None, 3, "text", [1.0], np.zeros(5)], ids=lambda v: str(v)[:12])
 @pytest.mark.parametrize("learned", [0, 12])
 def test_no_record_at_all(fresh: Any, x: Any, learned: int) -> None:
-    _check_bad_record(taught(fresh, learned), x, "")
+    _check_bad_record(fresh, learned, x, "no features|not a mapping")
 
 
-def _check_bad_record(model: Any, x: Any, named: str) -> None:
+def twins(model: Any, learned: int) -> tuple[Any, Any]:
+    """Two that learned the same; if private, under one seed, where a null record draws the same noise."""
+    if is_private(model):
+        one, two = (
+            taught(model.clone({"noise_key": None, "seed": 1, "warmup": 0}), learned) for _ in range(2)
+        )
+        return one, two
+    return taught(model, learned), copy.deepcopy(model)
+
+
+def _refused(call: Callable[[], Any], message: str, stage: str) -> None:
+    with pytest.raises(RecordError, match=rf"(?s)({message}).*Fix: ") as caught:
+        call()
+    assert caught.value.stage == stage
+    assert len(str(caught.value)) < 300
+
+
+def _check_bad_record(model: Any, learned: int, x: Any, message: str) -> None:
     """Refused with an error that names the way out, and nothing changes; or, if private, a null slot."""
+    model, twin = twins(model, learned)
     before = frozen(model)
     for look in looks(model):
-        with pytest.raises(RecordError, match=f"{named}.*Fix: "):
-            look(x)
+        _refused(lambda look=look: look(x), message, "features")
+    good, y = stream(model, 1)[0]
+    if hasattr(model, "distance_one"):
+        _refused(lambda: model.distance_one(good, x), message, "features")
     assert frozen(model) == before
-    y = stream(model, 1)[0][1]
-    if not is_private(model):
-        with pytest.raises(RecordError, match=f"{named}.*Fix: "):
-            model.learn_one(x, y)
-        assert frozen(model) == before
-        return
-    slots, weights = model.slots, model.weights
-    model.learn_one(x, y)
-    assert model.slots == slots + 1
-    assert all(math.isfinite(value) for value in model.weights.values())
-    assert model.null_slots + model._pending >= 1 or weights == {}
+    if is_private(model):
+        model.learn_one(x, y)
+        twin.learn_null()
+        assert model.slots == twin.slots
+        if not twin.feature_names:  # which a bad value may tell and a null record does not
+            return
+    else:
+        _refused(lambda: model.learn_one(x, y), message, "features")
+    # And it goes on as if nothing, or a null record, had been.
+    assert frozen(model) == frozen(twin)
+    for each in (model, twin):
+        each.learn_one(good, y)
+    assert frozen(model) == frozen(twin)
+
+
+BAD_LABELS: dict[str, list[tuple[Any, str]]] = {
+    "every": [(None, ""), (math.nan, ""), (np.float64("nan"), ""), (np.array([True, False]), "")],
+    "streampair.metric": [
+        (None, "is unknown"),
+        (math.nan, "is unknown"),
+        (pd.NA, "neither text nor a number"),
+        (np.array([1, 2]), "neither text nor a number"),
+        (("a",), "neither text nor a number"),
+        ([1], "neither text nor a number"),
+    ],
+    "streampair.ranking": [
+        (None, "unknown"),
+        (math.nan, "unknown"),
+        (math.inf, "not a number"),
+        ("high", "not a number"),
+        (np.array([0.5, 0.5]), "not a number"),
+        ([1], "not a number"),
+        (1j, "not a number"),
+    ],
+}
 
 
 @every_learner
-@pytest.mark.parametrize("y", [None, math.nan, np.array([True, False]), [1]], ids=lambda v: str(v)[:12])
-def test_bad_labels(fresh: Any, y: Any) -> None:
-    taught(fresh, 12)
-    before, x = frozen(fresh), stream(fresh, 1)[0][0]
-    if is_private(fresh) or (isinstance(y, list) and isinstance(fresh, auc.PairOGD | auc.OAM | auc.SPAUC)):
-        fresh.learn_one(x, y)  # a null slot; or one more label that is not the positive one
-        assert fresh.records == 13
-        return
-    with pytest.raises(RecordError, match="Fix: ") as caught:
-        fresh.learn_one(x, y)
-    assert caught.value.stage == "label"
-    assert frozen(fresh) == before
+@pytest.mark.parametrize("learned", [0, 12])
+def test_bad_labels(fresh: Any, learned: int) -> None:
+    fresh, twin = twins(fresh, learned)
+    good, y = stream(fresh, 1)[0]
+    for bad, message in BAD_LABELS["every"] + BAD_LABELS.get(type(fresh).__module__, []):
+        before = frozen(fresh)
+        if is_private(fresh):
+            fresh.learn_one(good, bad)
+            twin.learn_null()
+            assert fresh.slots == twin.slots
+            if not twin.feature_names:
+                return
+        else:
+            for x in (good, {"new": 1.0}):
+                _refused(lambda x=x, bad=bad: fresh.learn_one(x, bad), message, "label")
+                assert frozen(fresh) == before
+        assert frozen(fresh) == frozen(twin)
+        for each in (fresh, twin):
+            each.learn_one(good, y)
+        assert frozen(fresh) == frozen(twin)
+
+
+@pytest.mark.parametrize("make", [auc.PairOGD, auc.OAM, auc.SPAUC])
+def test_a_label_of_any_other_type_is_one_that_is_not_the_positive_one(make: Any) -> None:
+    one, two = make(seed=0) if make is not auc.SPAUC else make(), None
+    two = copy.deepcopy(one)
+    for x, y in stream(one, 12):
+        one.learn_one(x, y)
+        two.learn_one(x, y or [1])
+    assert frozen(one) == frozen(two)
 
 
 @every_learner
@@ -186,27 +195,6 @@ def test_predictions_change_nothing(fresh: Any) -> None:
             getattr(fresh, name)(X[["f2"]])
     assert frozen(fresh) == before
     assert pickle.dumps(fresh) == pickled
-
-
-@every_learner
-@pytest.mark.parametrize("way", ["state", "pickle", "deepcopy"])
-@pytest.mark.parametrize("learned", [0, 1, 2, 30])
-def test_a_snapshot_continues_bit_for_bit(fresh: Any, way: str, learned: int) -> None:
-    records = stream(fresh, 50)
-    for x, y in records[:learned]:
-        fresh.learn_one(x, y)
-    if way == "state":
-        twin = fresh.clone()
-        twin.load_state(fresh.to_state())
-    else:
-        twin = pickle.loads(pickle.dumps(fresh)) if way == "pickle" else copy.deepcopy(fresh)
-    assert frozen(twin) == frozen(fresh)
-    for x, y in records[learned:]:
-        for look, other in zip(looks(twin), looks(fresh), strict=True):
-            assert same(look(x), other(x))
-        twin.learn_one(x, y)
-        fresh.learn_one(x, y)
-    assert frozen(twin) == frozen(fresh)
 
 
 @every_learner
@@ -255,6 +243,12 @@ def test_names_that_never_end(fresh: Any) -> None:
             fresh.learn_one(x, y)
         assert frozen(fresh) == before
     assert len(fresh.feature_names) == (5 if private else 12)
+    size = fresh._raw_memory_usage
+    for t in range(200):
+        x = {**stream(fresh, 1)[0][0], f"other-{t}": 1.0}
+        if not private:
+            _refused(lambda x=x: fresh.learn_one(x, True), "max_features=12", "features")
+    assert fresh._raw_memory_usage == size
     if private:
         assert fresh.ignored_features == 60
 

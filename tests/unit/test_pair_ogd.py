@@ -19,7 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streampair import auc, buffers, losses
-from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.errors import RecordError
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 BUFFERS = [
@@ -225,18 +225,6 @@ def test_what_others_look_at() -> None:
 # ---- features ----------------------------------------------------------------------------------------------
 
 
-def test_order_does_not_matter_not_even_in_the_last_bit() -> None:
-    rng = random.Random(5)
-    a, b = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
-    for x, y in stream(40, d=9):
-        names = list(x)
-        rng.shuffle(names)
-        a.learn_one(x, y)
-        b.learn_one({name: x[name] for name in names}, y)
-        assert a.score_one(x) == b.score_one({name: x[name] for name in names})
-    assert frozen(a) == frozen(b)
-
-
 def test_missing_is_zero() -> None:
     a, b = taught(auc.PairOGD(seed=0)), taught(auc.PairOGD(seed=0))
     a.learn_one({"f1": 2.0}, True)
@@ -281,116 +269,6 @@ def test_mappings_that_make_values_up_are_not_trusted() -> None:
         model.learn_one(counts, True)
 
 
-BAD_VALUES = [
-    (math.nan, "is NaN"),
-    (np.float64("nan"), "is NaN"),
-    (math.inf, "is infinite"),
-    (-math.inf, "is infinite"),
-    (None, "is None"),
-    ("12", "is text: '12'"),
-    (b"12", "is text"),
-    ("x" * 10_000, "is text: 'xxx"),
-    ([1.0], "is not a number"),
-    ({}, "is not a number"),
-    (1j, "is not a number"),
-    (10**400, "is not a number"),
-    (1e51, "beyond the limit"),
-]
-
-
-@pytest.mark.parametrize(("value", "message"), BAD_VALUES, ids=lambda v: str(v)[:20])
-@pytest.mark.parametrize("place", ["known", "partial", "new", "first"])
-def test_bad_values_change_nothing(value: Any, message: str, place: str) -> None:
-    model = auc.PairOGD(buffer=buffers.Reservoir(3)) if place == "first" else taught(auc.PairOGD())
-    x: dict[str, Any] = {
-        "known": {**stream(1)[0][0], "f2": value},
-        "partial": {"f1": 1.0, "f2": value},
-        "new": {**stream(1)[0][0], "zz": 1.0, "f2": value},
-        "first": {"f1": 1.0, "f2": value},
-    }[place]
-    before, weights = frozen(model), model.weights
-    for call in (
-        lambda: model.learn_one(x, True),
-        lambda: model.score_one(x),
-        lambda: model.predict_proba_one(x),
-        lambda: model.predict_one(x),
-        lambda: model.design(x),
-    ):
-        with pytest.raises(RecordError) as caught:
-            call()
-        assert caught.value.stage == "features"
-        assert message in str(caught.value)
-        assert "feature 'f2'" in str(caught.value)
-        assert "Fix: " in str(caught.value)
-        assert len(str(caught.value)) < 300
-        assert frozen(model) == before
-        assert model.weights == weights
-    # And it goes on as if nothing had been.
-    twin = auc.PairOGD(buffer=buffers.Reservoir(3)) if place == "first" else taught(auc.PairOGD())
-    twin.load_state({**model.to_state()})
-    model.learn_one({"f0": 1.0, "f1": 2.0}, False)
-    twin.learn_one({"f0": 1.0, "f1": 2.0}, False)
-    assert frozen(model) == frozen(twin)
-
-
-@pytest.mark.parametrize("x", [{}, None, 3, "text", [1.0], np.zeros(4)], ids=str)
-@pytest.mark.parametrize("fresh", [True, False])
-def test_no_record_at_all(x: Any, fresh: bool) -> None:
-    model = auc.PairOGD() if fresh else taught(auc.PairOGD())
-    before = frozen(model)
-    for call in (lambda: model.learn_one(x, True), lambda: model.score_one(x), lambda: model.predict_one(x)):
-        with pytest.raises(RecordError, match=r"no features|not a mapping") as caught:
-            call()
-        assert caught.value.stage == "features"
-    assert frozen(model) == before
-
-
-@pytest.mark.parametrize("label", [None, math.nan, np.float64("nan"), np.array([True, False])], ids=str)
-def test_bad_labels_change_nothing(label: Any) -> None:
-    for model in (taught(auc.PairOGD()), taught(auc.PairOGD(positive="fraud"))):
-        before = frozen(model)
-        for x in (stream(1)[0][0], {"new": 1.0}):
-            with pytest.raises(RecordError) as caught:
-                model.learn_one(x, label)
-            assert caught.value.stage == "label"
-            assert frozen(model) == before
-
-
-def test_names_that_never_end() -> None:
-    model = auc.PairOGD(max_features=12)
-    for t in range(100):
-        before = frozen(model)
-        x = {"always": 1.0, f"id-{t}": 1.0}
-        if t < 11:
-            model.learn_one(x, t % 2 == 0)
-            continue
-        with pytest.raises(RecordError, match="max_features=12") as caught:
-            model.learn_one(x, t % 2 == 0)
-        assert caught.value.stage == "features"
-        assert frozen(model) == before
-    assert len(model.weights) == 12
-    size = model._raw_memory_usage
-    for t in range(200):
-        with pytest.raises(RecordError):
-            model.learn_one({"always": 1.0, f"other-{t}": 1.0}, True)
-    assert model._raw_memory_usage == size
-
-
-@pytest.mark.parametrize(
-    "buffer",
-    [*(b for b in BUFFERS if not isinstance(b, buffers.FullHistory)), buffers.Reservoir(50)],
-    ids=str,
-)
-def test_memory_does_not_grow(buffer: buffers.Buffer) -> None:
-    model = taught(auc.PairOGD(buffer=buffer), 60)
-    saved, size = len(pickle.dumps(model)), model._raw_memory_usage
-    for x, y in stream(1000):
-        model.learn_one(x, y)
-        model.predict_proba_one(x)
-    assert model._raw_memory_usage <= size + 64
-    assert len(pickle.dumps(model)) <= saved + 64
-
-
 def test_large_numbers_do_not_overflow() -> None:
     for loss in LOSSES:
         model = auc.PairOGD(loss=loss, buffer=buffers.FIFO(2), radius=1e12, l2=1e12)
@@ -401,53 +279,6 @@ def test_large_numbers_do_not_overflow() -> None:
 
 
 # ---- state -------------------------------------------------------------------------------------------------
-
-
-def _through_state(model: auc.PairOGD) -> auc.PairOGD:
-    fresh = model.clone()
-    fresh.load_state(model.to_state())
-    return fresh
-
-
-WAYS = {
-    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "state": _through_state,
-    "clone": lambda m: m.clone(include_attributes=True),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("buffer", BUFFERS, ids=str)
-@pytest.mark.parametrize("learned", [0, 1, 2, 17])
-def test_a_copy_continues_bit_for_bit(way: str, buffer: buffers.Buffer, learned: int) -> None:
-    records = stream(60)
-    model = auc.PairOGD(
-        loss=losses.Logistic(), buffer=buffer, l2=0.01
-    )  # unseeded: the coins go with the state
-    for x, y in records[:learned]:
-        model.learn_one({n: v for n, v in x.items() if n != "f3" or learned > 5}, y)
-    twin = WAYS[way](model)
-    assert frozen(twin) == frozen(model)
-    for x, y in records[learned:]:
-        assert twin.score_one(x) == model.score_one(x)
-        twin.learn_one(x, y)
-        model.learn_one(x, y)
-    assert frozen(twin) == frozen(model)
-    # Nothing is shared.
-    before = frozen(model)
-    twin.learn_one(records[0][0], not records[0][1])
-    assert frozen(model) == before
-
-
-def test_predictions_change_nothing() -> None:
-    model = taught(auc.PairOGD(buffer=buffers.Reservoir(4)))
-    before, pickled = frozen(model), pickle.dumps(model)
-    for x in (stream(1, seed=9)[0][0], {"f0": 1.0}, {"new": 1.0}):
-        model.predict_one(x), model.predict_proba_one(x), model.score_one(x), model.design(x)
-        assert frozen(model) == before
-        assert pickle.dumps(model) == pickled
 
 
 def test_clone_is_fresh() -> None:
@@ -461,42 +292,6 @@ def test_extra_attributes_survive_a_pickle() -> None:
     model = taught(auc.PairOGD())
     model.note = "mine"  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(model)).note == "mine"
-
-
-def test_the_state_is_plain_values() -> None:
-    def plain(value: object) -> bool:
-        if isinstance(value, dict):
-            return all(isinstance(key, str) and plain(v) for key, v in value.items())
-        if isinstance(value, list):
-            return all(plain(v) for v in value)
-        if isinstance(value, np.ndarray):
-            return value.dtype == np.float64
-        return value is None or type(value) in (bool, int, float, str, bytes)
-
-    model = auc.PairOGD(buffer=buffers.FullHistory())
-    model.learn_one({"a": 1, 2: 2.0}, True)
-    assert plain(model.to_state())
-    model.learn_one({("a", "tuple"): 1.0}, True)
-    with pytest.raises(SnapshotError, match="a tuple, which a snapshot cannot hold"):
-        model.to_state()
-
-
-@pytest.mark.parametrize(
-    ("other", "word"),
-    [
-        (auc.PairOGD(radius=2.0), "radius"),
-        (auc.PairOGD(loss=losses.Logistic()), "loss"),
-        (auc.PairOGD(buffer=buffers.FIFO(2)), "buffer"),
-        (auc.PairOGD(positive="1"), "positive"),
-    ],
-    ids=lambda v: str(v)[:8],
-)
-def test_a_state_of_another_learner_is_refused(other: auc.PairOGD, word: str) -> None:
-    saved = taught(auc.PairOGD()).to_state()
-    before = frozen(other)
-    with pytest.raises(SnapshotError, match=word):
-        other.load_state(saved)
-    assert frozen(other) == before
 
 
 def test_a_full_history_has_a_limit() -> None:
@@ -540,74 +335,7 @@ def test_class_reservoirs_that_hold_everything_are_the_full_history() -> None:
         assert classes.weights == pytest.approx(full.weights, rel=1e-9, abs=1e-12)
 
 
-def _damaged(saved: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**saved, "scalars": {**saved["scalars"], **changes}}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda s: {},
-        lambda s: {**s, "version": 2},
-        lambda s: {k: v for k, v in s.items() if k != "w"},
-        lambda s: {**s, "w": s["w"][:-1]},
-        lambda s: {**s, "w": s["w"] * math.nan},
-        lambda s: {**s, "rows": s["rows"][:, :-1]},
-        lambda s: {**s, "rows": None},
-        lambda s: {**s, "names": ["f0"] * 4},
-        lambda s: {**s, "params": None},
-        lambda s: _damaged(s, NEXT=3.0),
-        lambda s: _damaged(s, NEXT=0.5),
-        lambda s: _damaged(s, NEXT=-1.0),
-        lambda s: _damaged(s, FILLED=2.0),
-        lambda s: _damaged(s, RECORDS=math.inf),
-        lambda s: _damaged(s, RECORDS=math.nan),
-        lambda s: _damaged(s, SEED=2.0**60),
-        lambda s: _damaged(s, ETAS="much"),
-    ],
-)
-def test_a_damaged_state_is_refused(damage: Any) -> None:
-    saved = taught(auc.PairOGD(buffer=buffers.FIFO(3))).to_state()
-    model = auc.PairOGD(buffer=buffers.FIFO(3))
-    before = frozen(model)
-    with pytest.raises(SnapshotError, match="Fix: "):
-        model.load_state(damage(saved))
-    assert frozen(model) == before
-    model.load_state(saved)
-    assert frozen(model) == pickle.dumps(saved)
-
-
 # ---- parameters --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("loss", "hinge"),
-        ("loss", losses.Hinge),
-        ("buffer", 3),
-        ("learning_rate", 0.0),
-        ("learning_rate", -1.0),
-        ("learning_rate", math.inf),
-        ("learning_rate", "fast"),
-        ("radius", 0.0),
-        ("radius", None),
-        ("radius", math.nan),
-        ("radius", True),
-        ("radius", 1e13),
-        ("l2", -0.1),
-        ("l2", math.inf),
-        ("positive", None),
-        ("positive", math.nan),
-        ("seed", "x"),
-        ("seed", 1.5),
-        ("max_features", 0),
-        ("max_features", 1.5),
-    ],
-)
-def test_bad_parameters(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} is .*Fix: "):
-        auc.PairOGD(**{name: value})
 
 
 def test_seeds() -> None:

@@ -1,0 +1,129 @@
+"""Every learner of the package, for the contract that all of them keep: add a new one to `LEARNERS`.
+
+The contract is in ``tests/river`` (records, states, parameters) and ``tests/privacy/test_contract.py`` (the
+life of a private learner).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streampair import auc, buffers, losses, metric, ranking
+from streampair.engine.envelope import pack
+
+KEY = bytes(range(32))
+NAMES = [f"f{i}" for i in range(5)]
+
+LEARNERS: list[Any] = [
+    auc.PairOGD(seed=0),
+    auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, average=False, seed=1),
+    auc.PairOGD(losses.SquaredHinge(), buffers.Reservoir(8, replacement=True), seed=2),
+    auc.PairOGD(losses.Logistic(), buffers.ClassReservoir(4), seed=3),
+    auc.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=4),
+    auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=4),
+    auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=5),
+    auc.OAM(size=4, seed=6),
+    auc.SPAUC(l2=0.01),
+    ranking.PairOGD(seed=7),
+    ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.FullHistory(), seed=8),
+    ranking.PairOGD(losses.Square(), buffers.FullHistory(), seed=9),
+    metric.PairOGD(seed=10),
+    metric.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, psd=False, seed=11),
+    metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=12),
+    # Without a seed, for the draws go with the state; and labels other than True and False.
+    auc.PairOGD(losses.Logistic(), buffers.Reservoir(3), l2=0.01),
+    auc.OAM(learning_rate=0.1, size=3, average=False, positive=2),
+    auc.SPAUC(learning_rate=0.5, l2=0.1, average=False, positive=False),
+    # Private ones with a key: under it, and only then, a copy draws the same noise.
+    auc.PairFTRL(warmup=100, noise_key=KEY),
+    auc.PairFTRL(horizon=5000, delta=1e-4, warmup=100, features=NAMES, noise_key=KEY),
+    auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
+    auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
+    auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
+    ranking.PairFTRL(warmup=20, noise_key=KEY),
+    ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
+    metric.PairFTRL(horizon=5000, warmup=0, noise_key=KEY),
+    metric.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, noise_key=KEY),
+    metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
+]
+
+#: Private ones with short lives, not yet made: `make(noise_key=...)`.
+PRIVATE: dict[str, Callable[..., Any]] = {
+    "auc-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60),
+    "auc-warm-up": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10),
+    "auc-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, strategy="blt"),
+    "auc-toeplitz": partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients"),
+    "auc-strongly": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1),
+    "auc-convex": partial(auc.OnPairC, 1.0, 1e-3, 60, buffer=buffers.FullHistory()),
+    "auc-paper": partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"),
+    "auc-sampled": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, buffer=buffers.Reservoir(4), releases=7),
+}
+for family in (auc, ranking, metric):
+    kind = family.__name__.split(".")[1]
+    PRIVATE[f"{kind}-endless"] = partial(family.PairFTRL, 1.0, 1e-3, warmup=0)
+    PRIVATE[f"{kind}-noisy"] = partial(family.NoisyOGD, 1.0, 1e-3, 60)
+    PRIVATE[f"{kind}-noisy-endless"] = partial(family.NoisyOGD, 1.0, 1e-3, warmup=0)
+    if family is not auc:
+        PRIVATE[f"{kind}-leader"] = partial(family.PairFTRL, 1.0, 1e-3, 60)
+        PRIVATE[f"{kind}-strongly"] = partial(family.OnPairStrC, 1.0, 1e-3, 60, l2=0.1)
+        PRIVATE[f"{kind}-convex"] = partial(family.OnPairC, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4))
+
+
+def name_of(model: Any) -> str:
+    return f"{type(model).__module__.split('.')[-1]}.{type(model).__name__}"
+
+
+every_learner = pytest.mark.parametrize(
+    "model", LEARNERS, ids=[f"{name_of(m)}-{i}" for i, m in enumerate(LEARNERS)]
+)
+
+
+def is_private(model: Any) -> bool:
+    return model.privacy is not None
+
+
+def keeps_all(model: Any) -> bool:
+    """Whether memory grows by design: with the records, up to a limit that is a test of its own."""
+    full = isinstance(getattr(model, "buffer", None), buffers.FullHistory)
+    return full and not isinstance(model.loss, losses.Square)
+
+
+def label(model: Any, rng: random.Random) -> Any:
+    if type(model).__module__ == "streampair.ranking":
+        return rng.uniform(-1, 1)
+    if getattr(model, "positive", True) == 2:
+        return rng.choice((1, 2, 3))
+    return rng.choice("abc") if hasattr(model, "metric_") else rng.random() < 0.4
+
+
+def stream(model: Any, n: int, seed: int = 0) -> list[tuple[dict[str, float], Any]]:
+    rng = random.Random(seed)
+    return [({name: rng.gauss(0, 0.5) for name in NAMES}, label(model, rng)) for _ in range(n)]
+
+
+def taught(model: Any, n: int) -> Any:
+    for x, y in stream(model, n):
+        model.learn_one(x, y)
+    return model
+
+
+def frozen(model: Any) -> bytes:
+    """All that was learned, as bytes; not that it is a copy, nor what the column of labels was called."""
+    return pack({**model.to_state(), "continued": None, "restarts": None, "y_name": None})
+
+
+def looks(model: Any) -> list[Callable[[Any], Any]]:
+    """Everything that looks at one record and learns nothing."""
+    names = ("score_one", "predict_one", "predict_proba_one", "transform_one", "design")
+    return [getattr(model, name) for name in names if hasattr(model, name)]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the last bit; a dict whatever its order."""
+    return bool((a == b).all()) if isinstance(a, np.ndarray) else bool(a == b)

@@ -1,0 +1,133 @@
+"""Parameters that cannot be: each refused by name, with what to write instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from streampair import auc, buffers, losses, metric, ranking
+from streampair.errors import ConfigError
+from streampair.privacy import EntityLimit
+
+strongly = partial(auc.OnPairStrC, 1.0, 1e-3, features=["a"])
+BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
+    auc.PairOGD: [
+        ({"loss": "hinge"}, r"loss is "),
+        ({"loss": losses.Hinge}, r"loss is "),
+        ({"buffer": 3}, r"buffer is "),
+        ({"learning_rate": 0.0}, r"learning_rate is "),
+        ({"learning_rate": -1.0}, r"learning_rate is "),
+        ({"learning_rate": math.inf}, r"learning_rate is "),
+        ({"learning_rate": "fast"}, r"learning_rate is "),
+        ({"radius": 0.0}, r"radius is "),
+        ({"radius": None}, r"radius is "),
+        ({"radius": math.nan}, r"radius is "),
+        ({"radius": True}, r"radius is "),
+        ({"radius": 1e13}, r"radius is "),
+        ({"l2": -0.1}, r"l2 is "),
+        ({"l2": math.inf}, r"l2 is "),
+        ({"positive": None}, r"positive is "),
+        ({"positive": math.nan}, r"positive is "),
+        ({"seed": "x"}, r"seed is "),
+        ({"seed": 1.5}, r"seed is "),
+        ({"max_features": 0}, r"max_features is "),
+        ({"max_features": 1.5}, r"max_features is "),
+    ],
+    auc.OAM: [
+        ({"learning_rate": None}, "learning_rate"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"size": 0}, "size"),
+        ({"radius": 0.0}, "radius"),
+        ({"seed": "a"}, "seed"),
+    ],
+    auc.SPAUC: [
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"l2": -1.0}, "l2"),
+        ({"radius": math.nan}, "radius"),
+        ({"max_features": 0}, "max_features"),
+    ],
+    metric.PairOGD: [
+        ({"loss": losses.MinimumErrorEntropy()}, "compares errors"),
+        ({"buffer": buffers.ClassReservoir()}, "different classes only"),
+        ({"radius": 0.0}, "radius is"),
+        ({"max_features": 0}, "max_features is"),
+    ],
+    auc.PairFTRL: [
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"horizon": 0}, "horizon"),
+        ({"horizon": 10.5}, "horizon"),
+        ({"horizon": True}, "horizon"),
+        ({"warmup": -1}, "warmup"),
+        ({"warmup": 100, "horizon": 100}, "warmup"),
+        ({"clip": 0.0}, "clip"),
+        ({"clip": math.nan}, "clip"),
+        ({"radius": -1.0}, "radius"),
+        ({"radius": "big"}, "radius"),
+        ({"loss": "hinge"}, "loss"),
+        ({"buffer": 32}, "32"),
+        ({"features": []}, "features"),
+        ({"features": "abc"}, "features"),
+        ({"features": ["a", "a"]}, "twice"),
+        ({"features": list(range(10_001))}, "10000"),
+        ({"bounds": [("a", 0, 1)]}, "bounds"),
+        ({"bounds": {"a": (1, 0)}}, "bounds of 'a'"),
+        ({"bounds": {"a": (0, 0)}}, "bounds of 'a'"),
+        ({"bounds": {"a": (0, math.inf)}}, "bounds of 'a'"),
+        ({"bounds": {"a": 3}}, "bounds of 'a'"),
+        ({"bounds": {"z": (0, 1)}, "features": ["a"]}, "'z'"),
+        ({"noise_key": b"secret"}, "noise key"),
+        ({"noise_key": "text" * 16}, "noise key"),
+        ({"noise_key": bytes(32), "seed": 1}, "noise_key and seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"strategy": "toeplitz"}, "horizon"),
+        ({"strategy": "magic"}, "magic"),
+        ({"strategy": None}, "strategy"),
+        ({"positive": None}, "positive"),
+        ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "grid"),
+        ({"buffer": buffers.FullHistory()}, "full history"),
+    ],
+    auc.NoisyOGD: [({"buffer": buffers.FullHistory()}, "full history"), ({"l2": -1.0}, "l2")],
+    partial(strongly, horizon=100): [
+        ({"loss": losses.Hinge()}, "not smooth"),
+        ({"calibration": "loose"}, "'tight' or 'paper'"),
+        ({"allocation": "odd"}, "'minimal' or 'equal'"),
+        ({"releases": 0}, "number of releases"),
+        ({"l2": 0.0}, "l2 is"),
+        ({"buffer": buffers.ClassReservoir(4)}, "depend on labels"),
+        ({"buffer": buffers.Reservoir(4, replacement=True)}, "many copies"),
+        ({"buffer": buffers.FullHistory(dtype="float32")}, "float64"),
+        ({"buffer": buffers.FullHistory(max_records=50)}, "max_records=50"),
+        ({"max_uses": 5}, "no reservoir"),
+        ({"buffer": buffers.Reservoir(4), "max_uses": 0}, "max_uses is 0"),
+        ({"calibration": "paper", "releases": 5}, "knows no releases"),
+        ({"calibration": "paper", "entity": EntityLimit(2)}, "or entities"),
+        ({"horizon": None}, "needs a horizon"),
+        ({"horizon": 10**8}, "output perturbation"),
+    ],
+    ranking.PairFTRL: [({"loss": losses.MinimumErrorEntropy(0.5)}, "not convex")],
+    metric.PairFTRL: [({"features": [f"f{i}" for i in range(300)]}, "more than 256")],
+    metric.OnPairC: [({"epsilon": 1.0, "delta": 1e-3, "horizon": 100, "loss": losses.Hinge()}, "not smooth")],
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [(make, options, message) for make, cases in BAD.items() for options, message in cases],
+    ids=lambda v: v.__name__ if isinstance(v, type) else str(v)[:30],
+)
+def test_bad_parameters(make: Callable[..., Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        make(**options)
+    assert "Fix: " in str(caught.value)
+    assert "secret" not in str(caught.value)
