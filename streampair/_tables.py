@@ -90,7 +90,9 @@ class Table:
 
     def check_names(self, known: Sequence[Hashable]) -> None:
         """RecordError if this is an array, and the learner knows its features by names other than numbers."""
-        if self._frame is None and any(type(name) is not int for name in known):
+        if self._frame is not None or self.columns == list(known):
+            return
+        if any(type(name) is not int for name in known):
             raise RecordError(
                 "an array has no names for its columns, and the learner knows its features by names such as "
                 f"{next(name for name in known if type(name) is not int)!r}",
