@@ -43,7 +43,7 @@ def measured(forecast: privacy.Forecast, n: int, d: int, rate: float, seed: int)
     model = getattr(auc, forecast.mechanism)(features=list(range(d)), bounds=bounds, **forecast.settings)
     model.learn_many(x, y)
     # On raw features the weights are these times what scales the features.
-    w = model.weights_vector * model._design.factor
+    w = model.weights_vector * model.run.design.factor
     norm = float(np.linalg.norm(w))
     return NormalDist().cdf(gap / math.sqrt(2) * float(w @ u) / norm) if norm > 0 else 0.5
 

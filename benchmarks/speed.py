@@ -33,7 +33,7 @@ from river import linear_model
 
 from streampair import auc, buffers, losses
 from streampair import kernels as k
-from streampair._history import History
+from streampair.learners.history import History
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -79,7 +79,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from streampair import kernels as k
-from streampair._history import History
+from streampair.learners.history import History
 
 def status(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

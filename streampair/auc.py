@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
 
 from streampair import buffers, losses
-from streampair._auc_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
-from streampair._families import AUCLearner
-from streampair._ogd import LinearOGD
-from streampair._online_auc import OAM, SPAUC
-from streampair.kernels import ogd_proba
+from streampair.learners import choose
+from streampair.learners.faces import Classifier
+from streampair.learners.flat import FlatLearner
+from streampair.learners.private import PrivateLearner
+from streampair.learners.rules import OAMRule, OGDRule, SPAUCRule
 
-__all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
-    "NoisyOGD",
-    "OAM",
-    "OnPairC",
-    "OnPairStrC",
-    "PairFTRL",
-    "PairOGD",
-    "SPAUC",
-]
+__all__ = ["NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022 (sorted)
 
 
-class PairOGD(LinearOGD, AUCLearner):
+@dataclass(eq=False, repr=False)
+class PairOGD(Classifier, FlatLearner):
     """Online gradient descent on pairs; not private.
 
     A record is paired with each record in the buffer; the gradient of the pair loss, averaged over the pairs
@@ -88,48 +80,421 @@ class PairOGD(LinearOGD, AUCLearner):
     ROCAUC: 9...%
     """
 
-    def __init__(
-        self,
-        loss: losses.PairLoss | None = None,
-        buffer: buffers.Buffer | None = None,
-        learning_rate: float | None = None,
-        radius: float = 1.0,
-        l2: float = 0.0,
-        average: bool = True,
-        positive: Any = True,
-        seed: int | None = None,
-        max_features: int = 10_000,
-    ) -> None:
-        self.loss = loss
-        self.buffer = buffer
-        self.learning_rate = learning_rate
-        self.radius = radius
-        self.l2 = l2
-        self.average = average
-        self.positive = positive
-        self.seed = seed
-        self.max_features = max_features
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    learning_rate: float | None = None
+    _: KW_ONLY
+    radius: float = 1.0
+    l2: float = 0.0
+    average: bool = True
+    seed: int | None = None
+    max_features: int = 10_000
 
-        self._init_labels(positive)
-        self._init_ogd()
+    _rule = OGDRule()
 
-    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
-        self, x: Mapping[Any, Any]
-    ) -> dict[Any, float]:
-        """``{False: 1 - p, True: p}`` with p the sigmoid of the score (see `PairOGD`).
 
-        Raises
-        ------
-        RecordError
-            If a feature cannot be used.
-        """
-        try:
-            if type(x) is not dict or len(x) != self._expected:
-                raise KeyError
-            self._pack(*self._take(x))
-        except Exception:  # an unknown name, or a value that struct refuses
-            self._pack_slowly(x, grow=False)
-        p = ogd_proba(self._state)
-        if p != p:
-            raise self._unusable(x)
-        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+@dataclass(eq=False, repr=False)
+class OAM(Classifier, FlatLearner):
+    """Online AUC maximisation with two reservoirs, gradient version (Zhao et al. 2011); not private.
+
+    A uniform sample of at most `size` records is kept of each class. A record is paired with the whole sample
+    of the other class, and every pair with hinge loss pulls the weights along ``x - x'`` (their sum, not
+    their mean). Once the other class has more records than its sample, the step is larger by
+    ``records / size``: the sample stands for all of them.
+
+    Parameters
+    ----------
+    learning_rate
+        The factor C of a step, above 0 and at most 1e12. It does not decay: the step of a record is C times
+        the sum over all records of the other class. With labels +1 and -1 and margins
+        ``(y - y') w.(x - x')``, as everywhere in this package, it is a quarter of the C of Zhao et al.
+    size
+        Records kept of each class.
+    radius, positive, seed, max_features
+        As in `PairOGD`. (Zhao et al. have no ball; Yang et al. 2021 compare with one.)
+    average
+        Publish the mean of the iterates; False: the last one, as Zhao et al. do.
+
+    Notes
+    -----
+    Time of a step and memory are O(d size). Features as in `auc.PairOGD`.
+
+    References
+    ----------
+    Zhao, P., Hoi, S., Jin, R. and Yang, T. (2011). Online AUC maximization. ICML. Algorithms 1, 2 and 4.
+
+    Examples
+    --------
+    >>> from river import datasets, evaluate
+    >>> from streampair import auc, evaluation
+    >>> metric = evaluation.RollingAUC(window=1250)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), auc.OAM(seed=1), metric)  # doctest: +ELLIPSIS
+    RollingAUC: 94...%
+    """
+
+    learning_rate: float = 0.01
+    size: int = 100
+    radius: float = 1.0
+    _: KW_ONLY
+    average: bool = True
+    seed: int | None = None
+    max_features: int = 10_000
+
+    _rule = OAMRule()
+    former_names = ("streampair._online_auc.OAM",)
+
+
+@dataclass(eq=False, repr=False)
+class SPAUC(Classifier, FlatLearner):
+    """Stochastic proximal AUC maximisation with the square loss (Lei and Ying 2021); not private.
+
+    The expected square loss over pairs is a sum of one-record terms once the share of positives and the mean
+    record of each class are known; both are estimated as the stream goes. So a step pairs a record with all
+    before it, in time and memory O(d).
+
+    Parameters
+    ----------
+    learning_rate
+        A number c: step t has size ``c / sqrt(t)``. None: the self-tuned
+        ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_t|^2)`` of `auc.PairOGD`.
+    radius, average, positive, max_features
+        As in `PairOGD`.
+    l2
+        Factor of the ridge term ``l2 / 2 |w|^2``, taken as a proximal step; 0 or above and at most 1e12.
+
+    Notes
+    -----
+    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1, as everywhere in this package. Features as in
+    `auc.PairOGD`.
+
+    References
+    ----------
+    Lei, Y. and Ying, Y. (2021). Stochastic proximal AUC maximization. JMLR 22(61). Algorithm 1.
+
+    Examples
+    --------
+    >>> from river import datasets, evaluate
+    >>> from streampair import auc, evaluation
+    >>> metric = evaluation.RollingAUC(window=1250)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), auc.SPAUC(), metric)  # doctest: +ELLIPSIS
+    RollingAUC: 94...%
+    """
+
+    learning_rate: float | None = None
+    radius: float = 1.0
+    l2: float = 0.0
+    _: KW_ONLY
+    average: bool = True
+    max_features: int = 10_000
+
+    _rule = SPAUCRule()
+    former_names = ("streampair._online_auc.SPAUC",)
+
+
+@dataclass(eq=False, repr=False)
+class PairFTRL(Classifier, PrivateLearner):
+    """Private online ranking: follow the regularised leader on pairs, with correlated noise.
+
+    What the leader needs is summed over the stream under noise that is correlated over time, so that every
+    sum so far has little of it, and the model is computed from the noisy sums. All models of the run together
+    are (epsilon, delta)-differentially private for each record. There are two ways to the leader:
+
+    ``solver="moments"``
+        The leader of the squared loss over all pairs follows from second moments of the records. They are
+        summed over blocks that end at public slots, each a tenth of the stream so far, and at the horizon;
+        each block's sum is released once. A tenth to a quarter of the horizon goes to a first private
+        estimate of means and variances, by which the records are standardised. Far less noise than with
+        gradients, because a model is released a few dozen times, not after every record.
+    ``solver="gradients"``
+        Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
+        averaged over the places of the buffer, are summed, and a model is released after every record.
+
+    Until its first release the learner scores 0.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over the whole run. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring). None: no end; the
+        spend stays within the budget on an infinite stream, at a little more noise.
+    loss
+        Pair loss of the gradients; None is `losses.Hinge` (the moments' is `losses.Square`).
+    buffer
+        ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
+        Others are refused, with the reason.
+    clip
+        Radius of the ball that each pair's gradient is clipped into; None is 1. It is the ball around 0, or,
+        after a warm-up, one that touches 0 (see `streampair.privacy.FTRLPlan`).
+    radius
+        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
+    features
+        Names of the features. Without it they are the keys of the first record, which the report then calls
+        public. Other features are ignored and counted.
+    bounds
+        Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
+        scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
+    warmup
+        Number of first records that are spent on private means and variances only, which the later ones are
+        standardised with. None: enough for their noise, which is ``40 sqrt(d) / mu`` within a tenth to a
+        quarter of a horizon, and ``100 sqrt(d) / mu`` without one. With gradients, where 0 is none, it is a
+        tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
+    positive
+        The label that ranks high; any other ranks low.
+    noise_key
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes. The noise is then a function of the key and
+        of all records so far: a replay of the same records after a crash repeats the same releases to the
+        byte, and discloses nothing new; any other record gives fresh noise. None: noise from the operating
+        system, fresh after every start.
+    seed
+        None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
+        then says that nothing is guaranteed.
+    max_uses
+        For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise,
+        and fewer leave few partners late in a long stream: a FIFO buffer is nearly always better here.
+    strategy
+        Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+    forks, window
+        How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
+        more noise. With a noise key a replay of the same records is no second view, and 0 is enough. A lane
+        reserves `window` slots at a time.
+    solver
+        ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
+        horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
+        `max_uses`, `strategy`, `entity`, ``warmup=0``).
+    entity
+        A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
+        are learned from as often as it says, the others are null slots. Needs `features`; more noise.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included,
+    with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected
+    record itself is not covered. `privacy` tells what is spent, by the releases so far.
+
+    A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
+    null record and raises nothing: whether a slot was null must not show. A score is given for a record
+    with features missing (they count as neutral), and refused for one with text or numbers not finite.
+
+    Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
+    says that it cannot vouch for the releases of the other copies, until `mark_restarted` says more.
+
+    `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, uncalibrated.
+
+    References
+    ----------
+    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
+
+    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
+    adaptive streams. NeurIPS.
+
+    Dvijotham, K. et al. (2024). Efficient and near-optimal noise generation for streaming differential
+    privacy. FOCS.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> report = model.privacy
+    >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
+    ('holds', 16, 1.0, 0)
+    """
+
+    _: KW_ONLY
+    strategy: str = "auto"
+    solver: str = "auto"
+
+    _choose = choose.leader
+
+
+@dataclass(eq=False, repr=False)
+class OnPairStrC(Classifier, PrivateLearner):
+    """Private online ranking by output perturbation, for strongly convex losses (Huai et al. 2020, Alg. 1).
+
+    Gradient descent on pairs runs without noise, in secret, and its iterates are released under fresh
+    Gaussian noise. A ridge term makes every step a contraction: what one record did fades, and the noise can
+    shrink as the stream goes on. The published model is the average of the releases, weighted by their
+    precision (free, and much better than the last one).
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over all releases. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring), from 2 to 4 million.
+    l2
+        Strength alpha of the ridge term ``alpha / 2 |w|^2``, above 0: the noise is inverse to it.
+    loss
+        Smooth, convex pair loss; None is `losses.Logistic`. The hinge is refused.
+    buffer
+        ``buffers.FIFO(s)``, ``Reservoir(s)`` or ``FullHistory()``; None is ``FIFO(32)``.
+    releases
+        Number of releases, evenly spaced, the last at the horizon; None: one after every record.
+    calibration
+        ``"tight"``: noise by the exact sensitivity of the worst single record. ``"paper"``: steps, random
+        first outputs and noise to the letter of the paper; the report says what they really guarantee.
+    allocation
+        ``"minimal"``: noise proportional to the sensitivity to the power 2/3, the smallest sum of stds.
+        ``"equal"``: each release costs the same, as in the paper.
+    clip
+        Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
+    radius
+        Radius of the ball of the weights; None is 1, or 10 with a warm-up.
+    features, bounds, warmup, positive, noise_key, seed, forks, window, entity
+        As in `PairFTRL`.
+    max_uses
+        For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
+        the iterates by up to ``D / (alpha s)``, however late, so a reservoir of s places should be large.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the paper's constants promise more than they keep.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
+    by exact accounting of the planned releases. Precondition: a convex, smooth pair loss; clipping a pair
+    along
+    its own gradient keeps both. The observer may see every release; the score of the protected record itself
+    is not covered, and the state of the learner, which holds the iterate without noise, is as secret as the
+    data. Null records, scores and copies are as in `PairFTRL`.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.OnPairStrC(epsilon=1.0, delta=1e-4, horizon=1250, l2=0.1)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> report = model.privacy
+    >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
+    ('holds', 1249, 1.0, 0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float = 1e-3
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.output
+
+
+@dataclass(eq=False, repr=False)
+class OnPairC(Classifier, PrivateLearner):
+    """Private online ranking by output perturbation, for convex losses (Huai et al. 2020, Algorithm 2).
+
+    `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha follows from the horizon. With
+    ``calibration="paper"`` w_0 is a random point of the ball, as there; else it is 0, which costs nothing.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius
+        As in `OnPairStrC`.
+    l2
+        Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
+        with the noise and depends on no data.
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
+        As in `OnPairStrC`.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): as for `OnPairStrC`.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc, buffers
+    >>> model = auc.OnPairC(epsilon=1.0, delta=1e-4, horizon=1250, buffer=buffers.FIFO(8))
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> round(model.privacy.epsilon_spent, 6)
+    1.0
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float | None = None
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.centred_output
+
+
+@dataclass(eq=False, repr=False)
+class NoisyOGD(Classifier, PrivateLearner):
+    """Private online gradient descent on pairs: noise in every gradient. A baseline.
+
+    One pass, in which the noisy iterate is the only state; it needs far more data than `PairFTRL`.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over the whole run. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring); None: no end.
+    l2
+        Strength of a ridge term, 0 or above; it depends on no data and costs nothing.
+    loss
+        Pair loss; None is `losses.Hinge`.
+    buffer
+        ``buffers.FIFO(s)``, ``Reservoir(s)`` or, with a horizon, ``FullHistory()``; None is ``FIFO(32)``.
+    clip
+        Radius of the ball that each pair's gradient is clipped into; None is 1.
+    radius
+        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
+        As in `PairFTRL`.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
+    ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. Null records,
+    scores and copies are as in `PairFTRL`.
+
+    References
+    ----------
+    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.NoisyOGD(epsilon=1.0, delta=1e-4, warmup=0)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, None)
+    """
+
+    _: KW_ONLY
+    l2: float = 0.0
+
+    _choose = choose.noisy

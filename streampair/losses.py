@@ -124,7 +124,7 @@ class PairLoss(base.Base, abc.ABC):
 
         Notes
         -----
-        PRIVACY.md 2. The bound is reached, up to rounding, in every form.
+        docs/privacy.md 2. The bound is reached, up to rounding, in every form.
         """
         scale, low, high = self._reach(feature_bound, radius, form)
         return scale * self._steepest(low, high)
@@ -156,8 +156,8 @@ class PairLoss(base.Base, abc.ABC):
         Notes
         -----
         With labels or relevances in [-1, 1], form "raw" or "halved", and a convex decreasing loss D = G, half
-        of the obvious 2G (PRIVACY.md 2). For metrics, for `Square` and for `MinimumErrorEntropy` it is 2G.
-        With per-pair clipping it is at most ``2 clip`` too.
+        of the obvious 2G (docs/privacy.md 2). For metrics, for `Square` and for `MinimumErrorEntropy` it is
+        2G. With per-pair clipping it is at most ``2 clip`` too.
         """
         g = self.lipschitz(feature_bound, radius, form)
         d = g if self.decreasing and form in ("raw", "halved") else 2.0 * g

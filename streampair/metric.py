@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from streampair import _features, buffers, losses
-from streampair import kernels as k
-from streampair._families import MetricLearner
-from streampair._memory import Blocks, Rows
-from streampair._metric_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
-from streampair._ogd import OGD
-from streampair.errors import ConfigError
+from streampair import buffers, losses
+from streampair.learners import choose
+from streampair.learners.faces import Transformer
+from streampair.learners.flat import FlatLearner
+from streampair.learners.private import PrivateLearner
+from streampair.learners.rules import MetricRule
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
-Array = NDArray[np.float64]
 
-
-class PairOGD(OGD, MetricLearner):  # type: ignore[misc]  # see MetricLearner
+@dataclass(eq=False, repr=False)
+class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transformer
     """Online gradient descent on a Mahalanobis metric; not private.
 
     A record is paired with each record in the buffer. The loss of a pair is ``phi(s (1 - u'Wu))`` with
@@ -89,66 +83,224 @@ class PairOGD(OGD, MetricLearner):  # type: ignore[misc]  # see MetricLearner
     Accuracy: 8...%
     """
 
-    _limit = k.MAX_ABS_METRIC
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    learning_rate: float | None = None
+    _: KW_ONLY
+    radius: float = 1.0
+    l2: float = 0.0
+    average: bool = True
+    psd: bool = True
+    seed: int | None = None
+    max_features: int = 256
 
-    def __init__(
-        self,
-        loss: losses.PairLoss | None = None,
-        buffer: buffers.Buffer | None = None,
-        learning_rate: float | None = None,
-        radius: float = 1.0,
-        l2: float = 0.0,
-        average: bool = True,
-        psd: bool = True,
-        seed: int | None = None,
-        max_features: int = 256,
-    ) -> None:
-        self.loss = loss
-        self.buffer = buffer
-        self.learning_rate = learning_rate
-        self.radius = radius
-        self.l2 = l2
-        self.average = average
-        self.psd = psd
-        self.seed = seed
-        self.max_features = max_features
+    _rule = MetricRule()
 
-        self._init_ogd()
 
-    def _header(self) -> Array:
-        header = super()._header()
-        header[k.PSD] = bool(self.psd)
-        return header
+@dataclass(eq=False, repr=False)
+class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+    """Private metric learning: follow the regularised leader, with correlated noise.
 
-    def _bind(self) -> None:
-        policy = self._policy
-        if isinstance(policy, buffers.ClassReservoir):
-            raise ConfigError(
-                f"buffer is {policy!r}, which pairs records of different classes only",
-                fix="use buffers.Reservoir: a metric learns from both kinds of pairs",
-            )
-        if isinstance(policy, buffers.FullHistory):
-            blocks = Blocks(policy, k.metric_history_learn, k.metric_history_learn_many)
-            self._memory, self._learn, self._learn_many = blocks, blocks.learn, blocks.learn_many
-        else:
-            self._memory = Rows(policy)
-            self._learn, self._learn_many = k.metric_learn, k.metric_learn_many
+    The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
+    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
+    transformed with is its positive semi-definite part.
 
-    @staticmethod
-    def _weights_shape(d: int) -> tuple[int, ...]:
-        return (d, d)
+    Parameters
+    ----------
+    epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
+    strategy, max_uses, forks, window, entity
+        As in `streampair.auc.PairFTRL`.
 
-    @property
-    def metric_(self) -> Array:
-        """Published W, symmetric, shape (d, d), in the order of `feature_names`: a copy."""
-        return self._published().copy()
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
 
-    def _import(self, saved: Mapping[str, Any]) -> None:
-        if any((np.asarray(saved[name]) != np.asarray(saved[name]).T).any() for name in ("w", "averaged")):
-            raise ValueError("a metric that is not symmetric")
-        super()._import(saved)
-        self._root = (-1, None)  # it was of another metric
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the class
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
+    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
+    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    A step that learns from the transformed records, such as neighbours, is not private.
 
-    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
-        self._check_rows(columns, rows)
-        return _features.arrange(columns, rows, self._names, self._index)
+    References
+    ----------
+    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
+
+    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
+    adaptive streams. NeurIPS.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import metric
+    >>> model = metric.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for x, y in datasets.Phishing().take(1000):
+    ...     model.learn_one(x, y)
+    >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
+    ((9, 9), 1.0)
+    """
+
+    _: KW_ONLY
+    strategy: str = "auto"
+
+    _choose = choose.gradients
+
+
+@dataclass(eq=False, repr=False)
+class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+    """Private metric learning: output perturbation, for strongly convex losses.
+
+    The algorithm of `streampair.auc.OnPairStrC` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x
+    - x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
+    transformed with is its positive semi-definite part.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+        As in `streampair.auc.OnPairStrC`.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
+    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
+    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    A step that learns from the transformed records, such as neighbours, is not private.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import metric
+    >>> model = metric.OnPairStrC(epsilon=1.0, delta=1e-4, horizon=1000, l2=0.1)
+    >>> for x, y in datasets.Phishing().take(1000):
+    ...     model.learn_one(x, y)
+    >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
+    ((9, 9), 1.0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float = 1e-3
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.output
+
+
+@dataclass(eq=False, repr=False)
+class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+    """Private metric learning: output perturbation, for convex losses.
+
+    The algorithm of `streampair.auc.OnPairC` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
+    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
+    transformed with is its positive semi-definite part.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+        As in `streampair.auc.OnPairC`.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
+    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
+    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    A step that learns from the transformed records, such as neighbours, is not private.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import metric
+    >>> model = metric.OnPairC(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for x, y in datasets.Phishing().take(1000):
+    ...     model.learn_one(x, y)
+    >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
+    ((9, 9), 1.0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float | None = None
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.centred_output
+
+
+@dataclass(eq=False, repr=False)
+class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+    """Private metric learning: noise in every gradient; a baseline.
+
+    The algorithm of `streampair.auc.NoisyOGD` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
+    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
+    transformed with is its positive semi-definite part.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
+    max_uses, forks, window, entity
+        As in `streampair.auc.NoisyOGD`.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
+    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
+    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    A step that learns from the transformed records, such as neighbours, is not private.
+
+    References
+    ----------
+    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import metric
+    >>> model = metric.NoisyOGD(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for x, y in datasets.Phishing().take(1000):
+    ...     model.learn_one(x, y)
+    >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
+    ((9, 9), 1.0)
+    """
+
+    _: KW_ONLY
+    l2: float = 0.0
+
+    _choose = choose.noisy

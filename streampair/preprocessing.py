@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base, utils
 
-from streampair import _features, kernels
-from streampair._tables import Table, open_frame
+from streampair import kernels
 from streampair.errors import ConfigError
+from streampair.records import features as _features
+from streampair.records.frames import Table, open_frame
 
 __all__ = ["Bounds", "Hashing", "RandomFourier", "UnitBall"]
 
@@ -51,7 +52,7 @@ class Bounds(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (PRIVACY.md 7).
+    (docs/privacy.md 7).
 
     Examples
     --------
@@ -123,7 +124,7 @@ class UnitBall(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (PRIVACY.md 7).
+    (docs/privacy.md 7).
 
     Examples
     --------
@@ -227,8 +228,8 @@ class RandomFourier(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, nothing is fitted: in front of a private learner it changes no guarantee
-    (PRIVACY.md 7). The frequencies of a feature depend on its name and the seed alone, so neither the order
-    of the features nor what came before matters, and the bits are the same on every processor.
+    (docs/privacy.md 7). The frequencies of a feature depend on its name and the seed alone, so neither the
+    order of the features nor what came before matters, and the bits are the same on every processor.
 
     Scale the features first, for example with `Bounds`. A feature that is missing counts as 0. A record
     that has none of the features, or one that is not a finite number, comes out as NaN everywhere: a learner
@@ -335,9 +336,9 @@ class Hashing(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (PRIVACY.md 7). Scale numbers first, for example with `Bounds`. A record without features, or with a value
-    that is neither text nor a finite number, comes out as NaN everywhere: a learner refuses it, a private one
-    takes its null slot.
+    (docs/privacy.md 7). Scale numbers first, for example with `Bounds`. A record without features, or with a
+    value that is neither text nor a finite number, comes out as NaN everywhere: a learner refuses it, a
+    private one takes its null slot.
 
     References
     ----------

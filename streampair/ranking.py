@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from streampair import buffers, kernels, losses
-from streampair._families import RankingLearner
-from streampair._ogd import LinearOGD
-from streampair._ranking_private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
+from streampair.learners import choose
+from streampair.learners.faces import Regressor
+from streampair.learners.flat import FlatLearner
+from streampair.learners.private import PrivateLearner
+from streampair.learners.rules import OGDRule
+from streampair.learners.tasks import RelevanceTask
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
@@ -20,7 +24,8 @@ _MAX_RELEVANCE_SQUARED = 1e10
 _BOUNDED_SLOPE = (kernels.HINGE, kernels.LOGISTIC, kernels.ENTROPY)
 
 
-class PairOGD(LinearOGD, RankingLearner):
+@dataclass(eq=False, repr=False)
+class PairOGD(Regressor, FlatLearner):
     """Online gradient descent on pairs of records with a real-valued relevance; not private.
 
     The same algorithm as `streampair.auc.PairOGD`, for labels y that are real numbers: the margin of a pair
@@ -91,31 +96,22 @@ class PairOGD(LinearOGD, RankingLearner):
     {'price': -0.5, 'stars': 0.7}
     """
 
-    def __init__(
-        self,
-        loss: losses.PairLoss | None = None,
-        buffer: buffers.Buffer | None = None,
-        learning_rate: float | None = None,
-        radius: float = 1.0,
-        l2: float = 0.0,
-        average: bool = True,
-        relevance: tuple[float, float] | None = None,
-        seed: int | None = None,
-        max_features: int = 10_000,
-    ) -> None:
-        self.loss = loss
-        self.buffer = buffer
-        self.learning_rate = learning_rate
-        self.radius = radius
-        self.l2 = l2
-        self.average = average
-        self.relevance = relevance
-        self.seed = seed
-        self.max_features = max_features
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    learning_rate: float | None = None
+    _: KW_ONLY
+    radius: float = 1.0
+    l2: float = 0.0
+    average: bool = True
+    relevance: tuple[float, float] | None = None
+    seed: int | None = None
+    max_features: int = 10_000
 
-        self._init_ogd()
-        bounded = self._loss.code in _BOUNDED_SLOPE
-        self._init_labels(relevance, _MAX_RELEVANCE if bounded else _MAX_RELEVANCE_SQUARED)
+    _rule = OGDRule()
+
+    def _make_task(self) -> RelevanceTask:
+        steep = isinstance(self.loss, losses.PairLoss) and self.loss.code not in _BOUNDED_SLOPE
+        return RelevanceTask(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
 
     def _check_fingerprint(self, state: Mapping[str, Any]) -> None:
         # What a learner without a declared range was before it could have none; it scales nothing.
@@ -123,3 +119,220 @@ class PairOGD(LinearOGD, RankingLearner):
         if self.relevance is None and isinstance(saved, Mapping) and saved.get("relevance") == "(-1.0, 1.0)":
             state = {**state, "params": {**saved, "relevance": "None"}}
         super()._check_fingerprint(state)
+
+
+@dataclass(eq=False, repr=False)
+class PairFTRL(Regressor, PrivateLearner):
+    """Private ranking by a real-valued relevance: follow the regularised leader, with correlated noise.
+
+    The algorithm of `streampair.auc.PairFTRL` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
+    w.(x - x')``.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
+    strategy, max_uses, forks, window, entity
+        As in `streampair.auc.PairFTRL`.
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
+        relevance makes a null slot.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the relevance
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
+    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+
+    References
+    ----------
+    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
+
+    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
+    adaptive streams. NeurIPS.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for _ in range(1000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.6 * x["stars"] - 0.4 * x["price"])
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, 0)
+    """
+
+    _: KW_ONLY
+    strategy: str = "auto"
+
+    _choose = choose.gradients
+
+
+@dataclass(eq=False, repr=False)
+class OnPairStrC(Regressor, PrivateLearner):
+    """Private ranking by a real-valued relevance: output perturbation, for strongly convex losses.
+
+    The algorithm of `streampair.auc.OnPairStrC` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
+    w.(x - x')``.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+        As in `streampair.auc.OnPairStrC`.
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
+        relevance makes a null slot.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
+    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.OnPairStrC(epsilon=1.0, delta=1e-4, horizon=1000, l2=0.1)
+    >>> for _ in range(1000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.6 * x["stars"] - 0.4 * x["price"])
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, 0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float = 1e-3
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.output
+
+
+@dataclass(eq=False, repr=False)
+class OnPairC(Regressor, PrivateLearner):
+    """Private ranking by a real-valued relevance: output perturbation, for convex losses.
+
+    The algorithm of `streampair.auc.OnPairC` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
+    w.(x - x')``.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
+    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+        As in `streampair.auc.OnPairC`.
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
+        relevance makes a null slot.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
+    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.OnPairC(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for _ in range(1000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.6 * x["stars"] - 0.4 * x["price"])
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, 0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float | None = None
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = choose.centred_output
+
+
+@dataclass(eq=False, repr=False)
+class NoisyOGD(Regressor, PrivateLearner):
+    """Private ranking by a real-valued relevance: noise in every gradient; a baseline.
+
+    The algorithm of `streampair.auc.NoisyOGD` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
+    w.(x - x')``.
+
+    Parameters
+    ----------
+    epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
+    max_uses, forks, window, entity
+        As in `streampair.auc.NoisyOGD`.
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
+        relevance makes a null slot.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
+    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
+    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+
+    References
+    ----------
+    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.NoisyOGD(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> for _ in range(1000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.6 * x["stars"] - 0.4 * x["price"])
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, 0)
+    """
+
+    _: KW_ONLY
+    l2: float = 0.0
+
+    _choose = choose.noisy

@@ -71,7 +71,7 @@ class Budget:
         The lanes, in order.
     epsilon_spent, mu_spent
         Of all of them together: several learners on one partition compose, partitions hold different records
-        (PRIVACY.md 8).
+        (docs/privacy.md 8).
     delta
         At which `epsilon_spent` holds: the smallest of the lanes'.
     """

@@ -3,7 +3,7 @@
 The directory store keeps one file per lane. A snapshot replaces the previous one at once or
 not at all: it is written under a temporary name, flushed to the disk and renamed. A lock
 held for as long as the lane is open keeps a second writer out. Beside the snapshot of a private
-lane lies its journal, which says what has been released since (PRIVACY.md 8): put both back from a
+lane lies its journal, which says what has been released since (docs/privacy.md 8): put both back from a
 backup, or neither.
 """
 

@@ -3,7 +3,7 @@
 `SERIES` is the one place that says what there is: the metrics are made from it, and documents, alert rules
 and dashboards are checked against it. A lane's numbers come from its *committed* state and are published
 after the commit only, so a crash never takes a counter back. The public registry has nothing that is a
-function of raw data (PRIVACY.md 7): no losses, rates or counts by outcome.
+function of raw data (docs/privacy.md 7): no losses, rates or counts by outcome.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Batch:
         """Tell the noise what record it is for, and the account whose it is.
 
         An entity is the key of the message, never a field of its value: were the value damaged, its entity
-        would change with it, and with that what is learned of others (PRIVACY.md 8).
+        would change with it, and with that what is learned of others (docs/privacy.md 8).
         """
         model = self._model
         if model.next_record is not None:

@@ -6,10 +6,10 @@ a noise key draws fresh noise after a restore; everything else about it is the s
 
 What holds for every record, whatever is in it:
 
-- it gives exactly one `Scored`, so that counts never depend on content (PRIVACY.md 9.7);
+- it gives exactly one `Scored`, so that counts never depend on content (docs/privacy.md 9.7);
 - it is scored before it is learned;
 - if anything about it fails, the model is as it was before it, a dead letter says why, and the batch goes on;
-- with a private learner it takes exactly one slot: learned, or a null step (PRIVACY.md 3.3).
+- with a private learner it takes exactly one slot: learned, or a null step (docs/privacy.md 3.3).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Lane:
         False for a lane that will never be saved; then foreign steps need no pickle.
     journal
         Where a private lane notes what it is about to release, durably and apart from its snapshots. It then
-        keeps a ledger (PRIVACY.md 8): `begin` comes before the first record, no more than `room` records
+        keeps a ledger (docs/privacy.md 8): `begin` comes before the first record, no more than `room` records
         before the next commit, and a crash costs what can not be shown to have been repeated. Without it the
         report of a restarted lane vouches for its own path only.
     payloads_change

@@ -43,7 +43,7 @@ class Model:
     ConfigError
         If the model cannot score, or cannot be copied.
     PrivacyError
-        If a private learner stands where its guarantee would not hold (PRIVACY.md 7).
+        If a private learner stands where its guarantee would not hold (docs/privacy.md 7).
     """
 
     def __init__(self, model: Any, *, positive: object, trust_preprocessing: bool = False) -> None:

@@ -172,7 +172,7 @@ def positive_label(learner: object, default: object) -> object:
 
 def two_classes(learner: object) -> bool:
     """Whether it tells one label from the others, so that pairs of the two make its regret."""
-    return bool(getattr(learner, "two_classes", getattr(learner, "_two_classes", True)))
+    return bool(getattr(learner, "two_classes", True))
 
 
 def pair_loss(learner: object) -> Any:

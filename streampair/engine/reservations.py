@@ -21,7 +21,7 @@ _PLACE = struct.Struct(">iq").pack
 
 
 def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
-    """What identifies a record of a topic: its place, and a digest of its bytes (PRIVACY.md 8)."""
+    """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy.md 8)."""
     payload = hashlib.blake2b(
         b"" if value is None else b"v" + value, digest_size=32, key=b"streampair record"
     )

@@ -1,6 +1,6 @@
 """How well a learner does, online: the AUC of its latest scores, and its regret.
 
-Both are functions of raw data: for the operator's eyes, not for publication (PRIVACY.md 7).
+Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy.md 7).
 """
 
 from streampair.evaluation.estimate import RegretEstimate

@@ -4,6 +4,7 @@ What is used outside is exported here. Each kernel has a slow, obvious twin in `
 of the same name.
 """
 
+from streampair.kernels._jit import Kernel as Kernel
 from streampair.kernels.buffers import (
     CLASSES,
     FIFO,

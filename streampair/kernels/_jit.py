@@ -113,3 +113,7 @@ def kernel(function: F) -> F:
     else:
         _warn()
     return dispatcher  # type: ignore[no-any-return]
+
+
+Kernel: type[Any] = type(kernel(lambda: None))
+"""What a kernel is: compiled code that everybody shares."""

@@ -13,7 +13,10 @@ from streampair.kernels.symmetric import ROOT2
 
 @kernel
 def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
-    """Add the rows, and their squares, to integer sums (2, d) in steps of 1 / per_unit (PRIVACY.md 4.4)."""
+    """Add the rows, and their squares, to integer sums (2, d) in steps of 1 / per_unit.
+
+    See docs/privacy.md 4.4.
+    """
     for r in range(rows.shape[0]):
         if whole[r] != 0.0:
             for i in range(rows.shape[1]):

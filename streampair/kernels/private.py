@@ -1,4 +1,4 @@
-"""Gradients and buffer that the private learners of all families share (PRIVACY.md 3, 4.1 to 4.3).
+"""Gradients and buffer that the private learners of all families share (docs/privacy.md 3, 4.1 to 4.3).
 
 A label NaN marks a null record. Weights of metrics are the p = d (d + 1) / 2 coordinates of a symmetric
 matrix by its upper triangle, packed as in `symmetric`. `ints` of a run by the places below.
@@ -46,8 +46,8 @@ def pair_gradient(
     """Mean over `places` of the clipped gradients of the pairs of (x, y) with the first `filled` rows.
 
     Labels are +1 and -1, or a real relevance in [-1, 1] (then never `tangent`); NaN marks a null record. The
-    denominator is constant, whatever the places hold, and each pair is clipped by itself (PRIVACY.md 2, 3),
-    so that all gradients with one fixed fellow record lie in a ball of radius `clip`: replacing the other
+    denominator is constant, whatever the places hold, and each pair is clipped by itself (docs/privacy.md 2,
+    3), so that all gradients with one fixed fellow record lie in a ball of radius `clip`: replacing the other
     record moves the gradient by at most 2 clip. Without `tangent` that is the ball around 0. With it, for a
     decreasing loss, it is the ball around -clip y_p p, where (p, y_p) is the fellow and |p| <= 1: the
     gradients with a fellow point away from y_p p, the ball has 0 inside, and it lets norms up to 2 clip
@@ -113,7 +113,7 @@ def metric_gradient(
     """Mean over `places` of the clipped gradients of `phi(s (1 - u'Wu))`, in isometric coordinates (p,).
 
     u = x - x_b, and s = 1 for equal labels, -1 for different ones. Each pair's gradient is a multiple of uu',
-    of Frobenius norm |u|^2, and is clipped by itself to the norm `clip` (PRIVACY.md 2).
+    of Frobenius norm |u|^2, and is clipped by itself to the norm `clip` (docs/privacy.md 2).
     """
     d = x.shape[0]
     for i in range(out.shape[0]):

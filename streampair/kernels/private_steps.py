@@ -18,7 +18,7 @@ from streampair.kernels.vectors import project_ball
 
 @kernel
 def to_cells(values: Array, gamma: float, cells: NDArray[np.int64]) -> None:
-    """Nearest whole numbers of grid steps, halves up (PRIVACY.md 7)."""
+    """Nearest whole numbers of grid steps, halves up (docs/privacy.md 7)."""
     for i in range(values.shape[0]):
         cells[i] = np.int64(math.floor(values[i] / gamma + 0.5))
 
@@ -73,7 +73,7 @@ def ftrl_steps(
     held: Array,
     ages: NDArray[np.int64],
 ) -> None:
-    """Slots `start + 1, ...` of FTRL with correlated noise (PRIVACY.md 4.3, 7).
+    """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy.md 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
@@ -162,7 +162,7 @@ def noisy_steps(
     held: Array,
     ages: NDArray[np.int64],
 ) -> None:
-    """Slots `start + 1, ...` of gradient descent with noise in every gradient (PRIVACY.md 4.2, 7)."""
+    """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy.md 4.2, 7)."""
     cells = np.empty(vectors.shape[1], dtype=np.int64)
     for r in range(rows.shape[0]):
         steps = start + r

@@ -1,4 +1,13 @@
-"""Sensitivities, noise and accounting of the private learners (PRIVACY.md)."""
+"""What a privacy officer or a researcher calls: budgets, plans, reports, audits (docs/privacy.md).
+
+The mathematics behind them is in the modules of this package, and the mechanisms in `privacy.mechanisms`;
+names that are not listed here are imported from there, and may move.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from streampair.privacy.accounting import (
     PrivacyReport,
@@ -10,91 +19,75 @@ from streampair.privacy.accounting import (
     mu_from,
     rho_from,
 )
-from streampair.privacy.audit import AuditPart, AuditReport, audit
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
-from streampair.privacy.entities import Admission, EntityLimit, EntitySpend, entity_pattern
+from streampair.privacy.entities import EntityLimit
 from streampair.privacy.ledger import Journal, Ledger, Line
-from streampair.privacy.noise import BLTNoise, ChainedNoise, NoiseKey, NormalStream, ToeplitzNoise
-from streampair.privacy.output import (
-    giga_steps,
-    output_sensitivities,
-    output_spend,
-    paper_steps,
-    paper_warmup,
-)
+from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.pipeline import check_pipeline
-from streampair.privacy.plan import FTRLPlan, MomentsPlan, plan_ftrl, plan_moments
-from streampair.privacy.plan_descent import (
-    NoisyPlan,
-    OutputPlan,
-    plan_noisy,
-    plan_output,
-    plan_output_paper,
-)
-from streampair.privacy.plan_leader import LeaderPlan, leader_diameter, plan_leader
-from streampair.privacy.planner import Forecast, PrivacyPlan, plan
-from streampair.privacy.sensitivity import (
-    Influence,
-    fifo_pattern,
-    grid_step,
-    moment_sensitivity,
-    pattern_sensitivity,
-    window_sensitivity,
-)
+from streampair.privacy.sensitivity import Influence
 
-__all__ = [  # noqa: RUF022 (plain sorting, as everywhere)
-    "Admission",
+if TYPE_CHECKING:
+    from streampair.assurance.audit import AuditPart, AuditReport, audit
+    from streampair.assurance.planner import Forecast, PrivacyPlan, plan
+
+__all__ = [
     "AuditPart",
     "AuditReport",
-    "BLT",
-    "BLTNoise",
     "ChainedNoise",
     "EntityLimit",
-    "EntitySpend",
-    "FTRLPlan",
     "Forecast",
     "Influence",
     "Journal",
-    "LeaderPlan",
     "Ledger",
     "Line",
-    "MomentsPlan",
     "NoiseKey",
-    "NoisyPlan",
-    "NormalStream",
-    "OutputPlan",
     "PrivacyPlan",
     "PrivacyReport",
     "Spend",
-    "Toeplitz",
-    "ToeplitzNoise",
     "audit",
     "check_pipeline",
     "compose",
     "delta_from",
-    "entity_pattern",
     "epsilon_from",
     "epsilon_from_rho",
-    "fifo_pattern",
-    "fit_blt",
-    "giga_steps",
-    "grid_step",
-    "leader_diameter",
-    "moment_sensitivity",
     "mu_from",
-    "output_sensitivities",
-    "output_spend",
-    "paper_steps",
-    "paper_warmup",
-    "pattern_sensitivity",
     "plan",
-    "plan_ftrl",
-    "plan_leader",
-    "plan_moments",
-    "plan_noisy",
-    "plan_output",
-    "plan_output_paper",
     "rho_from",
-    "square_root_coefficients",
-    "window_sensitivity",
 ]
+
+# Above the learners, so they come when they are asked for.
+_ABOVE = {
+    "AuditPart": "assurance.audit",
+    "AuditReport": "assurance.audit",
+    "Forecast": "assurance.planner",
+    "PrivacyPlan": "assurance.planner",
+    "audit": "assurance.audit",
+    "plan": "assurance.planner",
+}
+# Where the parts are that earlier releases named here too: those names still work.
+_PARTS = {
+    "correlated": ("BLT", "Toeplitz", "fit_blt", "square_root_coefficients"),
+    "entities": ("Admission", "EntitySpend", "entity_pattern"),
+    "noise": ("BLTNoise", "NormalStream", "ToeplitzNoise"),
+    "recursion": ("giga_steps", "output_sensitivities", "output_spend", "paper_steps", "paper_warmup"),
+    "sensitivity": (
+        *("fifo_pattern", "grid_step", "moment_sensitivity", "pattern_sensitivity", "window_sensitivity"),
+    ),
+    "mechanisms.ftrl": ("FTRLPlan", "plan_ftrl"),
+    "mechanisms.moments_plan": ("SecondMomentsPlan", "plan_second_moments", "second_moments_diameter"),
+    "mechanisms.noisy": ("NoisyPlan", "plan_noisy"),
+    "mechanisms.output_plan": ("OutputPlan", "plan_output", "plan_output_paper"),
+    "mechanisms.warmup": ("WarmupPlan", "plan_warmup"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABOVE:
+        return getattr(importlib.import_module(f"streampair.{_ABOVE[name]}"), name)
+    for module, names in _PARTS.items():
+        if name in names:
+            return getattr(importlib.import_module(f"streampair.privacy.{module}"), name)
+    raise AttributeError(f"module 'streampair.privacy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

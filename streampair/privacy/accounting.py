@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: conversion, calibration and the report (PRIVACY.md 1).
+"""Gaussian differential privacy: conversion, calibration and the report (docs/privacy.md 1).
 
 A mechanism with l2 sensitivity `Delta` and Gaussian noise of standard deviation `sigma`
 is mu-GDP with `mu = Delta / sigma` (Dong, Roth & Su 2022). Adaptive composition is
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import optimize, special
@@ -324,7 +324,7 @@ class Spend:
 
         The learners of a lane see the same records, so they compose; lanes hold different records. That
         needs a partition key that does not depend on private content. For an entity whose records reach
-        several lanes use `then` over the lanes (PRIVACY.md 8).
+        several lanes use `then` over the lanes (docs/privacy.md 8).
 
         Examples
         --------
@@ -387,6 +387,9 @@ class PrivacyReport:
         How it is done, in words.
     notes
         Further sentences: what is assumed, and what has to be known.
+    card
+        The mechanism card: for each kind of release its domain, sensitivity, sigma, mu^2, what replacing and
+        blanking a record cost, what floating point may add to delta, and what is assumed of the cipher.
     """
 
     epsilon_spent: float
@@ -403,6 +406,7 @@ class PrivacyReport:
     noise_std: float
     mechanism: str = ""
     notes: tuple[str, ...] = ()
+    card: tuple[Mapping[str, Any], ...] = ()
 
     def replace(self, **changes: object) -> PrivacyReport:
         """A copy with some fields changed."""

@@ -1,4 +1,4 @@
-"""One person, many records: admission, influence and spend of an entity (PRIVACY.md 8).
+"""One person, many records: admission, influence and spend of an entity (docs/privacy.md 8).
 
 With an entity declared, neighbours differ in the contents of *all* records of one entity. How often and how
 densely an entity may come is bounded by admission, which looks at (entity, slot) and at nothing else; the
@@ -17,6 +17,7 @@ import numpy as np
 
 from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
+from streampair.privacy.sensitivity import Influence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Admission", "EntityLimit", "EntitySpend", "entity_pattern"]
+__all__ = ["Admission", "EntityInfluence", "EntityLimit", "EntitySpend", "entity_pattern"]
 
 _SHARED: Final = 2**16
 _FIRST_CELLS: Final = 1024
@@ -102,6 +103,28 @@ def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None
         part = single[: steps - first]
         pattern[first : first + len(part)] += part
     return pattern
+
+
+@dataclass(frozen=True)
+class EntityInfluence(Influence):
+    """The influence of all records of an entity: the densest that admission allows (docs/privacy.md 8)."""
+
+    limit: EntityLimit
+
+    together = True
+
+    @classmethod
+    def of(cls, single: Influence, limit: EntityLimit) -> EntityInfluence:
+        """That of an entity, from that of one record."""
+        return cls(single.size, single.uses, limit)
+
+    def pattern(self, length: int | None) -> Floats:
+        """The pattern that dominates every admissible entity's; see `Influence.pattern`."""
+        return entity_pattern(Influence.pattern(self, length), self.limit, length)
+
+    def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
+        """As for one record, shifted and added: records that lie apart are rounded in more steps."""
+        return entity_pattern(Influence.moves(self, length, diameter, rounding), self.limit, length)
 
 
 class Admission:
@@ -231,7 +254,7 @@ def _digest(entity: Hashable) -> np.uint64:
 
 
 class EntitySpend:
-    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (PRIVACY.md 8).
+    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (docs/privacy.md 8).
 
     Not the sum of its records' squares: records that are near in time add up before they are squared. A
     state of h numbers follows the entity, and is decayed lazily: a step for every slot in which a record of

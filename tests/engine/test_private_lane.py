@@ -65,7 +65,7 @@ def measured() -> Any:
 def test_counts_slots_and_reports_do_not_depend_on_content(
     kind: Any, at: int, content: Any, other: Any, batch: int
 ) -> None:
-    """Neighbouring streams (PRIVACY.md 9.7): everything but scores and the record's own outcome is equal."""
+    """Neighbouring streams (docs/privacy.md 9.7): all but scores and the own outcome is equal."""
     told = []
     for replaced in (content, other):
         events: list[Any] = list(lanes.stream(40))

@@ -92,7 +92,7 @@ def test_swapped_records_get_other_noise_and_are_charged() -> None:
     assert charged(crashing.lane) == 1
     report = crashing.lane.privacy
     assert report.kind == "holds"
-    fork = crashing.lane.learner._rule.plan.fork_mu2(50)
+    fork = crashing.lane.learner.run.rule.plan.fork_mu2(50)
     assert report.mu_spent == pytest.approx((before.mu_spent**2 + fork) ** 0.5)
     assert report.epsilon_spent == pytest.approx(epsilon_from(report.mu_spent, 1e-4))
     assert "1 fork(s) are charged" in str(report)

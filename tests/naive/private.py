@@ -1,4 +1,4 @@
-"""Clipped gradients and public places (PRIVACY.md 2, 3), for either family."""
+"""Clipped gradients and public places (docs/privacy.md 2, 3), for either family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private learners step by step (PRIVACY.md 4.1 to 4.3, with the grid of 7)."""
+"""The private learners step by step (docs/privacy.md 4.1 to 4.3, with the grid of 7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ftrl(
     grid: float,
     gradient: Gradient,
 ) -> dict[str, list[list[float]]]:
-    """The rule of PRIVACY.md 4.3 with the grid of 7, one slot a row; all histories."""
+    """The rule of docs/privacy.md 4.3 with the grid of 7, one slot a row; all histories."""
     dim = len(rows[0])
     w, average, total = [0.0] * dim, [0.0] * dim, [0] * dim
     buffer: list[tuple[Vector, float]] = []
@@ -59,7 +59,7 @@ def noisy(
     l2: float,
     gradient: Callable[..., np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """PRIVACY.md 4.2 with the grid of 7: iterates, their t-weighted averages and rounded gradients."""
+    """docs/privacy.md 4.2 with the grid of 7: iterates, their t-weighted averages and rounded gradients."""
     dim = noise.shape[1]
     w, iterates, grads = np.zeros(dim), [], []
     for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
@@ -89,7 +89,7 @@ def output(
     centre: np.ndarray,
     gradient: Callable[..., np.ndarray],
 ) -> np.ndarray:
-    """Iterates of PRIVACY.md 4.1, without noise."""
+    """Iterates of docs/privacy.md 4.1, without noise."""
     w, out = centre.copy(), []
     for x, y, eta in zip(rows, labels, etas, strict=True):
         if eta > 0:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from streampair import _pairftrl
 from streampair.privacy import FTRLPlan, plan_ftrl
+from streampair.privacy.mechanisms import ftrl
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[FTRLPlan], FTRLPlan]], None]:
     def use(breaker: Callable[[FTRLPlan], FTRLPlan]) -> None:
-        monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: breaker(plan_ftrl(*a, **k)))
+        monkeypatch.setattr(ftrl, "plan_ftrl", lambda *a, **k: breaker(plan_ftrl(*a, **k)))
 
     return use

@@ -1,4 +1,4 @@
-"""Canary audits of the real learners, with broken twins (PRIVACY.md 9.5)."""
+"""Canary audits of the real learners, with broken twins (docs/privacy.md 9.5)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import naive
 import numpy as np
 import pytest
 
-from streampair import _pairdescent, _pairftrl, _private_base, auc, buffers, losses, metric, privacy, ranking
+from streampair import auc, buffers, losses, metric, privacy, ranking
 from streampair.errors import ConfigError
+from streampair.learners import identity
 from streampair.privacy import (
     BLT,
     EntityLimit,
@@ -23,10 +24,11 @@ from streampair.privacy import (
     epsilon_from,
     pattern_sensitivity,
     plan_ftrl,
-    plan_leader,
     plan_noisy,
+    plan_second_moments,
 )
-from streampair.privacy.plan import EntityInfluence
+from streampair.privacy.entities import EntityInfluence
+from streampair.privacy.mechanisms import ftrl, moments, noisy
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)
@@ -63,8 +65,8 @@ def released(model: auc.PairFTRL, canary: dict[str, float]) -> np.ndarray:
             model.learn_one(canary, True)
         else:
             model.learn_one({"a": 0.0}, False)
-        assert model._rule is not None
-        out.append(float(model._rule._total[0]) * model._rule.plan.grid)
+        assert model.run is not None
+        out.append(float(model.run.rule.door.total[0]) * model.run.rule.plan.grid)
     return np.array(out)
 
 
@@ -72,8 +74,8 @@ def statistic(model: auc.PairFTRL, canary: dict[str, float]) -> float:
     """C times the noisy gradients, matched to C v: the most powerful test of the canary's side."""
     sums = released(model, canary)
     noisy = np.diff(sums, prepend=0.0)
-    assert model._rule is not None
-    c = naive.dense(_column(model._rule.plan.strategy))
+    assert model.run is not None
+    c = naive.dense(_column(model.run.rule.plan.strategy))
     direction = c @ naive.fifo_influence(SPOT, STEPS, SIZE)
     return float((c @ noisy) @ direction)
 
@@ -160,7 +162,7 @@ LEARNERS = {
 def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that differs from run to run of a test, but not from one test session to the next."""
     numbers = itertools.count()
-    monkeypatch.setattr(_private_base, "NormalStream", lambda seed: NormalStream(next(numbers)))
+    monkeypatch.setattr(identity, "NormalStream", lambda seed: NormalStream(next(numbers)))
 
 
 def audited(runs: int = 60, **options: Any) -> privacy.AuditReport:
@@ -210,11 +212,11 @@ def test_other_mechanisms_pass(model: Any, share: float) -> None:
 def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, so it takes no runs."""
     true = plan_noisy
-    monkeypatch.setattr(_pairdescent, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
+    monkeypatch.setattr(noisy, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
     assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
-    leader = plan_leader
-    monkeypatch.setattr(_pairftrl, "plan_leader", lambda mu, **k: leader(1.02 * mu, **k))
+    leader = plan_second_moments
+    monkeypatch.setattr(moments, "plan_second_moments", lambda mu, **k: leader(1.02 * mu, **k))
     verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict
     assert "learning: the account comes to" in verdict
 
@@ -237,13 +239,13 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def small_plan(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: less_noise(plan_ftrl(*a, **k)))
+    monkeypatch.setattr(ftrl, "plan_ftrl", lambda *a, **k: less_noise(plan_ftrl(*a, **k)))
     return "the account comes to"
 
 
 def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
     """The plan forgets the buffer, and so does the account."""
-    monkeypatch.setattr(_pairftrl, "plan_ftrl", lambda *a, **k: no_buffer_term(plan_ftrl(*a, **k)))
+    monkeypatch.setattr(ftrl, "plan_ftrl", lambda *a, **k: no_buffer_term(plan_ftrl(*a, **k)))
     wrong_account(monkeypatch)
     return "accounted for"
 

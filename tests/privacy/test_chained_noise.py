@@ -1,4 +1,7 @@
-"""Replay-safe noise: the same input gives the same bytes, anything else gives fresh ones (PRIVACY.md 8)."""
+"""Replay-safe noise: the same input gives the same bytes, anything else gives fresh ones.
+
+See docs/privacy.md 8.
+"""
 
 from __future__ import annotations
 

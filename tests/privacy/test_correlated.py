@@ -1,4 +1,7 @@
-"""The strategies: C times C^-1, closed forms against sums, and the quality of the fit (PRIVACY.md 4.3)."""
+"""The strategies: C times C^-1, closed forms against sums, and the quality of the fit.
+
+See docs/privacy.md 4.3.
+"""
 
 from __future__ import annotations
 

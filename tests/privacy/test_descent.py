@@ -18,8 +18,6 @@ from scipy import stats
 
 from streampair import auc, buffers, losses
 from streampair import kernels as k
-from streampair._descent import NoisyDescent, OutputPerturbation
-from streampair._private_buffer import BufferPlan, PairBuffer
 from streampair.errors import ConfigError, PrivacyError
 from streampair.privacy import (
     EntityLimit,
@@ -30,7 +28,10 @@ from streampair.privacy import (
     plan_output,
     plan_output_paper,
 )
-from streampair.privacy.plan import EntityInfluence
+from streampair.privacy.entities import EntityInfluence
+from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
+from streampair.privacy.mechanisms.noisy import NoisyRun
+from streampair.privacy.mechanisms.output import OutputRun
 
 PAIRS = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
 POLICIES = {
@@ -388,7 +389,7 @@ def test_all_records_of_an_entity_stay_within_the_budget() -> None:
 def test_a_learner_protects_entities(make: Learner) -> None:
     fixed = {"epsilon": 1.0, "delta": 1e-3, "horizon": 40, "features": ["a", "b"], "warmup": 0}
     one, model = make(**fixed), make(**fixed, entity=EntityLimit(2, 3, field="who"))
-    assert model._rule.plan.sigma > 1.2 * one._rule.plan.sigma
+    assert model.run.rule.plan.sigma > 1.2 * one.run.rule.plan.sigma
     for number, (x, y) in enumerate(events(40)):
         model.learn_one({**x, "who": f"p{number % 5}"}, y)
     assert model.null_slots == 30
@@ -434,7 +435,7 @@ def test_the_reports_say_what_is_done() -> None:
     note = str(paper.privacy)
     assert "constants promise epsilon 1" in note
     assert "144 of 400 outputs are random" in note
-    exact = epsilon_from(paper._rule.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
+    exact = epsilon_from(paper.run.rule.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
     assert f"spends epsilon {exact:.6g}" in note
     noisy = auc.NoisyOGD(buffer=buffers.Reservoir(4), warmup=0)
     assert "a reservoir of 4 places, where each record is used at most 4 times" in str(noisy.privacy)
@@ -471,20 +472,18 @@ def white(z: np.ndarray) -> bool:
     return all(abs((z[lag:] * z[:-lag]).sum()) < 5.5 * math.sqrt(z[lag:].size) for lag in (1, 2, 5))
 
 
-def noise_of(rule: NoisyDescent | OutputPerturbation, steps: int, seed: int | None) -> np.ndarray:
+def noise_of(rule: NoisyRun | OutputRun, steps: int, seed: int | None) -> np.ndarray:
     """Noise of a run of null slots, whose gradients and iterates are known to be 0."""
     stream, out = NormalStream(seed), []
     for t in range(steps):
-        before = rule._vectors[0].copy()
-        weight = 0.0 if isinstance(rule, NoisyDescent) else rule._weight
-        average = None if isinstance(rule, NoisyDescent) else rule._average.copy()
+        door = rule.door
+        before = door.vectors[0].copy() if isinstance(rule, NoisyRun) else door.average.copy()
+        weight = 0.0 if isinstance(rule, NoisyRun) else door.weight
         rule.learn(np.zeros((1, 2)), np.array([math.nan]), stream)
-        if isinstance(rule, NoisyDescent):
-            out.append((before - rule._vectors[0]) / rule.plan.rates(t, 1)[0])
-        elif rule._weight > weight:
-            assert average is not None
-            h = rule._weight - weight
-            out.append(average + (rule._average - average) * (rule._weight / h))
+        if isinstance(rule, NoisyRun):
+            out.append((before - door.vectors[0]) / rule.plan.rates(t, 1)[0])
+        elif door.weight > weight:
+            out.append(before + (door.average - before) * (door.weight / (door.weight - weight)))
         else:
             out.append(np.zeros(2))
     return np.array(out)
@@ -495,7 +494,7 @@ def test_the_noise_is_white_and_of_the_planned_size(factor: float) -> None:
     steps = 400
     for seed in [*range(20 if factor == 1.0 else 3), None]:
         noisy = plan_noisy(1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9)
-        rule = NoisyDescent(noisy, buffer_of("window", 2, steps, 0, losses.Hinge()))
+        rule = NoisyRun(noisy, buffer_of("window", 2, steps, 0, losses.Hinge()))
         sigma = noisy.sigma
         if factor != 1.0:
             object.__setattr__(noisy, "sigma", factor * sigma)
@@ -505,7 +504,7 @@ def test_the_noise_is_white_and_of_the_planned_size(factor: float) -> None:
             smoothness=4.0, horizon=steps,
         )  # fmt: skip
         broken = dataclasses.replace(plan, sigmas=factor * plan.sigmas)
-        held = OutputPerturbation(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
+        held = OutputRun(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
         z = noise_of(held, steps, seed)[1:] / plan.sigmas[1:, None]
         assert white(z) == (factor == 1.0)
 
@@ -527,18 +526,18 @@ def no_buffer_term(influence: Influence, mu: float) -> tuple[Influence, float]:
     return Influence.reservoir(10**9, 1), mu  # its copies weigh nothing
 
 
-def canary_rule(kind: str, breaker: Breaker) -> NoisyDescent | OutputPerturbation:
+def canary_rule(kind: str, breaker: Breaker) -> NoisyRun | OutputRun:
     """A rule with three places whose steps are too small to satisfy any pair."""
     influence, mu = breaker(Influence.fifo(3), MU)
     if kind == "noisy":
         plan = plan_noisy(mu, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=1.0)
         object.__setattr__(plan, "rates", lambda start, count: np.full(count, 1e-9))
-        return NoisyDescent(plan, buffer_of("window", 1, SLOTS, 0, losses.Hinge()))
+        return NoisyRun(plan, buffer_of("window", 1, SLOTS, 0, losses.Hinge()))
     output = plan_output(
         mu, dim=1, influence=influence, diameter=1.0, clip=0.5, radius=10.0, alpha=0.5, smoothness=4.0,
         horizon=SLOTS,
     )  # fmt: skip
-    return OutputPerturbation(output, buffer_of("window", 1, SLOTS, 0, losses.Logistic()))
+    return OutputRun(output, buffer_of("window", 1, SLOTS, 0, losses.Logistic()))
 
 
 def canary_run(kind: str, breaker: Breaker, side: float, spot: int, seed: int | None) -> np.ndarray:
@@ -546,15 +545,16 @@ def canary_run(kind: str, breaker: Breaker, side: float, spot: int, seed: int | 
     rule, stream, out = canary_rule(kind, breaker), NormalStream(seed), []
     for t in range(SLOTS):
         x, y = (side, 1.0) if t == spot else (0.0, -1.0)
-        if isinstance(rule, NoisyDescent):
-            before = float(rule._vectors[0, 0])
+        if isinstance(rule, NoisyRun):
+            before = float(rule.door.vectors[0, 0])
             rule.learn(np.array([[x]]), np.array([y]), stream)
-            out.append((before - float(rule._vectors[0, 0])) / 1e-9 / rule.plan.sigma)
+            out.append((before - float(rule.door.vectors[0, 0])) / 1e-9 / rule.plan.sigma)
             continue
-        weight, average = rule._weight, float(rule._average[0])
+        door = rule.door
+        weight, average = door.weight, float(door.average[0])
         rule.learn(np.array([[x]]), np.array([y]), stream)
-        if rule._weight > weight:
-            release = average + (float(rule._average[0]) - average) * rule._weight / (rule._weight - weight)
+        if door.weight > weight:
+            release = average + (float(door.average[0]) - average) * door.weight / (door.weight - weight)
             out.append(release / rule.plan.sigmas[t])
     return np.array(out)
 

@@ -30,13 +30,13 @@ from streampair.privacy import (
     plan_noisy,
     window_sensitivity,
 )
-from streampair.privacy.plan import EntityInfluence
+from streampair.privacy.entities import EntityInfluence
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
 
 def naive_influence(slots: tuple[int, ...], n: int, size: int, own: float) -> np.ndarray:
-    """v_e slot by slot, as PRIVACY.md 8 says it."""
+    """v_e slot by slot, as docs/privacy.md 8 says it."""
     v = np.zeros(n)
     for t in range(1, n + 1):
         share = sum(1 for slot in slots if t - size <= slot < t) / size
@@ -128,7 +128,7 @@ def test_a_window_of_an_entity_is_charged_as_the_whole_run() -> None:
 
 
 def test_twenty_records_cost_what_the_specification_says() -> None:
-    """20 records 40 steps apart cost x15.7, not x4.5 (PRIVACY.md 8): the square root over 2e4 steps."""
+    """20 records 40 steps apart cost x15.7, not x4.5 (docs/privacy.md 8): the square root over 2e4 steps."""
     root, single = Toeplitz.square_root(20_000), fifo_pattern(32)
     many = pattern_sensitivity(root, entity_pattern(single, EntityLimit(20, 40), 20_000))
     assert many / pattern_sensitivity(root, single) == pytest.approx(15.7, abs=0.15)
@@ -299,7 +299,7 @@ def test_an_entity_is_learned_from_as_often_as_it_may_be() -> None:
 
 @pytest.mark.parametrize("content", [{"a": "text"}, {}, None, {"a": float("nan"), "b": 0.0}])
 def test_null_records_use_up_what_an_entity_may_have(content: Any) -> None:
-    """Otherwise the content of one record would decide whether another is learned (PRIVACY.md 8)."""
+    """Otherwise the content of one record would decide whether another is learned (docs/privacy.md 8)."""
     told = []
     for first in ({"a": 0.5, "b": 0.5}, content):
         model = learner(limit=EntityLimit(1))
@@ -327,7 +327,7 @@ def gradients_at_rest(model: Any, data: list[tuple[dict[str, Any], bool]]) -> np
     out = []
     for x, y in data:
         model.learn_one(x, y)
-        out.append(model._rule._vectors[2] * model._rule.plan.grid / model._rule.plan.diameter)
+        out.append(model.run.rule.door._scratch[2] * model.run.rule.plan.grid / model.run.rule.plan.diameter)
     return np.array(out)
 
 
@@ -347,7 +347,7 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         for stream in (data, other):
             model = learner(limit=limit, buffer=buffers.FIFO(size), radius=1e-9, seed=1)
             runs.append(gradients_at_rest(model, stream))
-            step = model._rule.plan.grid * math.sqrt(2) / model._rule.plan.diameter
+            step = model.run.rule.plan.grid * math.sqrt(2) / model.run.rule.plan.diameter
         admission = Admission(limit)
         slots = tuple(
             slot
@@ -372,7 +372,7 @@ def test_the_warm_up_and_the_learning_share_the_budget_of_an_entity() -> None:
     model = learner(warmup=10)
     k0 = EntityLimit(2, 3).within(10)
     assert k0 == 2
-    ratio = model._moments.plan.sigma_sum / single._moments.plan.sigma_sum
+    ratio = model.run.warmup.plan.sigma_sum / single.run.warmup.plan.sigma_sum
     assert ratio == pytest.approx(k0 * math.sqrt(2))
     for x, y in visits(40, 6):
         model.learn_one(x, y)
@@ -395,9 +395,9 @@ def test_all_families_and_snapshots(kind: Any) -> None:
 
 
 def test_an_entity_makes_more_noise_and_is_refused_where_it_cannot_hold() -> None:
-    sigmas = [learner(limit=EntityLimit(k, 5))._rule.plan.sigma for k in (1, 2, 8)]
+    sigmas = [learner(limit=EntityLimit(k, 5)).run.rule.plan.sigma for k in (1, 2, 8)]
     assert sigmas == sorted(sigmas)
-    assert sigmas[0] == pytest.approx(learner(entity=None)._rule.plan.sigma)
+    assert sigmas[0] == pytest.approx(learner(entity=None).run.rule.plan.sigma)
     for options in ({"features": None}, {"entity": 3}, {"features": ["a", "who"]}):
         with pytest.raises(ConfigError):
             learner(**options)

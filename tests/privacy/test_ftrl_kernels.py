@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import kernels, losses
-from streampair._private_buffer import BufferPlan, PairBuffer
-from streampair._updates import FTRL
 from streampair.privacy import Influence, NormalStream, plan_ftrl
+from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
+from streampair.privacy.mechanisms.ftrl import FTRLRun
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 
@@ -168,8 +168,8 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
     rows, labels = rng.uniform(-0.5, 0.5, (2500, 3)), rng.choice([1.0, -1.0, math.nan], 2500)
     plan = plan_ftrl(1.0, dim=3, horizon=horizon, **FOUR)
 
-    def run(cuts: list[int]) -> FTRL:
-        rule, stream = FTRL(plan, fifo(4, 3, losses.Hinge())), NormalStream(1)
+    def run(cuts: list[int]) -> FTRLRun:
+        rule, stream = FTRLRun(plan, fifo(4, 3, losses.Hinge())), NormalStream(1)
         for a, b in zip([0, *cuts], [*cuts, 2500], strict=True):
             rule.learn(rows[a:b], labels[a:b], stream)
         return rule
@@ -177,8 +177,8 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
     whole = run([])
     for cuts in ([1, 2, 1023, 1025], [1024, 2048], list(range(1, 1100, 7))):
         parts = run(cuts)
-        assert np.array_equal(whole._total, parts._total)
-        assert np.array_equal(whole._vectors, parts._vectors)
+        assert np.array_equal(whole.door.total, parts.door.total)
+        assert np.array_equal(whole.door.vectors, parts.door.vectors)
 
 
 def test_step_sizes_follow_the_rule() -> None:

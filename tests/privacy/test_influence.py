@@ -1,4 +1,4 @@
-"""Influence pattern (PRIVACY.md 3, 9.2): neighbouring streams, the same releases, where gradients differ.
+"""Influence pattern (docs/privacy.md 3, 9.2): where gradients differ, the releases being the same.
 
 Both runs are fed the released state of the first one after every slot, which is what
 "the same earlier releases" means in the proof; then gradients may differ only where
@@ -56,15 +56,15 @@ def gradients(
 ) -> tuple[np.ndarray, list[Any]]:
     """Rounded gradient of every slot, and the released state after it; or the slots under given releases."""
     out, seen = [], []
-    rule = model._rule
+    rule = model.run.rule
     assert rule is not None
     for t, item in enumerate(stream):
         feed(model, item)
-        out.append(rule._vectors[2] * rule.plan.grid)
-        seen.append((rule._total.copy(), rule._vectors.copy()))
+        out.append(rule.door._scratch[2] * rule.plan.grid)
+        seen.append((rule.door.total.copy(), rule.door._scratch.copy()))
         if releases is not None:
-            rule._total[:] = releases[t][0]
-            rule._vectors[:] = releases[t][1]
+            rule.door.total[:] = releases[t][0]
+            rule.door._scratch[:] = releases[t][1]
     return np.array(out), seen
 
 
@@ -101,8 +101,8 @@ def test_gradients_differ_only_where_they_may(
     one, two = build(size, loss, clip=clip), build(size, loss, clip=clip)
     first, releases = gradients(one, stream)
     second, _ = gradients(two, neighbour, releases)
-    assert one._rule is not None
-    plan = one._rule.plan
+    assert one.run is not None
+    plan = one.run.rule.plan
     check(first, second, position, size, plan.diameter, plan.grid)
 
 
@@ -117,7 +117,7 @@ def test_the_bound_is_reached() -> None:
     first, releases = gradients(one, stream)
     second, _ = gradients(two, neighbour, releases)
     moved = np.linalg.norm(first - second, axis=1)
-    assert moved == pytest.approx(2.0 * naive.fifo_influence(4, 10, size), abs=2 * one._rule.plan.grid)  # type: ignore[union-attr]
+    assert moved == pytest.approx(2.0 * naive.fifo_influence(4, 10, size), abs=2 * one.run.rule.plan.grid)  # type: ignore[union-attr]
 
 
 @settings(deadline=None, max_examples=60)
@@ -132,22 +132,22 @@ def test_a_record_is_in_the_prefix_or_after_it(
     for model, items in ((one, stream), (two, neighbour)):
         for item in items[: warmup - 1]:
             feed(model, item)
-        assert not model._moments_released
+        assert not model.run.warmed
         assert model.privacy.releases == 0
-        sums_before = model._moments.sums.copy()
+        sums_before = model.run.warmup.sums.to_state().copy()
         feed(model, items[warmup - 1])
-        assert model._moments_released
-        assert not np.any(model._moments.sums)
-        assert model._rule is not None
-        assert model._rule.steps == 0
+        assert model.run.warmed
+        assert not np.any(model.run.warmup.sums.to_state())
+        assert model.run is not None
+        assert model.run.rule.steps == 0
         if model is one:
             before = sums_before
     if position >= warmup - 1:
         assert np.array_equal(before, sums_before)
-    two._design.standardise(one._design.mean, one._design.factor)  # the same earlier release
+    two.run.design.standardise(one.run.design.mean, one.run.design.factor)  # the same earlier release
     first, releases = gradients(one, stream[warmup:])
     second, _ = gradients(two, neighbour[warmup:], releases)
-    plan = one._rule.plan  # type: ignore[union-attr]
+    plan = one.run.rule.plan  # type: ignore[union-attr]
     if position < warmup:
         # A record of the prefix has no part in the learning: the buffer starts empty.
         assert np.array_equal(first, second)
@@ -158,7 +158,7 @@ def test_a_record_is_in_the_prefix_or_after_it(
 @settings(deadline=None, max_examples=60)
 @given(stream=st.lists(event, min_size=4, max_size=4), position=st.integers(0, 3), other=event)
 def test_the_moments_move_within_their_sensitivity(stream: list[Event], position: int, other: Event) -> None:
-    from streampair.privacy import MomentsPlan, moment_sensitivity
+    from streampair.privacy import WarmupPlan, moment_sensitivity
     from streampair.privacy.sensitivity import SQUARE_WEIGHT
 
     sums = []
@@ -166,9 +166,9 @@ def test_the_moments_move_within_their_sensitivity(stream: list[Event], position
         model = build(2, losses.Hinge(), warmup=5)
         for item in items:
             feed(model, item)
-        sums.append(model._moments.sums / (MomentsPlan.PER_UNIT * 5))
+        sums.append(model.run.warmup.sums.to_state() / (WarmupPlan.PER_UNIT * 5))
     moved = (sums[0] - sums[1]) * [[1.0], [SQUARE_WEIGHT]]
-    bound = moment_sensitivity(DIM, grid=1 / MomentsPlan.PER_UNIT) / 5
+    bound = moment_sensitivity(DIM, grid=1 / WarmupPlan.PER_UNIT) / 5
     assert np.linalg.norm(moved) <= bound * (1 + 1e-12)
 
 

@@ -17,10 +17,18 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from streampair import auc, kernels, losses
-from streampair._leader import Leader, leader_of
 from streampair.errors import ConfigError
-from streampair.privacy import LeaderPlan, NormalStream, audit, leader_diameter, mu_from, plan_leader
-from streampair.privacy.plan_leader import RATIO
+from streampair.privacy import (
+    NormalStream,
+    SecondMomentsPlan,
+    audit,
+    mu_from,
+    plan_second_moments,
+    second_moments_diameter,
+)
+from streampair.privacy.mechanisms.leader import leader_of
+from streampair.privacy.mechanisms.moments import MomentsRun
+from streampair.privacy.mechanisms.moments_plan import RATIO
 
 D = 3
 label = st.sampled_from([1.0, -1.0, math.nan])
@@ -29,8 +37,8 @@ unit = st.lists(st.floats(-1, 1), min_size=D, max_size=D).map(
 )
 
 
-def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> LeaderPlan:
-    return plan_leader(mu, features=D, base=10.0, radius=30.0, horizon=horizon, **options)
+def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> SecondMomentsPlan:
+    return plan_second_moments(mu, features=D, base=10.0, radius=30.0, horizon=horizon, **options)
 
 
 # ---- constants -----------------------------------------------------------------------------------------
@@ -75,14 +83,14 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     rng = np.random.default_rng(0)
     for dim, weight in ((2, 1.0), (4, 1.0), (3, 0.5), (2, math.sqrt(2.0))):
         found = max(moves(rng, weight, dim) for _ in range(6))
-        bound = leader_diameter(weight)
+        bound = second_moments_diameter(weight)
         assert 0.95 * bound <= found <= bound * (1 + 1e-12)
     # Twins that the search must catch: the matrix alone, and two mechanisms that are not one.
     assert max(moves(rng, 1.0, 3) for _ in range(4)) > math.sqrt(2.0)
     # Joint release is less than the two apart.
-    assert leader_diameter(1.0) < math.hypot(math.sqrt(2.0), 2.0)
+    assert second_moments_diameter(1.0) < math.hypot(math.sqrt(2.0), 2.0)
     with pytest.raises(ConfigError):
-        leader_diameter(1.5)
+        second_moments_diameter(1.5)
 
 
 # ---- influence and calibration -------------------------------------------------------------------------
@@ -103,7 +111,7 @@ def test_a_record_moves_the_sum_of_its_block_only(
     ends = [rule_plan.end(k) for k in range(1, 40) if rule_plan.end(k) <= 30]
     outputs = []
     for items in (stream, [*stream[:position], other, *stream[position + 1 :]]):
-        rule, noise = Leader(rule_plan), NormalStream(5)
+        rule, noise = MomentsRun(rule_plan), NormalStream(5)
         rule.centre(centre)
         seen = []
         for x, y in items:
@@ -111,7 +119,7 @@ def test_a_record_moves_the_sum_of_its_block_only(
             seen.append(rule.released)
         outputs.append(np.array(seen))
     moved = outputs[0] - outputs[1]
-    dim, largest = rule_plan.dim, leader_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+    dim, largest = rule_plan.dim, second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
     running = ends if horizon is None else [e for e in ends if e < horizon]
     image = naive.block_influence(running, 30, position, 1.0 / RATIO)
     for end, size in zip(running, image, strict=True):
@@ -124,8 +132,8 @@ def test_a_record_moves_the_sum_of_its_block_only(
 @pytest.mark.parametrize("horizon", [None, 5, 40, 400])
 def test_the_spend_is_that_of_the_worst_record(horizon: int | None) -> None:
     rule_plan = plan(horizon)
-    largest = leader_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
-    assert rule_plan.grid * math.sqrt(rule_plan.dim) <= 0.01 * leader_diameter()
+    largest = second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+    assert rule_plan.grid * math.sqrt(rule_plan.dim) <= 0.01 * second_moments_diameter()
     for steps in (0, 1, 7, 39, 40, 120, 400):
         if horizon is not None and steps > horizon:
             continue
@@ -151,7 +159,7 @@ def test_the_spread_follows_the_noise_and_the_information_is_that_of_the_release
     assert loud.spread == 2.0
     assert plan(mu=0.5).spread < plan(mu=0.1).spread
     for horizon in (None, 400):
-        rule = Leader(plan(horizon))
+        rule = MomentsRun(plan(horizon))
         rule.learn(np.zeros((400, D)), np.full(400, math.nan), NormalStream(0))
         for steps in (0, 5, 399, 400):
             if steps == 400:
@@ -163,7 +171,7 @@ def test_the_spread_follows_the_noise_and_the_information_is_that_of_the_release
 @pytest.mark.parametrize("horizon", [None, 400])
 def test_forks_are_covered_by_brute_force(horizon: int | None) -> None:
     rule_plan = plan(horizon)
-    largest = leader_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+    largest = second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
     steps = 400 if horizon is None else 399
     ends = [e for e in (rule_plan.end(k) for k in range(1, 60)) if e <= steps]
     for window in (1, 5, 30, 1000):
@@ -187,11 +195,11 @@ def test_the_fullest_window_need_not_begin_with_the_first_end() -> None:
     missed = 0
     for base in (1.0, 3.0, 5.0, 6.0, 15.0, 200.0):
         for horizon in (None, 300):
-            rule_plan = plan_leader(0.5, features=D, base=base, radius=30.0, horizon=horizon)
+            rule_plan = plan_second_moments(0.5, features=D, base=base, radius=30.0, horizon=horizon)
             ends = [e for e in (rule_plan.end(k) for k in range(1, 90)) if e < (horizon or 3000)]
             for window in range(1, 60):
                 most = max(sum(start < e <= start + window for e in ends) for start in range(ends[-1]))
-                largest = leader_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+                largest = second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
                 cost = sum(RATIO ** (-2 * row) for row in range(most)) * (largest / rule_plan.sigma) ** 2
                 if horizon is not None:
                     cost += (largest / rule_plan.sigma_last) ** 2
@@ -204,12 +212,14 @@ def test_the_fullest_window_need_not_begin_with_the_first_end() -> None:
 # ---- noise ---------------------------------------------------------------------------------------------
 
 
-def residuals(rule_plan: LeaderPlan, seed: int | None, skew: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def residuals(
+    rule_plan: SecondMomentsPlan, seed: int | None, skew: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """z of the running releases and of the last one, from null records, in units of the claimed std."""
     broken = replace(rule_plan)
     for name in ("sigma", "sigma_last"):
         object.__setattr__(broken, name, skew * getattr(rule_plan, name))
-    rule, noise = Leader(broken), NormalStream(seed)
+    rule, noise = MomentsRun(broken), NormalStream(seed)
     seen, steps = [], rule_plan.horizon or 3000
     for _ in range(rule_plan.releases(steps)):
         count = rule._due - rule.steps
@@ -266,12 +276,12 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: i
     labels = rng.choice([1.0, -1.0, math.nan], 900)
     rule_plan = plan(horizon)
 
-    def run(cuts: list[int], copy_at: int = -1) -> Leader:
-        rule, noise = Leader(rule_plan), NormalStream(1)
+    def run(cuts: list[int], copy_at: int = -1) -> MomentsRun:
+        rule, noise = MomentsRun(rule_plan), NormalStream(1)
         rule.centre(-0.25)
         for a, b in zip([0, *cuts], [*cuts, 900], strict=True):
             if a == copy_at:
-                again = Leader(rule_plan)
+                again = MomentsRun(rule_plan)
                 again.load_state(rule.to_state())
                 rule = again
             rule.learn(rows[a:b], labels[a:b], noise)
@@ -285,14 +295,14 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: i
 
 
 def test_the_solver_follows_the_parameters() -> None:
-    assert isinstance(auc.PairFTRL(features=["a"])._rule, Leader)
+    assert isinstance(auc.PairFTRL(features=["a"]).run.rule, MomentsRun)
     model = auc.PairFTRL(horizon=1000, features=["a", "b"])
-    assert isinstance(model._rule, Leader)
+    assert isinstance(model.run.rule, MomentsRun)
     assert model.pair_loss == losses.Square()
-    assert model._settings.warmup == int(40 * math.sqrt(2) / mu_from(1.0, 1e-6))
-    assert auc.PairFTRL(horizon=10**6, features=["a"])._settings.warmup == 10**5
+    assert model.settings.warmup == int(40 * math.sqrt(2) / mu_from(1.0, 1e-6))
+    assert auc.PairFTRL(horizon=10**6, features=["a"]).settings.warmup == 10**5
     mu = mu_from(1.0, 1e-6)
-    assert auc.PairFTRL(features=list("abcd"))._settings.warmup == math.ceil(200 / mu)
+    assert auc.PairFTRL(features=list("abcd")).settings.warmup == math.ceil(200 / mu)
     for options in (
         {"loss": losses.Hinge()},
         {"clip": 1.0},
@@ -302,8 +312,10 @@ def test_the_solver_follows_the_parameters() -> None:
         {"solver": "gradients"},
     ):
         given_options = {"features": ["a"], **options}
-        assert not isinstance(auc.PairFTRL(**given_options)._rule, Leader)
-    assert isinstance(auc.PairFTRL(features=[f"x{i}" for i in range(513)], solver="moments")._rule, Leader)
+        assert not isinstance(auc.PairFTRL(**given_options).run.rule, MomentsRun)
+    assert isinstance(
+        auc.PairFTRL(features=[f"x{i}" for i in range(513)], solver="moments").run.rule, MomentsRun
+    )
     for options in ({"clip": 1.0}, {"warmup": 0}, {"loss": losses.Logistic()}):
         with pytest.raises(ConfigError, match="moments"):
             auc.PairFTRL(solver="moments", **options)  # type: ignore[arg-type]
@@ -319,7 +331,7 @@ def test_a_replay_under_a_key_repeats_the_releases_to_the_byte() -> None:
         for x, y in items:
             model.learn_one(x, y)
         assert model.privacy.kind == "holds"
-        return model._rule.released  # type: ignore[union-attr]
+        return model.run.rule.released  # type: ignore[union-attr]
 
     first = run(events)
     assert np.array_equal(first, run(events))

@@ -25,8 +25,8 @@ from streampair.privacy import (
     fit_blt,
     mu_from,
     plan_ftrl,
-    plan_leader,
-    plan_moments,
+    plan_second_moments,
+    plan_warmup,
 )
 
 Array = np.ndarray
@@ -235,8 +235,8 @@ def test_the_floating_point_share_of_delta_is_of_the_stated_size(n: int, d: int)
     ftrl = plan_ftrl(
         mu, dim=d, influence=Influence.fifo(32), diameter=2.0, clip=1.0, radius=3.0, horizon=n
     )  # fmt: skip
-    blocks = plan_leader(mu, features=d, base=0.1 * n, radius=30.0, horizon=n - n // 10)
-    warm = plan_moments(mu, dim=d, slots=n // 10, labels=True)
+    blocks = plan_second_moments(mu, features=d, base=0.1 * n, radius=30.0, horizon=n - n // 10)
+    warm = plan_warmup(mu, dim=d, slots=n // 10, labels=True)
     each = (1.0 + math.exp(epsilon)) * 2.0 * 1e-15
     got = (
         each * n * d * ftrl.sigma / ftrl.grid,

@@ -1,4 +1,4 @@
-"""G, L and D of every loss in every form: search for the worst pair (PRIVACY.md 2, 9.1).
+"""G, L and D of every loss in every form: search for the worst pair (docs/privacy.md 2, 9.1).
 
 Random search and hill climbing over weights, the partner, both records and their labels, which are any
 relevance in [-1, 1] where labels are differences, and flip where they are products. What is claimed is never

@@ -1,4 +1,4 @@
-"""The private moments of the prefix (PRIVACY.md 4.4): noise of the right size, honest variances."""
+"""The private moments of the prefix (docs/privacy.md 4.4): noise of the right size, honest variances."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import _updates, auc
-from streampair._updates import Moments, shrunk_variances
-from streampair.privacy import MomentsPlan, NormalStream, moment_sensitivity, plan_moments
+from streampair import auc
+from streampair.privacy import NormalStream, WarmupPlan, moment_sensitivity, plan_warmup
+from streampair.privacy.mechanisms import warmup as warmup_module
+from streampair.privacy.mechanisms.warmup import Warmup, shrunk_variances
 from streampair.privacy.sensitivity import SQUARE_WEIGHT
 
 MU, SLOTS, DIM = 0.8, 1000, 500
 
 
 def release(
-    plan: MomentsPlan, seed: int | None, monkeypatch: pytest.MonkeyPatch
+    plan: WarmupPlan, seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[np.ndarray, np.ndarray]:
     """Noise of both means, in units of the standard deviation that the budget asks for."""
     seen: dict[str, Any] = {}
@@ -30,10 +31,10 @@ def release(
         seen.update(mean=mean, square=square)
         return shrunk_variances(mean, square, *stds)
 
-    monkeypatch.setattr(_updates, "shrunk_variances", spy)
-    Moments(plan, DIM).release(NormalStream(seed))
+    monkeypatch.setattr(warmup_module, "shrunk_variances", spy)
+    Warmup(plan, DIM).release(NormalStream(seed))
     # One release, in which the squares have SQUARE_WEIGHT times less noise.
-    want = moment_sensitivity(DIM, grid=1 / MomentsPlan.PER_UNIT) / SLOTS / MU
+    want = moment_sensitivity(DIM, grid=1 / WarmupPlan.PER_UNIT) / SLOTS / MU
     return seen["mean"] / want, seen["square"] / want * SQUARE_WEIGHT
 
 
@@ -43,7 +44,7 @@ def fails(noise: np.ndarray) -> bool:
 
 
 def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_moments(MU, dim=DIM, slots=SLOTS)
+    plan = plan_warmup(MU, dim=DIM, slots=SLOTS)
     for seed in [*range(20), None]:
         mean, square = release(plan, seed, monkeypatch)
         assert not fails(mean)
@@ -72,7 +73,7 @@ def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any,
     for i in range(400):
         model.learn_one({"a": 0.1 * (i % 7), "b": -0.2}, i % 3 == 0)
     model.charge(forks)
-    plan, one = model._rule.plan, model._moments.plan.mu**2
+    plan, one = model.run.rule.plan, model.run.warmup.plan.mu**2
     run, again = plan.mu_spent(plan.horizon) ** 2, plan.fork_mu2(window)
     for path in itertools.product((True, False), repeat=forks + 1):
         spent = one if path[0] else run
@@ -94,10 +95,10 @@ def test_no_two_releases_share_their_noise() -> None:
     for model in (first, second):
         for _ in range(2000):
             model.learn_null()
-    assert first._design is not None
-    assert second._design is not None
-    assert np.abs(first._design.mean).max() < 1
-    assert not np.intersect1d(first._design.mean, second._design.mean).size
+    assert first.run is not None
+    assert second.run is not None
+    assert np.abs(first.run.design.mean).max() < 1
+    assert not np.intersect1d(first.run.design.mean, second.run.design.mean).size
 
 
 def test_without_noise_the_variances_are_exact() -> None:

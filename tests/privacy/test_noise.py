@@ -139,7 +139,8 @@ def test_memory_of_another_shape_is_refused() -> None:
             noise.load_state(bad)
 
 
-# ---- the same bits everywhere (PRIVACY.md 8) -------------------------------------------------------------
+# ---- the same bits everywhere (docs/privacy.md 8)
+# -------------------------------------------------------------
 
 
 PINNED = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import pickle
 from decimal import Decimal
@@ -15,9 +16,9 @@ import pytest
 from river import datasets, evaluate, metrics
 
 from streampair import auc, buffers, losses
-from streampair._private import build_report
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy import Influence, epsilon_from, mu_from, plan_ftrl
+from streampair.privacy.report import Standing, build_report
 
 ROWS = list(datasets.Phishing())
 SMALL: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "horizon": 60, "features": ["a", "b"]}
@@ -79,8 +80,8 @@ def test_the_moments_are_those_of_the_prefix() -> None:
     frame = pd.DataFrame({"a": rng.uniform(-0.5, 1.0, 500), "b": rng.uniform(0, 5, 500)})
     model.learn_many(frame, pd.Series([True] * 500))
     x = np.stack([frame["a"], frame["b"] / 5 - 1], axis=1)
-    assert model._design.mean == pytest.approx(x.mean(axis=0), abs=0.01)
-    assert model._design.factor == pytest.approx(1 / np.sqrt(2 * x.var(axis=0)), rel=0.02)
+    assert model.run.design.mean == pytest.approx(x.mean(axis=0), abs=0.01)
+    assert model.run.design.factor == pytest.approx(1 / np.sqrt(2 * x.var(axis=0)), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_the_moments_are_those_of_the_prefix() -> None:
 )
 def test_the_defaults_follow_the_horizon(horizon: int | None, warmup: int, radius: float) -> None:
     model = auc.PairFTRL(horizon=horizon, solver="gradients")
-    assert model._settings.warmup == warmup
+    assert model.settings.warmup == warmup
     assert model.comparator_radius == radius
     assert auc.PairFTRL(horizon=horizon, radius=7.0, solver="gradients").comparator_radius == 7.0
     assert model.pair_loss == losses.Hinge()
@@ -324,8 +325,8 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
     state["rule"]["strategy"]["omega"] *= 1.001  # type: ignore[index]
     other = auc.PairFTRL(**{**SMALL, "strategy": "blt"})
     other.load_state(state)
-    assert other._rule is not None
-    assert np.array_equal(other._rule.plan.strategy.omega, state["rule"]["strategy"]["omega"])  # type: ignore[index,union-attr]
+    assert other.run is not None
+    assert np.array_equal(other.run.rule.plan.strategy.omega, state["rule"]["strategy"]["omega"])  # type: ignore[index,union-attr]
 
 
 # ---- configuration -------------------------------------------------------------------------------------
@@ -341,19 +342,24 @@ def test_other_losses_and_buffers_run() -> None:
     for loss in (losses.Logistic(), losses.SquaredHinge(), losses.Square()):
         model = learned(60, loss=loss, buffer=buffers.FIFO(1), clip=0.5, strategy="blt")
         assert model.privacy.epsilon_spent == pytest.approx(1.0)
-    assert learned(10, clip=100.0)._rule.plan.diameter == 4.0  # type: ignore[union-attr]
+    assert learned(10, clip=100.0).run.rule.plan.diameter == 4.0  # type: ignore[union-attr]
 
 
 def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
-    model = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"])
-    spend = {"releases": 1, "moments_released": False, "horizon_left": 99, "noise_std": 1.0}
-    rest = {"clean_restarts": 0, "unclean_restarts": 0, "continued": False, "declared": True, "seeded": False}
-    rest |= {"mu_moments": 0.0, "fork_mu2": 0.0, "charged": 0}
-    settings = model._settings
-    report = build_report(settings, mechanism="", mu_learning=1.1 * settings.mu, **spend, **rest)
-    assert report.mu_spent == 1.1 * settings.mu
-    assert report.epsilon_spent == epsilon_from(1.1 * settings.mu, 1e-5) > 1.0
-    rounded = build_report(settings, mechanism="", mu_learning=settings.mu * (1 + 1e-15), **spend, **rest)
+    run = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"], solver="gradients").run
+    for _ in range(100):
+        run.null()
+    spent = run.rule.plan.mu_spent(100)
+
+    def told(promised: float) -> Any:
+        settings = dataclasses.replace(run.settings, mu=promised, epsilon=epsilon_from(promised, 1e-5))
+        rest: dict[str, Any] = {"warmed": False, "mu_warmup": 0.0, "card": (), "horizon_left": 0}
+        return build_report(settings, run.rule, Standing(), declared=True, seeded=False, **rest)
+
+    report = told(spent / 1.1)
+    assert report.mu_spent == spent
+    assert report.epsilon_spent == epsilon_from(spent, 1e-5) > report.epsilon_budget
+    rounded = told(spent * (1 - 1e-15))
     assert rounded.epsilon_spent <= rounded.epsilon_budget
 
 

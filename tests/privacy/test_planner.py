@@ -26,7 +26,7 @@ def measured(mechanism: str, settings: dict[str, Any], n: int, d: int, rate: flo
         features=list(range(d)), bounds=dict.fromkeys(range(d), (-4, 4)), **settings
     )
     model.learn_many(x, y)
-    w = model.weights_vector * model._design.factor
+    w = model.weights_vector * model.run.design.factor
     return NormalDist().cdf(gap / math.sqrt(2) * float(w @ u / np.linalg.norm(w)))
 
 

@@ -1,4 +1,4 @@
-"""Every epsilon that is printed is the accountant's of the run (PRIVACY.md 9.8).
+"""Every epsilon that is printed is the accountant's of the run (docs/privacy.md 9.8).
 
 The accountant is replaced by one that answers a number which nothing else could give; wherever an epsilon
 is shown, for people or machines, it must be that number, or the declared budget.
@@ -21,8 +21,9 @@ from streampair_connectors.records import json_decoder
 from streampair_connectors.telemetry import Telemetry
 from typer.testing import CliRunner
 
-from streampair import _private, auc, metric, privacy, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.engine.testing import MemoryJournal
+from streampair.privacy import report as report_module
 
 ANSWER, BUDGET = 0.42421, 1.75
 TOML = """
@@ -44,7 +45,7 @@ LEARNERS = {
 
 @pytest.fixture(autouse=True)
 def accountant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_private, "epsilon_from", lambda mu, delta: ANSWER)
+    monkeypatch.setattr(report_module, "epsilon_from", lambda mu, delta: ANSWER)
 
 
 def wrong(text: str) -> list[float]:

@@ -16,7 +16,6 @@ from scipy import stats
 
 from streampair import buffers, losses, metric, ranking
 from streampair import kernels as k
-from streampair._metric_private import MetricPrivate
 
 Learner = Callable[..., Any]
 KINDS: dict[str, Callable[[Any], Learner]] = {
@@ -43,7 +42,7 @@ def events(count: int, seed: int = 0) -> list[tuple[dict[str, float], float]]:
 
 
 def shown(model: Any) -> np.ndarray:
-    return np.asarray(model.metric_.ravel() if isinstance(model, MetricPrivate) else model.weights_vector)
+    return np.asarray(model.metric_.ravel() if hasattr(model, "metric_") else model.weights_vector)
 
 
 @pytest.mark.parametrize("make", [KINDS["endless"](ranking), KINDS["strongly"](ranking)])
@@ -82,7 +81,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
     outs = []
     for _ in range(600):
         model = metric.NoisyOGD(1.0, 1e-3, 1, features=["a", "b", "c"], warmup=0)
-        rule = model._rule
+        rule = model.run.rule
         assert rule is not None
         object.__setattr__(rule.plan, "rates", lambda start, count: np.full(count, 1e-3))
         model.learn_null()

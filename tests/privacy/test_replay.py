@@ -1,4 +1,7 @@
-"""A private learner with a noise key: a replay of the same records releases the same bytes (PRIVACY.md 8)."""
+"""A private learner with a noise key: a replay of the same records releases the same bytes.
+
+See docs/privacy.md 8.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, kernels
+from streampair import auc
 from streampair.privacy import ChainedNoise
 
 KEY = bytes(range(32))
@@ -39,7 +42,7 @@ def releases(model: auc.PairFTRL, data: list[Event]) -> list[bytes]:
     out = []
     for x, y in data:
         model.learn_one(x, y)
-        out.append(model.weights_vector.tobytes() + bytes(model._rule._total))  # type: ignore[union-attr]
+        out.append(model.weights_vector.tobytes() + model.run.released.tobytes())
     return out
 
 
@@ -109,17 +112,17 @@ def noise_of(model: auc.PairFTRL, data: list[Event]) -> np.ndarray:
     """The noise of each learning slot: what the sum moved by, less the gradient."""
     out = []
     for x, y in data:
-        rule = model._rule
+        rule = model.run.rule
         assert rule is not None
-        before, steps = rule._total.copy(), rule.steps
+        before, steps = rule.door.total.copy(), rule.steps
         model.learn_one(x, y)
         if rule.steps > steps:
-            out.append(rule._total - before - rule._vectors[2])
+            out.append(rule.door.total - before - rule.door._scratch[2])
     return np.array(out)
 
 
 def test_keyed_by_the_step_alone_the_gradients_could_be_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: PRIVACY.md 8's catastrophe. Two releases with the same noise differ by the raw gradient."""
+    """The twin: docs/privacy.md 8: with the same noise two releases differ by the raw gradient."""
     data = [event for event in events(40) if "b" in event[0]][:30]
     changed = [*data[:20], (data[20][0], not data[20][1]), *data[21:]]
 
@@ -192,17 +195,10 @@ def test_the_short_way_of_a_keyed_slot_gives_the_bits_of_the_long_one(options: d
     """One kernel from the cipher's words on, against normals, noise and step by themselves."""
     data = [event for event in events(60) if "b" in event[0]]
     short, long = make(**options), make(**options)
-    long._set_names(["a", "b"])
-    rule = long._rule
-    assert rule is not None
+    rule = long.run.rule
 
     def learn_chained(row: Any, label: Any, chain: ChainedNoise) -> None:
-        b = rule.buffer
-        cells = np.zeros(2, dtype=np.int64)
-        kernels.gradient_cells(
-            row, label, rule.steps, b.ints, rule._scalars, rule._vectors, b.rows, b.labels, cells
-        )
-        chain.advance(cells.tobytes())
+        chain.advance(rule.door.cells(row, label, rule.steps).tobytes())
         rule.learn(row, label, chain)
 
     rule.learn_chained = learn_chained

@@ -20,16 +20,16 @@ Breaker = Callable[[FTRLPlan], FTRLPlan]
 
 def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None) -> np.ndarray:
     """z / sigma recovered from a run of null slots, whose gradients are known to be 0."""
-    assert model._rule is not None
+    assert model.run is not None
     nominal = plan_ftrl(
-        model._settings.mu,
-        dim=model._rule.plan.dim,
-        influence=model._settings.buffer.influence,
+        model.settings.mu,
+        dim=model.run.rule.plan.dim,
+        influence=model.settings.buffer.influence,
         diameter=2.0,
         clip=1.0,
         radius=3.0,
-        horizon=model._settings.horizon,
-        strategy=model._rule.plan.strategy,
+        horizon=model.settings.horizon,
+        strategy=model.run.rule.plan.strategy,
     )
     out = []
     for t in range(steps):
@@ -38,8 +38,8 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
             model = model.clone()
             model.load_state(state)
         model.learn_null()
-        assert model._rule is not None
-        out.append(model._rule._total * nominal.grid)
+        assert model.run is not None
+        out.append(model.run.rule.door.total * nominal.grid)
     noisy = np.diff(np.array(out), axis=0, prepend=np.zeros((1, nominal.dim)))
     strategy = nominal.strategy
     column = strategy.column(steps) if isinstance(strategy, BLT) else strategy.column[:steps]
@@ -97,8 +97,8 @@ def test_noise_that_is_used_twice_is_rejected() -> None:
     for model in (one, two, other):
         for _ in range(50):
             model.learn_null()
-    assert one._rule is not None
-    assert two._rule is not None
-    assert other._rule is not None
-    assert np.array_equal(one._rule._total, two._rule._total)
-    assert not np.array_equal(one._rule._total, other._rule._total)
+    assert one.run is not None
+    assert two.run is not None
+    assert other.run is not None
+    assert np.array_equal(one.run.rule.door.total, two.run.rule.door.total)
+    assert not np.array_equal(one.run.rule.door.total, other.run.rule.door.total)

@@ -19,9 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import datasets
 
-from streampair import _ogd, auc, buffers, kernels, losses, preprocessing
-from streampair._tables import Table, label_values, open_frame
+from streampair import auc, buffers, kernels, losses, preprocessing
 from streampair.errors import RecordError
+from streampair.records.frames import Table, label_values, open_frame
 
 PHISHING = list(datasets.Phishing().take(120))
 BACKENDS = [pd, pl]
@@ -112,7 +112,7 @@ def test_one_kernel_call_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(len(args[1]))
         return real(*args)
 
-    monkeypatch.setattr(_ogd, "ogd_learn_many", counting)
+    monkeypatch.setattr(kernels, "ogd_learn_many", counting)
     model = auc.PairOGD()
     model.learn_many(pd.DataFrame([x for x, _ in PHISHING]), pd.Series([y for _, y in PHISHING]))
     assert calls == [120]

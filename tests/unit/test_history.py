@@ -12,8 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from streampair import _history, losses
 from streampair import kernels as k
+from streampair import losses
+from streampair.learners import history as _history
 
 LOSSES = [
     losses.Logistic(),

@@ -21,8 +21,8 @@ from river import base, compose, datasets, neighbors
 
 from streampair import buffers, losses, metric
 from streampair import kernels as k
-from streampair._families import _class_number
 from streampair.errors import RecordError
+from streampair.learners.tasks import class_number
 
 LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 eighths = st.integers(-16, 16).map(lambda v: v / 8)
@@ -280,29 +280,29 @@ def test_pipelines_take_it_for_a_transformer_wherever_it_stands() -> None:
 def test_equal_labels_are_one_class() -> None:
     model = metric.PairOGD()
     one = [True, 1, 1.0, np.int64(1), np.float32(1), np.bool_(True)]
-    assert len({model._label(y) for y in one}) == 1
+    assert len({model._task.label(y) for y in one}) == 1
     texts = ["a", np.str_("a")]
-    assert len({model._label(y) for y in texts}) == 1
+    assert len({model._task.label(y) for y in texts}) == 1
     different = [1, 0, 2, 0.5, -1, "1", "a", "", b"a", "\ud800", 2**70, 1e300]
-    assert len({model._label(y) for y in different}) == len(different)
+    assert len({model._task.label(y) for y in different}) == len(different)
     for y in different:
-        assert 0 <= model._label(y) < 2**53
+        assert 0 <= model._task.label(y) < 2**53
     # Beyond 2**53 a float is the same for neighbours: identifiers of persons are often that large.
     for large in (2**53, 2**60, 2**63):
         near = [large - 1, large, large + 1, large + 2]
-        assert len({model._label(y) for y in near}) == len({model._label(-y) for y in near}) == 4
+        assert len({model._task.label(y) for y in near}) == len({model._task.label(-y) for y in near}) == 4
         same = [large + 1, Decimal(large + 1), Fraction(large + 1), np.uint64(large + 1)]
         for y in same:
-            _class_number.cache_clear()
-            assert model._label(y) == model._label(large + 1)
-        assert model._label(float(large)) == model._label(large)
-        assert len(set(model._labels(np.array(near, dtype=np.uint64)).tolist())) == 4
-    _class_number.cache_clear()
-    assert model._label("x" * 10_000) != model._label("x" * 10_001)
-    assert _class_number.cache_info().currsize == 0  # what could be large is not remembered
+            class_number.cache_clear()
+            assert model._task.label(y) == model._task.label(large + 1)
+        assert model._task.label(float(large)) == model._task.label(large)
+        assert len(set(model._task.labels(np.array(near, dtype=np.uint64)).tolist())) == 4
+    class_number.cache_clear()
+    assert model._task.label("x" * 10_000) != model._task.label("x" * 10_001)
+    assert class_number.cache_info().currsize == 0  # what could be large is not remembered
     # Fixed for ever: snapshots hold these numbers.
-    assert model._label("a") == 5801712245909554.0
-    assert model._label(False) == 5964530359861509.0
+    assert model._task.label("a") == 5801712245909554.0
+    assert model._task.label(False) == 5964530359861509.0
 
 
 def test_large_numbers_do_not_overflow() -> None:

@@ -188,7 +188,7 @@ def test_between_minus_one_and_one_a_range_changes_no_bit(
 def test_nothing_overflows(loss: losses.PairLoss, buffer: buffers.Buffer, rate: float | None) -> None:
     """With the largest relevances, features, weights, steps and ridge there can be."""
     most = 1e10 if loss in (losses.SquaredHinge(), losses.Square()) else 1e50
-    model = ranking.PairOGD(loss, buffer, rate, 1e12, 1e12, average=False, seed=0)
+    model = ranking.PairOGD(loss, buffer, rate, radius=1e12, l2=1e12, average=False, seed=0)
     rng = random.Random(0)
     for _ in range(300):
         x = {f"f{i}": rng.choice((-1e50, 1e50, 0.0, 1.0)) for i in range(50)}
@@ -229,9 +229,9 @@ def test_a_declared_range() -> None:
     # Rounding does not leave [-1, 1], which constants of losses rely on.
     for low, high in ((0.1, 0.7), (-1e-9, 0.3), (1000.0, 1000.001)):
         uneven = ranking.PairOGD(relevance=(low, high))
-        assert uneven._label(low) == pytest.approx(-1.0)
-        assert uneven._label(high) == pytest.approx(1.0)
-        assert -1.0 <= uneven._label(low) <= uneven._label(high) <= 1.0
+        assert uneven._task.label(low) == pytest.approx(-1.0)
+        assert uneven._task.label(high) == pytest.approx(1.0)
+        assert -1.0 <= uneven._task.label(low) <= uneven._task.label(high) <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What stands above the learners: the audit, and the planner."""

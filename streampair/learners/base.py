@@ -1,0 +1,268 @@
+"""What all learners share: records in order, frames, and a state that says whose it is.
+
+Three engines stand on it or beside it: `FlatLearner` (not private) and `PrivateLearner`; three faces
+(`faces`) give a learner River's interface and its kind of labels.
+"""
+
+from __future__ import annotations
+
+import abc
+import gc
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base
+
+from streampair import kernels, losses
+from streampair.errors import RecordError, SnapshotError
+from streampair.learners.tasks import Task
+from streampair.records.frames import Table, label_values
+
+if TYPE_CHECKING:
+    from streampair.privacy.accounting import PrivacyReport
+
+__all__ = ["Learner"]
+
+Array = NDArray[np.float64]
+
+# What a learner refers to and does not own.
+_CODE = (type, ModuleType, FunctionType, kernels.Kernel)
+
+
+class Learner(base.Estimator):
+    """Base of all pair learners: learns records in order, one by one or the rows of a frame.
+
+    A face provides the task; an engine `learn_one`, `_learn_rows`, `feature_names`, `pair_loss`, scores or
+    designs, `_export` and `_import`.
+    """
+
+    #: Names of the class in earlier releases, whose states it reads.
+    former_names: ClassVar[tuple[str, ...]] = ()
+
+    # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
+    _strict_frames: ClassVar[bool] = True
+
+    _task: Task
+    _y_name: Any = None
+
+    # ---- what a face provides --------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _make_task(self) -> Task:
+        """What labels mean, by the parameters.
+
+        Raises
+        ------
+        ConfigError
+        """
+
+    # ---- what an engine provides -----------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Names of the columns of the design, in order."""
+
+    @property
+    @abc.abstractmethod
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+
+    @property
+    @abc.abstractmethod
+    def comparator_radius(self) -> float:
+        """Radius of the ball that the weights, and so the comparator of a regret, are kept in."""
+
+    @property
+    @abc.abstractmethod
+    def records(self) -> int:
+        """Number of records taken."""
+
+    @abc.abstractmethod
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) of the record that the published weights are applied to."""
+
+    @abc.abstractmethod
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Design vectors of several records, shape (n, d)."""
+
+    @abc.abstractmethod
+    def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Designs (n, d) of the raw rows (n, columns) of a frame.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used.
+        """
+
+    @abc.abstractmethod
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Linear scores (n,) of raw rows: the same bits as `score_one` row by row."""
+
+    @abc.abstractmethod
+    def _published(self) -> Array:
+        """Published weights, as the engine keeps them: perhaps a view."""
+
+    @abc.abstractmethod
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """Learn (n, columns) raw rows in order, with one kernel call; nothing changes if it raises."""
+
+    @abc.abstractmethod
+    def _export(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave; ValueError and the like if it cannot be that."""
+
+    @property
+    def _raw_memory_usage(self) -> int:
+        """Bytes of everything that this learner holds, for River: without compiled code, which all share."""
+        todo: list[object] = [self]
+        seen: dict[int, object] = {}
+        while todo:
+            item = todo.pop()
+            if id(item) in seen or isinstance(item, _CODE):
+                continue
+            seen[id(item)] = item
+            todo += gc.get_referents(item)
+            if isinstance(item, np.ndarray) and item.base is not None:
+                todo.append(item.base)  # a view has its bytes there
+        return sum(sys.getsizeof(item) for item in seen.values())
+
+    # ---- River -----------------------------------------------------------------------------------------
+
+    @property
+    def privacy(self) -> PrivacyReport | None:
+        """What is guaranteed, and how much of the budget is spent; None if nothing is promised."""
+        return None
+
+    @property
+    def two_classes(self) -> bool:
+        """Whether one label is told from all others, so that records can be kept apart by them."""
+        return self._task.two_classes
+
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """The numbers that the kernels know labels by."""
+        return self._task.labels(y)
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a data frame or an array in order: as `learn_one` row by row, bit for bit.
+
+        The work is one call of compiled code, without Python's global lock.
+
+        Parameters
+        ----------
+        X
+            Data frame of numbers (pandas, polars or another that narwhals knows), or NumPy array of shape
+            (n, d): its features are named 0 to d - 1.
+        y
+            Series or NumPy array of labels, one for each row.
+
+        Raises
+        ------
+        RecordError
+            If any cell or label cannot be used, or if it is an array and the learner knows its features by
+            other names; then no row has been learned.
+        """
+        table = Table(X, strict=self._strict_frames, names=self.feature_names)
+        table.check_names(self.feature_names)
+        values, name = label_values(y)
+        if len(table) != len(values):
+            raise RecordError(
+                f"there are {len(table)} rows and {len(values)} labels",
+                fix="give one label for each row",
+                stage="label",
+            )
+        labels = self._labels(values)
+        if len(labels):
+            try:
+                self._learn_rows(table.columns, table.rows, labels)
+            except RecordError:  # names the first cell of a row, in what order its frame has
+                self._learn_rows(*table.as_given(), labels)
+                raise
+        self._y_name = name
+
+    # ---- linear scores ---------------------------------------------------------------------------------
+
+    @property
+    def weights_vector(self) -> Array:
+        """Published weights, shape (d,), in the order of `feature_names`: a copy."""
+        return self._published().copy()
+
+    @property
+    def weights(self) -> dict[Any, float]:
+        """Published weights by feature name."""
+        return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
+
+    @abc.abstractmethod
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published weights: higher ranks higher."""
+
+    def _table_scores(self, X: Any) -> tuple[Table, Array]:
+        table = Table(X, names=self.feature_names)
+        table.check_names(self.feature_names)
+        try:
+            return table, self._score_rows(table.columns, table.rows)
+        except RecordError:  # names the first cell of a row, in what order its frame has
+            return table, self._score_rows(*table.as_given())
+
+    def score_many(self, X: Any) -> Any:
+        """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""
+        table, scores = self._table_scores(X)
+        return table.series(scores, None)
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _fingerprint(self) -> dict[str, object]:
+        """Class and constructor parameters as text: what a saved state must agree with."""
+        params = {name: repr(getattr(self, name)) for name in self._get_params()}
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **params}
+
+    def _checked_export(self) -> dict[str, object]:
+        """What `to_state` returns, if a snapshot can hold the feature names."""
+        for name in self.feature_names:
+            if not isinstance(name, str | int | float):
+                raise SnapshotError(
+                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
+                    fix="use text as feature names",
+                )
+        return {"version": 1, "params": self._fingerprint(), **self._export()}
+
+    def _checked_import(self, state: Mapping[str, object]) -> None:
+        """Take a state of this version and of a learner with these parameters."""
+        if state.get("version") != 1:
+            raise SnapshotError(
+                f"the saved state has version {state.get('version')!r}, this release reads version 1",
+                fix="use the release that saved it",
+            )
+        self._check_fingerprint(state)
+        try:
+            self._import(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
+            raise SnapshotError(
+                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
+            ) from None
+
+    def _check_fingerprint(self, state: Mapping[str, object]) -> None:
+        saved = state.get("params")
+        if not isinstance(saved, Mapping):
+            raise SnapshotError(
+                "the saved state has no parameters, so it is not a state of this package",
+                fix="give what `to_state` returned",
+            )
+        own = self._fingerprint()
+        if saved.get("class") in self.former_names:
+            saved = {**saved, "class": own["class"]}
+        for name in sorted(own.keys() | saved.keys()):
+            if own.get(name) != saved.get(name):
+                raise SnapshotError(
+                    f"the saved state belongs to a learner with {name}={saved.get(name)}, "
+                    f"this one has {name}={own.get(name)}",
+                    fix="construct the learner with the parameters that the state was saved with",
+                )

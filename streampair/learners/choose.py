@@ -1,0 +1,98 @@
+"""Which mechanism a private learner's parameters ask for, at its construction and when features are known.
+
+Each function is the `_choose` of the learners that name it: it gets the learner, and the number of features
+or None while they are not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streampair.errors import ConfigError
+from streampair.learners.settings import scale
+from streampair.privacy.mechanisms.base import Mechanism
+from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
+from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
+from streampair.privacy.mechanisms.noisy import Noisy
+from streampair.privacy.mechanisms.output import Output
+
+__all__ = ["centred_output", "gradients", "leader", "noisy", "output"]
+
+
+def gradients(learner: Any, features: int | None) -> Mechanism:
+    """FTRL on gradients."""
+    check_strategy(learner.strategy, learner.horizon)
+    return FTRL(learner.strategy)
+
+
+def leader(learner: Any, features: int | None) -> Mechanism:
+    """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is given that the solver cannot use.
+    """
+    by_gradients = gradients(learner, features)
+    solver, horizon = learner.solver, learner.horizon
+    if solver not in ("auto", "moments", "gradients"):
+        raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
+    given = [
+        name
+        for name in ("loss", "buffer", "clip", "max_uses", "entity")
+        if getattr(learner, name) is not None
+    ]
+    if learner.strategy != "auto":
+        given.append("strategy")
+    if learner.warmup is not None and learner.warmup == 0:
+        given.append("warmup")
+    if solver == "moments" and given:
+        raise ConfigError(
+            f"solver='moments' cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises "
+            "records first and takes the leader of the squared loss over all pairs",
+            fix=f"leave {given[0]} out, or use solver='gradients'",
+        )
+    if solver == "auto":
+        short = isinstance(horizon, int) and horizon < LEAST_HORIZON
+        many = features is not None and features > MOST_FEATURES
+        solver = "gradients" if given or short or many else "moments"
+    return Moments() if solver == "moments" else by_gradients
+
+
+def noisy(learner: Any, features: int | None) -> Mechanism:
+    """Noise in every gradient."""
+    return Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2))
+
+
+def output(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
+    """Output perturbation.
+
+    Raises
+    ------
+    ConfigError
+        If there is no horizon, or the paper's calibration is asked for what it does not know.
+    """
+    mechanism = Output(
+        l2=None if learner.l2 is None else scale("l2", learner.l2),
+        releases=learner.releases,
+        calibration=learner.calibration,
+        allocation=learner.allocation,
+        centred=centred,
+    )
+    if learner.horizon is None:
+        raise ConfigError(
+            f"{type(learner).__name__} needs a horizon: its noise is planned over all releases",
+            fix="give horizon=, or use PairFTRL, which learns without end",
+        )
+    unknown = (learner.releases, learner.clip, learner.entity, learner.warmup or None, learner.forks or None)
+    if mechanism.paper and any(value is not None for value in unknown):
+        raise ConfigError(
+            "the paper's calibration knows no releases, warm-up, clipping, forks or entities",
+            fix="leave them out, or use calibration='tight'",
+        )
+    return mechanism
+
+
+def centred_output(learner: Any, features: int | None) -> Mechanism:
+    """Output perturbation of the loss plus a ridge term around a point."""
+    return output(learner, features, centred=True)

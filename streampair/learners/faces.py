@@ -1,0 +1,221 @@
+"""The three faces of a learner: River's interface, and the kind of labels that goes with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base
+
+from streampair import kernels
+from streampair.learners.base import Learner
+from streampair.learners.tasks import BinaryTask, ClassTask, RelevanceTask
+from streampair.records import features as _features
+from streampair.records.frames import Table
+
+__all__ = ["Classifier", "Regressor", "Transformer"]
+
+Array = NDArray[np.float64]
+
+
+def _symmetric(coordinates: Array, d: int) -> Array:
+    """The matrix of isometric coordinates: upper triangle, entries beside the diagonal times sqrt(2)."""
+    out = np.zeros((d, d))
+    out[np.triu_indices(d)] = coordinates
+    out *= math.sqrt(0.5)
+    out = out + out.T
+    diagonal = np.diag_indices(d)
+    out[diagonal] *= math.sqrt(0.5)
+    return out
+
+
+@dataclass(eq=False, repr=False)
+class Classifier(Learner, base.MiniBatchClassifier):
+    """Ranks the records of one label above all others; River's classifier."""
+
+    _: KW_ONLY
+    positive: Any = True
+
+    def _make_task(self) -> BinaryTask:
+        task = BinaryTask(self.positive)
+        self._flipped = task.flipped
+        return task
+
+    def _probability(self, x: Mapping[Any, Any]) -> float:
+        """The probability of the label that ranks high."""
+        return kernels.sigmoid(self.score_one(x))
+
+    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """``{False: 1 - p, True: p}`` with p the sigmoid of the score.
+
+        A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
+        that equals False the two keys change places, so that they stay the labels themselves.
+        """
+        p = self._probability(x)
+        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
+        """Whether the score is above 0 (for a `positive` label that equals False: whether it is not)."""
+        return (self.score_one(x) > 0.0) is not self._flipped
+
+    def predict_proba_many(self, X: Any) -> Any:
+        """Probabilities of the rows; columns False and True (as text outside pandas, none for an array)."""
+        table, scores = self._table_scores(X)
+        p = np.empty_like(scores)
+        kernels.sigmoid_many(scores, p)
+        columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+        return table.frame(columns)
+
+    def predict_many(self, X: Any) -> Any:
+        """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
+        table, scores = self._table_scores(X)
+        return table.series((scores > 0.0) != self._flipped, self._y_name)
+
+
+@dataclass(eq=False, repr=False)
+class Regressor(Learner, base.MiniBatchRegressor):
+    """Ranks records by a real-valued relevance; River's regressor."""
+
+    _: KW_ONLY
+    relevance: tuple[float, float] | None = (-1.0, 1.0)
+
+    def _make_task(self) -> RelevanceTask:
+        return RelevanceTask(self.relevance)
+
+    def predict_one(self, x: Mapping[Any, Any]) -> float:
+        """The score: higher ranks higher. Only differences are learned, so its zero means nothing."""
+        return self.score_one(x)
+
+    def predict_many(self, X: Any) -> Any:
+        """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""
+        table, scores = self._table_scores(X)
+        return table.series(scores, self._y_name)
+
+
+class Transformer(  # type: ignore[misc]  # River's own classes take labels, or do not
+    Learner, base.MiniBatchSupervisedTransformer, base.MiniBatchTransformer, base.SupervisedTransformer
+):
+    """Learns distances: near within a class, far between classes; River's supervised transformer.
+
+    River looks for each of its classes somewhere. A Pipeline takes a step for a transformer only if it is a
+    `Transformer` (both mini-batch classes are), and a last step transforms frames only if it is a
+    `MiniBatchTransformer`; a TransformerUnion hands labels on only to a `SupervisedTransformer`, and those of
+    frames only to a `MiniBatchSupervisedTransformer`.
+    """
+
+    # The map of the published metric and the number of records that it is of; see `_map`.
+    _root: tuple[int, Array | None] = (-1, None)
+
+    def _make_task(self) -> ClassTask:
+        return ClassTask()
+
+    @property
+    def metric_(self) -> Array:
+        """Published W, symmetric, shape (d, d), in the order of `feature_names`: a copy."""
+        w = self._published()
+        return w.copy() if w.ndim == 2 else _symmetric(w, len(self.feature_names))
+
+    @property
+    def weights_vector(self) -> Array:
+        """Entries of W, row by row, shape (d * d,): a copy."""
+        return self.metric_.ravel()
+
+    @property
+    def _supervised(self) -> bool:
+        return True
+
+    @property
+    def weights(self) -> dict[tuple[Any, Any], float]:
+        """Entries of W by the names of two features, both ways round."""
+        w, names = self.metric_.tolist(), self.feature_names
+        return {(a, b): w[i][j] for i, a in enumerate(names) for j, b in enumerate(names)}
+
+    def _map(self) -> Array | None:
+        """Symmetric root of the positive semi-definite part of W; None, the identity, where that is 0."""
+        if self._root[0] != self.records:
+            w = self.metric_
+            out = np.empty_like(w)
+            self._root = (self.records, out if len(w) and kernels.psd_root(w, out) else None)
+        return self._root[1]
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """The record in coordinates in which the Euclidean distance is the learned one.
+
+        x times the symmetric root of the positive semi-definite part of W, under the names of the features.
+        Until something is learned it is the identity. Later, unknown features are left out, and known ones
+        that are missing count as neutral.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        root = self._map()
+        if root is None:
+            self.design(x)
+            return _features.read_record(x)
+        row = self.design(x)
+        return {name: kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
+
+    def transform_many(self, X: Any) -> Any:
+        """`transform_one` of the rows: of a frame as a frame of the same kind with its index, of an array as
+        one.
+        """
+        table = Table(X)
+        table.check_names(self.feature_names)
+        designs = self._design_rows(table.columns, table.rows)
+        root = self._map()
+        if root is None:
+            names, out = table.columns, table.rows
+        else:
+            names, out = list(self.feature_names), np.empty_like(designs)
+            kernels.map_rows(root, designs, out)
+        return table.matrix(out, names)
+
+    def distance_one(self, x: Mapping[Any, Any], x2: Mapping[Any, Any]) -> float:
+        """Distance of two records: the Euclidean one between what `transform_one` makes of them.
+
+        ``sqrt(u'W+u)`` for the difference u of their designs, with W+ the positive semi-definite part of W:
+        directions with a negative eigenvalue count nothing. Before anything is learned it is the Euclidean
+        distance.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        a, b = self.transform_one(x), self.transform_one(x2)
+        return math.sqrt(
+            math.fsum((a.get(name, 0.0) - b.get(name, 0.0)) ** 2 for name in a.keys() | b.keys())
+        )
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Distance of a record from the one whose features are all neutral: how unusual it is, if centred.
+
+        For monitoring: a metric compares records, and ranks none.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        return math.sqrt(math.fsum(value * value for value in self.transform_one(x).values()))
+
+    def score_many(self, X: Any) -> Any:
+        """`score_one` of the rows: as a series of the frame's kind with its index, or as an array."""
+        table = Table(X)
+        table.check_names(self.feature_names)
+        designs = self._design_rows(table.columns, table.rows)
+        root = self._map()
+        if root is None:
+            out = table.rows
+        else:
+            out = np.empty_like(designs)
+            kernels.map_rows(root, designs, out)
+        return table.series(np.array([math.sqrt(math.fsum(row * row)) for row in out]), None)

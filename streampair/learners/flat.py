@@ -1,0 +1,427 @@
+"""The engine of the learners that are not private: one flat array, stepped by a compiled loop."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import struct
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels as k
+from streampair import losses
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import ogd_proba, ogd_score, score_many
+from streampair.learners.base import Learner
+from streampair.learners.rules import FlatRule
+from streampair.learners.storage import Memory
+from streampair.records import features as _features
+
+__all__ = ["FlatLearner"]
+
+Array = NDArray[np.float64]
+
+_X_AT = 8 * k.HEADER
+_ARRAYS = ("w", "previous", "averaged")
+_DERIVED = frozenset(
+    (
+        *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
+        *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit"),
+    )
+)
+_SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
+
+
+def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = math.inf) -> float:
+    """A constructor argument as a float in a range, or ConfigError."""
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or value < low or (open_low and value == low) or value > high:
+        least = f"above {low:g}" if open_low else f"of at least {low:g}"
+        most = "" if high == math.inf else f" and at most {high:g}"
+        raise ConfigError(f"{name} is {value!r}", fix=f"give a finite {name} {least}{most}")
+    return float(value)
+
+
+class FlatLearner(Learner):
+    """A learner whose whole state is one flat array, stepped by a kernel.
+
+    A leaf is a dataclass of its parameters, and names its `_rule`: which kernels step, on which weights, and
+    where the records are kept that new ones are paired with.
+    """
+
+    _rule: ClassVar[FlatRule]
+
+    learning_rate: float | None
+    radius: float
+    average: bool
+    max_features: int
+    # Where a leaf has no such parameter.
+    l2: float = 0.0
+    seed: int | None = 0
+
+    _memory: Memory
+    # (state, label) -> 0, or 1 + the column that cannot be used.
+    _learn: Callable[[Array, float], int]
+    # (state, rows, labels) -> 0, or 1 + the flat index of the value that cannot be used.
+    _learn_many: Callable[[Array, Array, Array], int]
+
+    def __post_init__(self) -> None:
+        max_features = self.max_features
+        if isinstance(max_features, bool) or not isinstance(max_features, int) or max_features < 1:
+            raise ConfigError(f"max_features is {max_features!r}", fix="give an integer of at least 1")
+        self._bind()
+        self._allocate((), self._header(), capacity=0)
+
+    def _bind(self) -> None:
+        """Take from rule and parameters what the hot path needs."""
+        rule, task = self._rule, self._make_task()
+        self._task, self._high, self._low = task, task.high, task.low
+        loss = task.checked_loss(rule.loss(self))
+        self._loss = losses.Hinge() if loss is None else loss
+        self._policy = rule.policy(self)
+        self._limit = rule.limit
+        self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
+
+    def _header(self) -> Array:
+        """The scalars of a fresh state, from the checked parameters."""
+        policy, learning_rate, seed = self._policy, self.learning_rate, self.seed
+        header = np.zeros(k.HEADER)
+        header[k.SIZE] = policy.size
+        header[k.POLICY] = policy.code
+        header[k.LOSS] = self._loss.code
+        header[k.WIDTH] = self._loss.width
+        if learning_rate is not None:
+            header[k.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
+        header[k.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
+        header[k.L2] = _number("l2", self.l2, low=0.0, open_low=False, high=1e12)
+        header[k.AVERAGE] = bool(self.average)
+        self._rule.mark(self, header)
+        if seed is None:
+            header[k.SEED] = secrets.randbits(53)
+        elif isinstance(seed, int | np.integer):
+            header[k.SEED] = int(seed) % 2**53
+        else:
+            raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
+        return header
+
+    # ---- columns ---------------------------------------------------------------------------------------
+
+    def _allocate(self, names: tuple[Hashable, ...], header: Array, capacity: int) -> None:
+        """A zeroed state array for these names and scalars."""
+        state = np.zeros(self._memory_at(capacity) + self._memory.cells(capacity))
+        state[: k.HEADER] = header
+        state[k.D] = len(names)
+        state[k.CAP] = capacity
+        self._memory.attach(state)
+        self._state = state
+        self._names = names
+        self._index = {name: i for i, name in enumerate(names)}
+        self._d = len(names)
+        self._expected = len(names) or -1  # how many features the fast way takes; none are never enough
+        self._take = _features.getter(names)
+        # Bound to its place, so that a record is packed without building an argument list first.
+        place: Any = state
+        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), _X_AT)
+
+    def _memory_at(self, capacity: int) -> int:
+        """Where the memory begins: after scalars, record, gradient and the three vectors of weights."""
+        return k.HEADER + capacity + 4 * math.prod(self._rule.shape(capacity))
+
+    def _vectors(self) -> dict[str, Array]:
+        """Views of the three vectors of weights, in the shape for d features."""
+        cap = int(self._state[k.CAP])
+        shape = self._rule.shape(cap)
+        cells = math.prod(shape)
+        used = tuple(slice(n) for n in self._rule.shape(self._d))
+        starts = (k.HEADER + cap + i * cells for i in (1, 2, 3))
+        return {
+            name: self._state[at : at + cells].reshape(shape)[used]
+            for name, at in zip(_ARRAYS, starts, strict=True)
+        }
+
+    def _region(self) -> Array:
+        """View of the memory."""
+        return self._state[self._memory_at(int(self._state[k.CAP])) :]
+
+    def _grow(self, new: list[Hashable]) -> None:
+        names = self._names + tuple(_features.in_order(new))
+        if len(names) > self.max_features:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {len(names)}, "
+                f"more than max_features={self.max_features}",
+                fix="hash or select the features first, or raise max_features",
+            )
+        vectors, region, d = self._vectors(), self._region(), self._d
+        capacity = old_capacity = int(self._state[k.CAP])
+        if len(names) > capacity:
+            # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
+            capacity = len(names) if not d else min(max(len(names), 2 * capacity), self.max_features)
+        self._allocate(names, self._state[: k.HEADER], capacity)
+        for name, view in self._vectors().items():
+            old = vectors[name]
+            view[tuple(slice(n) for n in old.shape)] = old
+        self._memory.move(region, old_capacity, self._region(), capacity, d)
+
+    def _pack_slowly(self, x: Any, *, grow: bool) -> None:
+        """Check x and pack it: the way of records whose features are not exactly the known ones."""
+        if type(x) is dict and x and x.keys() <= self._index.keys():
+            get = x.get
+            try:
+                self._pack(*[get(name, 0.0) for name in self._names])
+            except Exception as error:
+                raise self._unusable(x) from error
+            return
+        values = _features.read_record(x, self._limit)
+        if grow:
+            new = [name for name in values if name not in self._index]
+            if new:
+                self._memory.check_room(1)
+                beyond = self._beyond_limit(values)
+                if beyond is not None:
+                    raise beyond
+                self._grow(new)
+        self._pack(*[values.get(name, 0.0) for name in self._names])
+
+    def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
+        try:
+            values = _features.read_record(x, self._limit)
+        except RecordError as error:
+            return error
+        beyond = self._beyond_limit(values)
+        if beyond is None:
+            raise AssertionError("the kernel refused a record that the slow check accepts")
+        return beyond
+
+    def _beyond_limit(self, values: Mapping[Hashable, float]) -> RecordError | None:
+        """The error for the first value that the memory cannot hold."""
+        limit = self._memory.limit
+        for name, value in values.items():
+            if abs(value) > limit:
+                return _features.unusable_value(name, value, limit=limit)
+        return None
+
+    # ---- one record ------------------------------------------------------------------------------------
+    #
+    # Packing is written out in each method: a call more is 2 to 4 % of a step with nine features.
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Step on the pairs of this record with the buffer, then let it into the buffer.
+
+        Parameters
+        ----------
+        x
+            Real numbers by feature name.
+        y
+            Label.
+
+        Raises
+        ------
+        RecordError
+            If a feature or the label cannot be used; then nothing has changed.
+        """
+        label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            self._pack_slowly(x, grow=True)
+        if self._learn(self._state, label):
+            raise self._unusable(x)
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        new = [name for name in columns if name not in self._index]
+        if new:
+            self._memory.check_room(len(rows))
+            self._check_rows(columns, rows, self._memory.limit)
+            self._grow(new)
+        if self._learn_many(self._state, _features.arrange(columns, rows, self._names, self._index), labels):
+            self._check_rows(columns, rows, self._memory.limit)
+
+    def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
+        limit = min(limit, self._limit)
+        bad = k.unusable_row(rows, limit)
+        if bad:
+            i, j = divmod(bad - 1, rows.shape[1])
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
+
+    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        return _features.arrange(columns, rows, self._names, self._index)
+
+    # ---- scores ----------------------------------------------------------------------------------------
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published weights: higher ranks higher; 0 before any step.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            self._pack_slowly(x, grow=False)
+        score: float = ogd_score(self._state)
+        if score != score:
+            raise self._unusable(x)
+        return score
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        if any(name not in self._index for name in columns):
+            self._check_rows(columns, rows)
+        out = np.zeros(len(rows))
+        if score_many(self._published(), _features.arrange(columns, rows, self._names, self._index), out):
+            self._check_rows(columns, rows)
+        return out
+
+    def _probability(self, x: Mapping[Any, Any]) -> float:
+        """The sigmoid of the score."""
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            self._pack_slowly(x, grow=False)
+        p: float = ogd_proba(self._state)
+        if p != p:
+            raise self._unusable(x)
+        return p
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    def _published(self) -> Array:
+        return self._vectors()["averaged" if self.average else "w"]
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Known feature names, in the order of the columns."""
+        return self._names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+        return self._loss
+
+    @property
+    def comparator_radius(self) -> float:
+        """The radius of the ball."""
+        return float(self.radius)
+
+    @property
+    def records(self) -> int:
+        """Number of records learned."""
+        return int(self._state[k.RECORDS])
+
+    @property
+    def buffer_records(self) -> int:
+        """Number of records in the buffer."""
+        return int(self._state[k.FILLED])
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Known features of x in the order of the columns, (d,): missing ones 0, unknown ones left out."""
+        values = _features.read_record(x, self._limit)
+        return np.array([values.get(name, 0.0) for name in self._names], dtype=np.float64)
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        rows = _features.packed(self._names, xs, self._limit)
+        if rows is not None:
+            return rows
+        out = np.empty((len(xs), self._d))
+        for i, x in enumerate(xs):
+            out[i] = self.design(x)
+        return out
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _export(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "names": list(self._names),
+            "scalars": {name: float(state[getattr(k, name)]) for name in _SCALARS},
+            **{name: view.copy() for name, view in self._vectors().items()},
+            **self._memory.export(self._region(), state),
+            "y_name": self._y_name,
+        }
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave. Checked in full first: kernels trust the counters as indices."""
+        names = tuple(saved["names"])
+        d = len(names)
+        header = self._header()
+        for name in _SCALARS:
+            value = float(saved["scalars"][name])
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}")
+            header[getattr(k, name)] = value
+        if header[k.SEED] >= 2**53:
+            raise ValueError("a seed out of range")
+        if len(set(names)) != d or d > self.max_features:
+            raise ValueError("feature names that occur twice, or too many")
+        kept = self._memory.check(saved, header, d)
+        vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
+        if any(v.shape != self._rule.shape(d) for v in vectors.values()):
+            raise ValueError("weights of another shape")
+        if not all(np.isfinite(a).all() for a in vectors.values()):
+            raise ValueError("numbers that are not finite")
+        self._rule.check(vectors)
+        y_name = saved["y_name"]
+        self._allocate(names, header, capacity=d)
+        for name, view in self._vectors().items():
+            view[:] = vectors[name]
+        self._memory.fill(self._region(), kept, d)
+        self._y_name = y_name
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+
+    def to_state(self) -> dict[str, object]:
+        """Everything that the learner has learned, as plain values and arrays.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        out = self._checked_export()
+        if not isinstance(self._y_name, str):
+            out["y_name"] = None
+        return out
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or another version, or damaged; then nothing has changed.
+        """
+        self._checked_import(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without scratch, spare capacity and the compiled accessors; with what others may have set.
+        own = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
+        return {"own": own, "saved": self._export()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self._bind()
+        self._import(state["saved"])
+
+    def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> Self:
+        """A fresh learner with the same parameters, or with those in `new_params`.
+
+        With `include_attributes` it also takes what this one has learned.
+        """
+        copy: Self = super().clone(new_params)
+        if include_attributes:
+            copy._import(self._export())
+        return copy

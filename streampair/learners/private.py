@@ -1,0 +1,408 @@
+"""The engine of the private learners: slots, null records, noise, report, copies and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import buffers, kernels, losses
+from streampair.errors import ConfigError, SnapshotError
+from streampair.learners.base import Learner
+from streampair.learners.identity import Counts, Identity
+from streampair.learners.run import SlotRun, Waiting
+from streampair.learners.settings import check_bounds_known, settled
+from streampair.privacy.accounting import PrivacyReport
+from streampair.privacy.entities import Admission, EntityLimit
+from streampair.privacy.mechanisms.base import Mechanism, Settings
+from streampair.privacy.noise import NoiseKey
+from streampair.privacy.report import Standing, build_report
+
+__all__ = ["PrivateLearner"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLearner(Learner):
+    """A learner that takes every record as a slot and releases models under calibrated noise.
+
+    A leaf names, as its `_choose`, which mechanism its parameters ask for (`learners.choose`).
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    horizon: int | None = None
+    _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
+    radius: float | None = None
+    features: Sequence[Hashable] | None = None
+    bounds: Mapping[Hashable, tuple[float, float]] | None = None
+    warmup: int | None = None
+    noise_key: Any = None
+    seed: int | None = None
+    max_uses: int | None = None
+    forks: int = 0
+    window: int = 4096
+    entity: EntityLimit | None = None
+
+    _choose: ClassVar[Callable[[Any, int | None], Mechanism]]
+
+    # A cell that is no number makes a null slot, not an error.
+    _strict_frames: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        # The one parameter that is not stored as it came: bytes would show in a repr.
+        self.noise_key = NoiseKey.of(self.noise_key)
+        self._task = self._make_task()
+        self._standing = Standing()
+        self._counts = Counts()
+        self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
+        settings = self._settle(None)
+        self._admission = None if settings.entity is None else Admission(settings.entity)
+        self._run: SlotRun | Waiting = Waiting(settings, self._identity, self._begin)
+        if self.features is not None:
+            self._begin(self.features)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """For River's checks: what a learner without defaults for its budget is made with."""
+        required = any(field.name == "horizon" and field.default is MISSING for field in fields(cls))
+        yield {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000} if required else {}
+
+    def _settle(self, features: int | None) -> Settings:
+        """What is promised; `features`: how many there are, once it is known."""
+        mechanism = self._choose(features)
+        return settled(self, self._task, mechanism, features)
+
+    def _begin(self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None) -> SlotRun:
+        """Fix the feature set, and with it the dimension and the noise; `saved`: the rule of a saved run."""
+        if len(names) > self._task.most_features:
+            raise ConfigError(
+                f"there are {len(names)} features, more than {self._task.most_features}",
+                fix="select or hash the features first",
+            )
+        settings = self._settle(len(names))
+        check_bounds_known(settings.bounds, names, "the first record")
+        run = SlotRun(settings, names, self._identity, self._counts, self._admission, saved)
+        self._run = run
+        return run
+
+    def _fingerprint(self) -> dict[str, object]:
+        """As in the base, without the key: a lane may get another one, and goes on."""
+        told = super()._fingerprint()
+        del told["noise_key"]
+        return told
+
+    # ---- learning --------------------------------------------------------------------------------------
+
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        return self._task.labels_or_null(y)
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Take one slot: the record with its label, under noise; a model may be released.
+
+        A record that cannot be used makes a null slot (see the notes of the class). After the horizon
+        nothing happens.
+
+        Parameters
+        ----------
+        x
+            Real numbers by feature name.
+        y
+            Label; None and NaN: no label, a null slot.
+        """
+        self._run.take(x, self._task.label_or_null(y))
+
+    def learn_null(self) -> None:
+        """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3)."""
+        self._run.null()
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a data frame or array in order, each a slot: see the base.
+
+        Raises
+        ------
+        ConfigError
+            If entities are declared: whose a row is must be told row by row.
+        """
+        if self._admission is not None:
+            raise ConfigError("learn_many does not know entities", fix="use learn_one")
+        super().learn_many(X, y)
+
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        self._run.take_frame(columns, rows, labels)
+
+    # ---- who is next -----------------------------------------------------------------------------------
+
+    def next_entity(self, entity: Hashable) -> None:
+        """Say whose the record of the next slot is: text, bytes or a whole number; None: not known.
+
+        A record of which that is not known takes its slot as a null record.
+        """
+        self._identity.entity = entity
+
+    def next_record(self, context: bytes) -> None:
+        """Say what identifies the record of the next slot, such as its place and a digest of its bytes.
+
+        Without it the record's own values do.
+        """
+        self._identity.context = context
+
+    def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
+        """Say which learner this is, before it takes a record or once its state is loaded.
+
+        Parameters
+        ----------
+        name
+            Goes into the chain of `noise_key`: learners of different lanes never share noise.
+        digests
+            A list that gets the digest of every slot; see `streampair.privacy.ChainedNoise`.
+        """
+        self._identity.name = name
+        self._identity.digests = digests
+
+    # ---- scores and designs ----------------------------------------------------------------------------
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published model: higher ranks higher.
+
+        Missing features count as neutral, unknown ones are ignored. 0 until the warm-up is over.
+
+        Raises
+        ------
+        RecordError
+            If a feature is text, None, NaN or infinite, or the record is empty.
+        """
+        return self._run.score(x)
+
+    def _published(self) -> Array:
+        return self._run.weights
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        ready = self._run.prepared(columns, rows)
+        out = np.zeros(len(rows))
+        if self._run.rule is not None and len(rows):
+            kernels.score_many(self._run.weights, ready, out)
+        return out
+
+    def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        return self._run.prepared(columns, rows)
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) that the published weights multiply: scaled, standardised, in the unit ball."""
+        return self._run.vector(x).copy()
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        rows = self._run.vectors(xs)
+        if rows is not None:
+            return rows
+        out = np.empty((len(xs), len(self.feature_names)))
+        for i, x in enumerate(xs):
+            out[i] = self.design(x)
+        return out
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """What is promised, with the defaults filled in."""
+        return self._run.settings
+
+    @property
+    def run(self) -> SlotRun | None:
+        """The run, for an audit; None before the features are known."""
+        return self._run if isinstance(self._run, SlotRun) else None
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Names of the features, in the order of the columns; empty until they are known."""
+        return self._run.names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+        return self.settings.loss
+
+    @property
+    def comparator_radius(self) -> float:
+        """Radius of the ball of the weights."""
+        return self.settings.radius
+
+    @property
+    def slots(self) -> int:
+        """Records taken so far, null ones too."""
+        return self._run.slots + self._run.pending
+
+    @property
+    def slots_waiting(self) -> int:
+        """Of these, null slots that will be released once the features are known."""
+        return self._run.pending
+
+    @property
+    def records(self) -> int:
+        """The same as `slots`."""
+        return self.slots
+
+    @property
+    def null_slots(self) -> int:
+        """Slots without a usable record: a function of raw data."""
+        return self._counts.null_slots
+
+    @property
+    def ignored_features(self) -> int:
+        """Features that are not in the set: a function of raw data."""
+        return self._counts.ignored_features
+
+    @property
+    def refused_records(self) -> int:
+        """Records of entities that had been learned from often enough."""
+        return self._counts.refused_records
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        rule = self._run.rule
+        return 0 if rule is None else rule.buffer_records
+
+    @property
+    def horizon_left(self) -> int | None:
+        """Slots until the learner stops learning; None without a horizon."""
+        horizon = self.settings.horizon
+        return None if horizon is None else max(horizon - self.slots, 0)
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """What is guaranteed, for whom, and what the releases so far have spent."""
+        return build_report(
+            self.settings,
+            self._run.rule,
+            self._standing,
+            warmed=self._run.warmed,
+            mu_warmup=self._run.mu_warmup,
+            card=self._run.card(),
+            horizon_left=self.horizon_left,
+            declared=self.features is not None,
+            seeded=self.seed is not None,
+        )
+
+    # ---- copies and state ------------------------------------------------------------------------------
+
+    def charge(self, forks: int, *, vouched: bool = False) -> None:
+        """Say how often a ledger has charged a second view of a window (docs/privacy.md 8).
+
+        Parameters
+        ----------
+        forks
+            Altogether.
+        vouched
+            Whether the ledger knows of every release by any continuation of this learner.
+        """
+        self._standing.charged = forks
+        if vouched:
+            self._standing.continued = False
+
+    def mark_restarted(self, clean: bool) -> None:
+        """Say how the run ended that this learner was restored from.
+
+        Parameters
+        ----------
+        clean
+            True: the snapshot held every release that was made, and nothing else continues from it. False:
+            releases may have been made after it; the report then says that it cannot vouch for them, and
+            keeps saying so.
+        """
+        self._standing.continued = False
+        if clean:
+            self._standing.clean += 1
+        else:
+            self._standing.unclean += 1
+
+    def _export(self) -> dict[str, Any]:
+        standing, counts = self._standing, self._counts
+        return {
+            **self._run.to_state(),
+            "null_slots": counts.null_slots,
+            "ignored_features": counts.ignored_features,
+            "refused_records": counts.refused_records,
+            "restarts": [standing.clean, standing.unclean],
+            "charged": standing.charged,
+            "continued": standing.continued,
+            "entities": None if self._admission is None else self._admission.to_state(),
+            "y_name": self._y_name if isinstance(self._y_name, str) else None,
+            "folded": self._identity.folded,
+        }
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        if saved["names"] is not None:
+            self._begin(saved["names"], saved["rule"]).load_state(saved)
+        if isinstance(self._run, Waiting):
+            self._run.pending = int(saved["pending"])
+        counts, standing = self._counts, self._standing
+        counts.null_slots = int(saved["null_slots"])
+        counts.ignored_features = int(saved["ignored_features"])
+        counts.refused_records = int(saved["refused_records"])
+        standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
+        standing.charged = int(saved["charged"])
+        if self._admission is not None:
+            self._admission.load_state(saved["entities"])
+        self._y_name = saved["y_name"]
+        # Nothing was released by a learner without slots, so its copy is simply another new one.
+        used = self.slots > 0
+        standing.continued = bool(saved["continued"]) or used
+        self._identity.folded = bytes(saved["folded"])
+        self._identity.chained = saved["chain"]
+        if used and self.noise_key is None:
+            # Fresh also where the original's came from a fixed seed.
+            self._identity.seed = None
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+
+    def to_state(self) -> dict[str, object]:
+        """Everything but the noise to come, as plain values and arrays.
+
+        It holds raw records and the memory of the noise: keep it as safe as the data.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        return self._checked_export()
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue from what `to_state` of a learner with the same parameters returned, with fresh noise.
+
+        The report says "unvouched" from here on, until `mark_restarted(clean=True)`.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or version, or damaged, or if this learner is not new; its
+            account is as before.
+        """
+        if self.slots:
+            # Its spend would be forgotten.
+            raise SnapshotError(
+                "the learner has taken records already", fix="load the state into a newly made learner"
+            )
+        try:
+            self._checked_import(state)
+        except SnapshotError:
+            self.__init__(**self._parameters())  # type: ignore[misc]
+            raise
+
+    def _parameters(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"params": self._parameters(), "saved": self._export()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__(**saved["params"])  # type: ignore[misc]
+        self._import(saved["saved"])

@@ -1,0 +1,472 @@
+"""The slots of a private learner: records in, noise, releases (docs/privacy.md 3, 4.4, 7, 8)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels
+from streampair.learners.identity import Counts, Identity
+from streampair.privacy.entities import Admission
+from streampair.privacy.mechanisms.base import Release, Run, Settings
+from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
+from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream
+from streampair.records import features as _features
+from streampair.records.design import Design, check_scored
+
+__all__ = ["SlotRun", "Waiting"]
+
+Array = NDArray[np.float64]
+
+_CHUNK = 1024
+
+
+class SlotRun:
+    """Takes every record as a slot, and releases models under calibrated noise.
+
+    Parameters
+    ----------
+    settings
+        What is promised, with the number of features.
+    names
+        Feature names.
+    identity
+        Who the learner is.
+    counts
+        What it has counted.
+    admission
+        Which records of an entity are learned from; None: entities are not known.
+    saved
+        State of a mechanism's run that this one continues; see `Mechanism.start`.
+
+    Attributes
+    ----------
+    design
+        From a record to its vector.
+    warmup
+        The prefix; None without one.
+    rule
+        The mechanism's run.
+    mu_warmup
+        mu of one release of the warm-up.
+    slots
+        Slots taken.
+    stream
+        The noise; None before the first record.
+    """
+
+    #: Null slots that wait for the features' names: none, once they are known.
+    pending = 0
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: Sequence[Hashable],
+        identity: Identity,
+        counts: Counts,
+        admission: Admission | None,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.counts = counts
+        self.admission = admission
+        self.design = Design(names, settings.bounds)
+        self.rule: Run = settings.mechanism.start(settings, coins=identity.coins(), saved=saved)
+        self.design.cap = self.rule.cap
+        again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
+        self.mu_warmup = settings.mu_warmup(again)
+        self.warmup: Warmup | None = None
+        if settings.warmup:
+            plan = plan_warmup(
+                self.mu_warmup / settings.warmup_records,
+                dim=len(names),
+                slots=settings.warmup,
+                labels=settings.mechanism.label_mean,
+                relation=settings.relation,
+            )
+            self.warmup = Warmup(plan, len(names), settings.warmup_records)
+        self.slots = 0
+        self.stream: NormalStream | ChainedNoise | Stream | None = None
+
+    # ---- what is known of it ---------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """The features, in the order of the columns."""
+        return self.design.names
+
+    @property
+    def weights(self) -> Array:
+        """Published weights, in the mechanism's coordinates: a view."""
+        return self.rule.average
+
+    @property
+    def warmed(self) -> bool:
+        """Whether the warm-up's moments have been released."""
+        return self.design.standardised
+
+    @property
+    def released(self) -> Array:
+        """What has left through the mechanism's door, as it came: for the audit."""
+        return self.rule.released
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+        warmup = () if self.warmup is None else (self.warmup.sums.release,)
+        return (*warmup, *self.rule.card())
+
+    # ---- one record ------------------------------------------------------------------------------------
+
+    def take(self, x: Any, label: float) -> None:
+        """Take one slot: the record is packed, and never refused; what is missing makes it a null slot.
+
+        Parameters
+        ----------
+        x
+            A record.
+        label
+            The number of its label; NaN: none.
+        """
+        design = self.design
+        self.counts.ignored_features += design.read_learned(x)
+        design.label[0] = label
+        if self.admission is not None and self.identity.entity is None:
+            self.identity.entity = self._named(x)
+        self._slot()
+
+    def null(self) -> None:
+        """Take one slot without a record."""
+        self.design.raw.fill(math.nan)
+        self.design.label[0] = math.nan
+        self._slot()
+
+    def _named(self, x: Any) -> Any:
+        """The entity that a record names; None if it names none."""
+        entity = self.settings.entity
+        field = None if entity is None else entity.field
+        if field is None or not isinstance(x, Mapping):
+            return None
+        if field in x:
+            self.counts.ignored_features -= 1  # it was counted as a feature that nobody knows
+        return x.get(field)
+
+    def _admit(self, admission: Admission) -> None:
+        """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""
+        who, self.identity.entity = self.identity.entity, None
+        try:
+            admitted = who is not None and admission.admit(who, self.slots + 1)
+        except TypeError:  # it names nobody that could be told apart
+            admitted = False
+        if not admitted:
+            self.counts.refused_records += 1
+            self.design.raw.fill(math.nan)
+            self.design.label[0] = math.nan
+
+    def _slot(self) -> None:
+        """A slot for the record in the scratch of the design: the hot path."""
+        design, rule, asked, identity = self.design, self.rule, self.settings, self.identity
+        if asked.horizon is not None and self.slots >= asked.horizon:
+            identity.context = identity.entity = None
+            return
+        stream = self._open() if self.stream is None else self.stream
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        label, ready, good = design.label, design.ready, design.good
+        if chain is not None:
+            # What identifies the record: what the caller said, or else its own bytes.
+            if identity.context is None:
+                chain.record(b"own" + design.raw.tobytes() + label.tobytes())
+            else:
+                chain.record(b"told" + identity.context)
+        if self.admission is not None:
+            self._admit(self.admission)
+        learning = self.slots >= asked.warmup
+        (design.prepare if learning else design.clip)(design.raw, ready, good)
+        if good.item() != 1.0:
+            label[0] = math.nan
+        given = label.item()
+        if given != given:
+            self.counts.null_slots += 1
+        if learning:
+            if chain is None:
+                rule.learn(ready, label, stream)
+            else:
+                rule.learn_chained(ready, label, chain)
+            self.slots += 1
+        else:
+            self._prefix(ready, good, label, stream, chain)
+        identity.context = None
+
+    def _prefix(
+        self, ready: Array, good: Array, label: Array, stream: Any, chain: ChainedNoise | None
+    ) -> None:
+        """A slot of the warm-up."""
+        warmup = self.warmup
+        assert warmup is not None
+        warmup.add(ready, good, label)
+        self.slots += 1
+        ends = self.slots == self.settings.warmup
+        if chain is not None:
+            chain.advance(warmup.sums.cells() if ends else b"")
+        if ends:
+            self._standardise(*warmup.release(stream))
+
+    def _standardise(self, mean: Array, factor: Array, label: float) -> None:
+        """Use what the warm-up has released."""
+        self.rule.centre(label)
+        self.design.standardise(mean, self.rule.spread * factor)
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def take_many(self, raw: Array, given: Array) -> None:
+        """Take a slot for each row, up to the horizon: the prefix first, then learning.
+
+        Parameters
+        ----------
+        raw
+            Values (n, d) in the order of the features; NaN where there is none.
+        given
+            Numbers of the labels (n,); NaN: none.
+        """
+        design, rule = self.design, self.rule
+        stream = self._open() if self.stream is None else self.stream
+        if isinstance(stream, ChainedNoise):
+            # The noise of a step depends on the step before it: one by one.
+            for row, label in zip(raw, given, strict=True):
+                design.raw[0] = row
+                design.label[0] = label
+                self._slot()
+            return
+        horizon, warmup = self.settings.horizon, self.settings.warmup
+        n = len(raw) if horizon is None else min(len(raw), horizon - self.slots)
+        at = 0
+        while at < n:
+            prefix = self.warmup if self.slots < warmup else None
+            count = min(n - at, _CHUNK if prefix is None else warmup - self.slots)
+            part = raw[at : at + count]
+            ready, good = np.empty(part.shape), np.empty(count)
+            (design.prepare if prefix is None else design.clip)(part, ready, good)
+            labels = np.where(good == 1.0, given[at : at + count], math.nan)
+            if prefix is None:
+                rule.learn(ready, labels, stream)
+            else:
+                prefix.add(ready, good, labels)
+            self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
+            self.slots += count
+            at += count
+            if prefix is not None and self.slots == warmup:
+                self._standardise(*prefix.release(stream))
+        self.identity.context = None
+
+    def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """`take_many` of rows whose columns have names."""
+        known = sum(name in self.design.index for name in columns)
+        self.counts.ignored_features += (len(columns) - known) * len(rows)
+        self.take_many(self.design.arranged(columns, rows), labels)
+
+    # ---- noise -----------------------------------------------------------------------------------------
+
+    def _open(self) -> NormalStream | ChainedNoise:
+        numbers = self.rule.numbers()
+        if self.warmup is not None:
+            numbers += [self.warmup.plan.sigma_sum, self.warmup.plan.sigma_squares]
+        opened = self.identity.open(self.names, numbers)
+        self.stream = opened
+        return opened
+
+    # ---- an audit's door -------------------------------------------------------------------------------
+
+    def skip_warmup(self) -> None:
+        """Go on as if the warm-up were over, and had found the features as they should be."""
+        self.slots = self.settings.warmup
+
+    def draw_from(self, key: NoiseKey | None) -> None:
+        """Take noise from a key, or from the operating system; the coins of the buffer stay as they are."""
+        self.identity.key, self.identity.seed = key, None
+
+    def use(self, stream: Stream) -> None:
+        """Take normals from here: an audit lets a learner draw numbers of its own choice."""
+        self.stream = stream
+
+    # ---- scores ----------------------------------------------------------------------------------------
+
+    def vector(self, x: Any) -> Array:
+        """Vector (d,) of a record that is scored: in scratch."""
+        return self.design.of(x)
+
+    def score(self, x: Any) -> float:
+        """`weights . vector(x)`."""
+        return float(kernels.dot(self.rule.average, self.design.of(x)))
+
+    def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
+        rows = _features.packed(self.names, xs)
+        if rows is None:
+            return None
+        out = np.empty(rows.shape)
+        self.design.prepare(rows, out, np.empty(len(rows)))
+        return out
+
+    def prepared(self, columns: list[Hashable], rows: Array) -> Array:
+        """Vectors (n, d) of raw rows that are scored.
+
+        Raises
+        ------
+        RecordError
+            If a known feature is not finite.
+        """
+        design = self.design
+        _check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
+        raw = design.arranged(columns, rows)
+        ready = np.empty(raw.shape)
+        design.prepare(raw, ready, np.empty(len(raw)))
+        return ready
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; raw records and the memory of the noise are among them."""
+        return {
+            "names": list(self.names),
+            "slots": self.slots,
+            "pending": 0,
+            "standardised": self.warmed,
+            "sums": None if self.warmup is None else self.warmup.sums.to_state(),
+            "mean": self.design.mean.copy(),
+            "factor": self.design.factor.copy(),
+            "rule": self.rule.to_state(),
+            "chain": self.stream.to_state()
+            if isinstance(self.stream, ChainedNoise)
+            else self.identity.chained,
+        }
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same settings; noise from here on is new."""
+        mean = np.array(saved["mean"], dtype=np.float64)
+        factor = np.array(saved["factor"], dtype=np.float64)
+        design = self.design
+        if list(design.names) != list(saved["names"]) or not mean.shape == factor.shape == design.mean.shape:
+            raise ValueError("features or moments of another shape")
+        if self.warmup is not None:
+            self.warmup.sums.load_state(saved["sums"])
+        self.rule.load_state(saved["rule"])
+        if saved["standardised"]:
+            design.standardise(mean, factor)
+        self.slots = int(saved["slots"])
+
+
+class Waiting:
+    """Stands in the place of a `SlotRun` before the feature names are known.
+
+    Parameters
+    ----------
+    settings
+        What is promised.
+    identity
+        Who the learner is.
+    begin
+        Makes the run, once a record has named its features, and puts it in this one's place.
+
+    Attributes
+    ----------
+    pending
+        Null slots that will be released once the features are known.
+    """
+
+    names: tuple[Hashable, ...] = ()
+    weights: Array = np.empty(0)
+    warmed = False
+    slots = 0
+    rule: Run | None = None
+    admission: Admission | None = None
+
+    def __init__(
+        self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], SlotRun]
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.mu_warmup = settings.mu_warmup(None)
+        self.pending = 0
+        self._begin = begin
+
+    def card(self) -> tuple[Release, ...]:
+        """Nothing is calibrated yet."""
+        return ()
+
+    def take(self, x: Any, label: float) -> None:
+        """The first record that names features begins the run; what comes before it is a null slot."""
+        if isinstance(x, Mapping) and x:
+            self._start(list(x)).take(x, label)
+        else:
+            self.null()
+
+    def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """The columns of a frame name features."""
+        self._start(columns).take_frame(columns, rows, labels)
+
+    def null(self) -> None:
+        """A slot that is released later."""
+        horizon, identity = self.settings.horizon, self.identity
+        if horizon is None or self.pending < horizon:
+            self.pending += 1
+            identity.folded = hashlib.blake2b(identity.folded + (identity.context or b"")).digest()
+        identity.context = None
+
+    def _start(self, names: Sequence[Hashable]) -> SlotRun:
+        """Fix the feature set, then take the null slots that came before it was known."""
+        run, identity = self._begin(names), self.identity
+        context = identity.context
+        identity.context = identity.folded if self.pending else context
+        while self.pending:
+            count = min(self.pending, _CHUNK)
+            self.pending -= count
+            run.take_many(np.full((count, len(names)), math.nan), np.full(count, math.nan))
+        identity.context = context
+        return run
+
+    def vector(self, x: Any) -> Array:
+        """Nothing, for a record that could be scored."""
+        check_scored(x)
+        return np.empty(0)
+
+    def score(self, x: Any) -> float:
+        """0, for a record that could be scored."""
+        check_scored(x)
+        return 0.0
+
+    def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Each by itself."""
+        return None
+
+    def prepared(self, columns: list[Hashable], rows: Array) -> Array:
+        """No columns, for rows that could be scored."""
+        _check_finite(columns, rows, list(range(len(columns))))
+        return np.empty((len(rows), 0))
+
+    def to_state(self) -> dict[str, Any]:
+        """As of a `SlotRun`, with nothing in it."""
+        return {
+            "names": None,
+            "slots": 0,
+            "pending": self.pending,
+            "standardised": False,
+            "sums": None,
+            "mean": None,
+            "factor": None,
+            "rule": None,
+            "chain": self.identity.chained,
+        }
+
+
+def _check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
+    """RecordError for the first known feature that is not finite."""
+    if kernels.unusable_row(rows, kernels.MAX_FINITE):  # there is one, if only of an unknown feature
+        bad = np.argwhere(~np.isfinite(rows[:, known]))
+        if len(bad):
+            i, j = int(bad[0][0]), known[int(bad[0][1])]
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)

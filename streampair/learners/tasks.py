@@ -1,0 +1,352 @@
+"""What labels mean: one label against the others, a relevance, or classes. Plain objects, without state.
+
+A learner asks its task for the number that the kernels know a label by, and for all that follows from it.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import math
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels, losses
+from streampair.errors import ConfigError, RecordError
+from streampair.records import features as _features
+
+__all__ = ["BinaryTask", "ClassTask", "RelevanceTask", "Task"]
+
+Array = NDArray[np.float64]
+
+
+class _NoLabel:
+    """A label that no record has; equal to its copies in nothing, and cheap to copy and pickle."""
+
+
+_NO_LABEL: Any = _NoLabel()
+
+
+class Task(abc.ABC):
+    """Labels of one kind.
+
+    Attributes
+    ----------
+    high, low
+        Labels that are recognised by identity, as +1 and -1.
+    form
+        How two labels and the weights make the margin of a pair.
+    pairs
+        What the kernels of private learners know the pairs by.
+    two_classes
+        Whether labels are +1 and -1, so that records can be kept apart by them.
+    real_labels
+        Whether labels are relevances rather than classes.
+    most_features
+        Largest number of features that a private learner takes.
+    """
+
+    high: Any = _NO_LABEL
+    low: Any = _NO_LABEL
+    form: ClassVar[losses.Form] = "raw"
+    pairs: ClassVar[int] = kernels.LINEAR_PAIRS
+    two_classes: ClassVar[bool] = False
+    real_labels: ClassVar[bool] = False
+    most_features: ClassVar[int] = 10_000
+
+    @staticmethod
+    def coordinates(d: int) -> int:
+        """Coordinates of the weights for d features."""
+        return d
+
+    def checked_loss(self, loss: Any) -> losses.PairLoss | None:
+        """The loss, if it suits the labels; None, the default, as it is.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if loss is None:
+            return None
+        if not isinstance(loss, losses.PairLoss):
+            raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
+        if loss.of_errors and not self.real_labels:
+            raise ConfigError(
+                f"{loss!r} compares errors of a real-valued relevance, which labels are not",
+                fix="use losses.Logistic() or another loss of the margin, or a learner of ranking",
+            )
+        return loss
+
+    @abc.abstractmethod
+    def label(self, y: Any) -> float:
+        """The number that the kernels know the label by.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown or cannot be used.
+        """
+
+    def labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`label` of every row of an array of booleans or numbers, or of a list; an error names the row."""
+        out = np.empty(len(y))
+        for i, label in enumerate(y if isinstance(y, list) else y.tolist()):
+            try:
+                out[i] = self.label(label)
+            except RecordError as error:
+                raise RecordError(f"in row {i}, {error.problem}", fix=error.fix, stage="label") from None
+        return out
+
+    def label_or_null(self, y: Any) -> float:
+        """`label`, but NaN for a label that is absent or cannot be used. Never raises."""
+        if y is self.high:
+            return 1.0
+        if y is self.low:
+            return -1.0
+        try:
+            return self.label(y)
+        except Exception:
+            return math.nan
+
+    def labels_or_null(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`label_or_null` of every row."""
+        try:
+            return self.labels(y)
+        except Exception:  # one of them cannot be used: which, must not show
+            labels = y if isinstance(y, list) else y.tolist()
+            return np.array([self.label_or_null(label) for label in labels], dtype=np.float64)
+
+
+class BinaryTask(Task):
+    """One label ranks high, every other low.
+
+    Parameters
+    ----------
+    positive
+        The label that ranks high.
+
+    Raises
+    ------
+    ConfigError
+        If it marks an unknown label.
+
+    Attributes
+    ----------
+    flipped
+        Whether the positive label equals False: the key False then gets the high probability, so that the
+        keys are the labels themselves wherever labels are booleans.
+    """
+
+    two_classes = True
+
+    def __init__(self, positive: Any) -> None:
+        if positive is None or (isinstance(positive, float) and math.isnan(positive)):
+            raise ConfigError(
+                f"positive is {positive!r}, which marks an unknown label",
+                fix="name the label that ranks high, for example True, 1 or 'fraud'",
+            )
+        self._positive = positive
+        # Identity with these two settles nearly every label without a comparison.
+        self.high = positive
+        self.low = (not positive) if isinstance(positive, bool) else _NO_LABEL
+        self.flipped = isinstance(positive, bool | int | np.bool_ | np.integer) and not positive
+
+    def label(self, y: Any) -> float:
+        """+1 for the positive label, -1 for any other.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown (None or NaN) or cannot be compared.
+        """
+        try:
+            unknown = y is None or bool(y != y)
+            same = bool(y == self._positive)
+        except (TypeError, ValueError):  # an array, or pandas.NA
+            raise RecordError(
+                f"the label is not a single known value: {_features.short(y)}",
+                fix="give one label, for example True or False",
+                stage="label",
+            ) from None
+        if unknown:
+            raise RecordError(
+                f"the label is {y!r}, so it is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        return 1.0 if same else -1.0
+
+    def labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`label` of every row."""
+        # Only where NumPy compares as Python does: whole numbers with whole ones, and none that is NaN.
+        if (
+            isinstance(y, np.ndarray)
+            and y.dtype.kind in "biu"
+            and isinstance(self._positive, bool | int | np.bool_ | np.integer)
+        ):
+            return np.where(y == self._positive, 1.0, -1.0)
+        return super().labels(y)
+
+
+class RelevanceTask(Task):
+    """A real-valued relevance.
+
+    Parameters
+    ----------
+    relevance
+        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. None, with a limit: any
+        number of at most that size, as it is.
+    limit
+        A size with which no product in a kernel overflows; None: a range has to be declared.
+
+    Raises
+    ------
+    ConfigError
+        If the range is none.
+    """
+
+    real_labels = True
+
+    def __init__(self, relevance: Any, limit: float | None = None) -> None:
+        if relevance is None and limit is not None:
+            self._low, self._high = -limit, limit
+            self._least, self._most = -limit, limit
+            self._middle, self._half = 0.0, 1.0
+            return
+        try:
+            low, high = (_features.as_number(bound) for bound in relevance)
+        except (TypeError, ValueError, OverflowError):
+            low = high = math.nan
+        size = max(abs(low), abs(high))
+        if not (size <= 1e100 and high - low > max(1e-100, 1e-9 * size)):
+            raise ConfigError(
+                f"relevance is {relevance!r}",
+                fix="give the lowest and the highest relevance there can be, for example (0, 4)",
+            )
+        self._low, self._high = low, high
+        self._least, self._most = -1.0, 1.0
+        self._middle, self._half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+
+    def label(self, y: Any) -> float:
+        """The relevance, scaled to [-1, 1] if a range was declared.
+
+        Raises
+        ------
+        RecordError
+            If it is unknown (None or NaN), no number, or out of range.
+        """
+        try:
+            value = y if type(y) is float else _features.as_number(y)
+        except (TypeError, ValueError, OverflowError):
+            value = math.nan
+        low, high = self._low, self._high
+        if low <= value <= high:
+            return min(max((value - self._middle) / self._half, self._least), self._most)
+        shown = _features.short(y)
+        if y is None or (isinstance(y, float | np.floating) and y != y):
+            raise RecordError(
+                f"the relevance is {shown}, so it is unknown",
+                fix="learn the record when its relevance is there, or leave it out",
+                stage="label",
+            )
+        raise RecordError(
+            f"the relevance is {shown}, not a number from {low:g} to {high:g}",
+            fix="declare the range that the relevance has, for example relevance=(0, 4), or scale it",
+            stage="label",
+        )
+
+    def labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`label` of every row."""
+        if isinstance(y, np.ndarray):
+            values = np.asarray(y, dtype=np.float64)
+            if bool(np.all((values >= self._low) & (values <= self._high))):
+                scaled: Array = np.clip((values - self._middle) / self._half, self._least, self._most)
+                return scaled
+        return super().labels(y)
+
+
+def _whole(y: Any, number: float) -> int:
+    """The integer that y is. The float may be its neighbour: identifiers of persons are often of 64 bits."""
+    whole = int(number)
+    return whole if y == whole else int(y)
+
+
+@lru_cache(maxsize=1024)
+def class_number(y: Any) -> float:
+    """A number below 2**53 for a class: the same for equal labels, in every process.
+
+    A hash rather than a table of the labels seen, which would grow with them, and have to be saved. Two of n
+    classes share a number with a probability of n^2 / 2^54.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the label is unknown, or neither text nor a number.
+    """
+    if isinstance(y, str):
+        text = f"s{y}"
+    elif isinstance(y, bytes):
+        text = f"b{y.hex()}"
+    else:
+        number = _features.as_number(y)  # None and NaN are none
+        if number != number:
+            raise ValueError("NaN")
+        text = f"n{_whole(y, number)}" if number.is_integer() else f"n{number!r}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") >> 11)
+
+
+class ClassTask(Task):
+    """Any number of classes, by text or number; pairs are of one class or of two."""
+
+    form = "metric"
+    pairs = kernels.METRIC_PAIRS
+    most_features = 256
+
+    @staticmethod
+    def coordinates(d: int) -> int:
+        """Of a symmetric matrix: the diagonal, and the entries beside it times sqrt 2, an isometry."""
+        return d * (d + 1) // 2
+
+    def label(self, y: Any) -> float:
+        """The number of the class.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown (None or NaN), or neither text nor a number.
+        """
+        try:
+            # Long texts are not remembered: a thousand of them could be much.
+            if isinstance(y, str | bytes) and len(y) > 100:
+                return class_number.__wrapped__(y)
+            return class_number(y)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        try:
+            unknown = y is None or bool(y != y)
+        except (TypeError, ValueError):
+            unknown = False
+        if unknown:
+            raise RecordError(
+                f"the label is {y!r}, so its class is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        raise RecordError(
+            f"the label is neither text nor a number: {_features.short(y)}",
+            fix="give the class as text, a number or True and False",
+            stage="label",
+        )
+
+    def labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """`label` of every row."""
+        values = y if isinstance(y, list) else y.tolist()
+        try:
+            numbers = {label: self.label(label) for label in set(values)}
+            return np.array([numbers[label] for label in values], dtype=np.float64)
+        except (TypeError, RecordError):  # a label that is none: which row is it?
+            return super().labels(values)

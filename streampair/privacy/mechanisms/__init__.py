@@ -1,0 +1,1 @@
+"""The mechanisms of the private learners, one file each: plan, calibration, run, and words."""

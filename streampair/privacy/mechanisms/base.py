@@ -1,0 +1,499 @@
+"""What every mechanism is made of: settings, plan, run, and the door through which sums leave.
+
+A *mechanism* is a frozen, stateless object: which records it takes, which relation between streams it
+protects under, how it is calibrated, and in which words it is reported. `start` makes a *run*, which has the
+state. What a run has summed over records leaves it through one door, which knows what the release is worth
+(`Release`): `ExactSums` here, for sums of integers; those of the gradients and of the iterates are in the
+modules of their mechanisms, around compiled loops.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from streampair import losses
+from streampair.errors import ConfigError
+from streampair.privacy.entities import EntityLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from numpy.typing import NDArray
+
+    from streampair.privacy.mechanisms.buffer import BufferPlan
+    from streampair.privacy.noise import ChainedNoise, Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["ONE_RECORD", "ExactSums", "Mechanism", "Plan", "Relation", "Release", "Run", "Settings"]
+
+# Of a release, what the card tells as it is.
+_PLAIN = (
+    "name",
+    "domain",
+    "lemma",
+    "sensitivity",
+    "sigma",
+    "replace",
+    "blank",
+    "releases",
+    "coordinates",
+    "grid",
+)
+
+# Sums of rounded noise must stay far inside 64-bit integers.
+_MOST_CELLS = 2.0**44
+
+# Error of a normal times its std, in units of that std: above the mean error that is measured.
+_NORMAL_ERROR = 1e-15
+
+
+def check_cells(cells: Any, what: str) -> None:
+    """Refuse noise whose rounded sums might not fit 64-bit integers; `cells`: how many steps of the grid."""
+    if not np.max(cells, initial=0.0) < _MOST_CELLS:
+        raise ConfigError(
+            f"the {what} would be {float(np.max(cells)):.3g} steps of the grid, beyond what 64-bit sums can "
+            "hold",
+            fix="raise epsilon: nothing can be learned under this much noise",
+        )
+
+
+def power_of_two_below(value: Any) -> Any:
+    """The largest power of two of at most `value`, elementwise."""
+    return np.ldexp(1.0, np.frexp(value)[1] - 1)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Which streams are neighbours: they agree in all metadata, and differ in the content of ...
+
+    Parameters
+    ----------
+    entity
+        ... all records of one entity, which are learned from as often as this says; None: of one record.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.base import Relation
+    >>> Relation().unit
+    'the content of one record (its feature values and its label)'
+    """
+
+    entity: EntityLimit | None = None
+
+    @property
+    def unit(self) -> str:
+        """Who or what is protected, in words."""
+        if self.entity is None:
+            return "the content of one record (its feature values and its label)"
+        return (
+            f"the contents of all records of one entity: at most {self.entity.records} are learned from, at "
+            f"least {self.entity.separation} slots apart"
+        )
+
+    @property
+    def adjacency(self) -> str:
+        """The neighbouring relation in words."""
+        if self.entity is None:
+            return "replacement or blanking of one record's content, everything else equal (replace-one)"
+        return "replacement or blanking of the contents of all of an entity's records, all else equal"
+
+
+ONE_RECORD = Relation()
+"""One record's content is replaced."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of release of a run, and what it is worth: a line of the mechanism card.
+
+    Parameters
+    ----------
+    name
+        What is released.
+    domain
+        What a record is to the mechanism.
+    relation
+        Which streams are neighbours.
+    lemma
+        Where the sensitivity is proved, in docs/privacy.md.
+    sensitivity
+        l2 sensitivity to replacing a record (or an entity's records): of one release where they are
+        independent, of all of them together where their noise is correlated.
+    sigma
+        Noise std, a coordinate, of the independent normals behind it.
+    replace
+        mu that replacing costs over all planned releases of the kind.
+    blank
+        mu that blanking costs.
+    releases
+        How many are planned; None: no end.
+    coordinates, grid
+        Of a release, and the step that it is rounded to.
+
+    Notes
+    -----
+    `floating_point` is what floating point may add to delta, by Lemma 21 of docs/privacy.md: the normal is
+    computed with an error e, which moves a cell of the grid with a probability of 2 e / grid, in one of
+    `coordinates` times `releases` cells. It is stated, not charged. The guarantee is computational: it
+    holds as far as the cipher's output cannot be told from random bits.
+    """
+
+    name: str
+    domain: str
+    relation: Relation
+    lemma: str
+    sensitivity: float
+    sigma: float
+    replace: float
+    blank: float
+    releases: int | None
+    coordinates: int
+    grid: float
+
+    CIPHER: ClassVar[str] = (
+        "AES in counter mode, keyed by the operating system or the noise key: the guarantee holds as far as "
+        "its output cannot be told from random bits (computational differential privacy)"
+    )
+    #: Releases that the share of floating point is stated for where there is no end.
+    OPEN: ClassVar[int] = 100_000
+
+    @property
+    def mu2(self) -> float:
+        """What replacing takes of mu^2."""
+        return self.replace**2
+
+    def floating_point(self, epsilon: float) -> float:
+        """What the errors of floating point may add to delta, at most about."""
+        count = self.OPEN if self.releases is None else self.releases
+        flips = 2.0 * _NORMAL_ERROR * self.sigma / self.grid if self.grid else 0.0
+        return min((1.0 + math.exp(min(epsilon, 700.0))) * count * self.coordinates * flips, 1.0)
+
+    def line(self, epsilon: float) -> dict[str, Any]:
+        """The line of the mechanism card, as plain values."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "relation": self.relation.adjacency,
+            "mu2": self.mu2,
+            "floating_point_delta": self.floating_point(epsilon),
+            "cipher": self.CIPHER,
+        }
+
+
+class ExactSums:
+    """Integer sums over records, which leave through `emit` alone.
+
+    Parameters
+    ----------
+    release
+        What leaves is worth this.
+    shape
+        Of the sums.
+
+    Notes
+    -----
+    Nothing that decides about a model may look at exact sums: a label mean, a ridge, a scale taken from them
+    would be a second release that nobody has noised. So they are not an attribute. What else can be had of
+    them is as secret as the data: `cells`, which noise is keyed by, and the state of a snapshot.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.base import ExactSums, Relation, Release
+    >>> kind = Release("a sum", "x in [-1, 1]", Relation(), "", 2.0, 4.0, 0.5, 0.25, 1, 1, 0.5)
+    >>> sums = ExactSums(kind, (1,))
+    >>> sums.add(lambda cells: cells.__iadd__(3))
+    >>> sums.emit(np.array([0.7]))
+    array([2.])
+    """
+
+    __slots__ = ("__cells", "release")
+
+    def __init__(self, release: Release, shape: tuple[int, ...]) -> None:
+        self.release = release
+        self.__cells = np.zeros(shape, dtype=np.int64)
+
+    def add(self, kernel: Callable[..., object], *records: Any) -> None:
+        """Let a kernel add records: it gets them, and the sums behind them."""
+        kernel(*records, self.__cells)
+
+    def absorb(self, other: ExactSums) -> None:
+        """Add another's sums, over other records."""
+        self.__cells += other.__cells
+
+    def emit(self, noise: Floats) -> Floats:
+        """The sums under noise, in units of the records: rounded, added in integers, times the grid.
+
+        Parameters
+        ----------
+        noise
+            As large as the sums, in units of the records.
+        """
+        grid = self.release.grid
+        return np.asarray(grid * (self.__cells + np.floor(noise / grid + 0.5).astype(np.int64)))
+
+    def clear(self) -> None:
+        """Begin a new block."""
+        self.__cells[...] = 0
+
+    def cells(self) -> bytes:
+        """What noise will be added to, as bytes: for the chain that keys the noise."""
+        return self.__cells.tobytes()
+
+    def to_state(self) -> NDArray[np.int64]:
+        """For a snapshot: as secret as the data."""
+        return self.__cells.copy()
+
+    def load_state(self, saved: Any) -> None:
+        """Continue from `to_state`.
+
+        Raises
+        ------
+        ValueError
+            If they are of another shape.
+        """
+        if saved.shape != self.__cells.shape:
+            raise ValueError("sums of another shape")
+        self.__cells[...] = saved
+
+
+class Plan(Protocol):
+    """A calibrated mechanism: a function of the parameters alone, fixed before the first record."""
+
+    @property
+    def sigma(self) -> float:
+        """Noise std, a coordinate."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which streams are neighbours."""
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` learning slots."""
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy.md 8)."""
+
+
+class Run(abc.ABC):
+    """An update rule with its state: what `Mechanism.start` makes."""
+
+    #: The calibrated mechanism, a `Plan`.
+    plan: Any
+    #: Learning slots taken.
+    steps: int
+    #: Length that standardised records are scaled to, before the unit ball cuts them off.
+    spread: float = 1.0
+    #: Standardised values beyond it are pulled back to it.
+    cap: float = math.inf
+    #: Whether the iterate itself has no noise, and is secret.
+    secret_iterate: bool = False
+
+    @property
+    @abc.abstractmethod
+    def average(self) -> Floats:
+        """The published weights: a view."""
+
+    @property
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """Models released so far, each of which has cost something."""
+
+    @property
+    @abc.abstractmethod
+    def released(self) -> Floats:
+        """What has left through the door last, before any post-processing: for the audit."""
+
+    @property
+    @abc.abstractmethod
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+
+    @abc.abstractmethod
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+
+    def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
+        """Take a released mean of the labels, before the first record."""
+
+    @abc.abstractmethod
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row; label NaN makes it a null slot."""
+
+    @abc.abstractmethod
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+
+    @abc.abstractmethod
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+
+    @abc.abstractmethod
+    def to_state(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a private learner promises: its parameters, checked, with the defaults filled in.
+
+    Parameters
+    ----------
+    mechanism
+        How it is kept.
+    epsilon, delta, mu
+        Budget of one record, in both currencies.
+    horizon, warmup
+        Slots altogether, None for no end, and the first of them that only the warm-up's release is for.
+    loss, form, pairs, two_classes
+        The pair loss, how two labels make a margin, what the kernels know the pairs by, and whether labels
+        are +1 and -1.
+    buffer, clip, radius, tangent
+        The buffer, the clip of a pair, the radius of the weights, and which ball pairs are clipped into.
+    bounds
+        Declared (low, high) by feature.
+    forks, window
+        Second views of so many slots that the budget has room for.
+    entity
+        Whose records are protected together; None: one record.
+    features, dim
+        How many features, and coordinates of the weights; None until they are known.
+    """
+
+    mechanism: Mechanism
+    epsilon: float
+    delta: float
+    mu: float
+    horizon: int | None
+    warmup: int
+    loss: losses.PairLoss
+    form: losses.Form
+    pairs: int
+    two_classes: bool
+    buffer: BufferPlan
+    clip: float
+    radius: float
+    tangent: bool
+    bounds: Mapping[Hashable, tuple[float, float]]
+    forks: int
+    window: int
+    entity: EntityLimit | None
+    features: int | None
+    dim: int | None
+
+    @property
+    def relation(self) -> Relation:
+        """Which streams are neighbours."""
+        return Relation(self.entity)
+
+    @property
+    def composes(self) -> bool:
+        """Whether the warm-up and the learning may concern the same entity, so that they share the budget."""
+        return self.entity is not None and self.warmup > 0
+
+    @property
+    def mu_learning(self) -> float:
+        """mu of what is learned after the warm-up."""
+        return self.mu * math.sqrt(0.5) if self.composes else self.mu
+
+    def mu_warmup(self, fork_mu2: float | None) -> float:
+        """mu of one release of the warm-up; a fork of the window that it is in makes another.
+
+        A record can be in the prefix of one view and be learned in another, where the order changed. So with
+        forks a release of the warm-up costs neither more than the learning nor more than a second view of a
+        window of it, and the plan of the learning has room for every mixture.
+
+        Parameters
+        ----------
+        fork_mu2
+            What such a second view costs, at most; None: not known yet.
+        """
+        if self.composes or not self.forks or fork_mu2 is None:
+            return self.mu_learning / math.sqrt(1.0 + self.forks)
+        return math.sqrt(min(fork_mu2, self.mu_learning**2 - self.forks * fork_mu2))
+
+    @property
+    def warmup_records(self) -> int:
+        """How many records of one entity the warm-up can hold (docs/privacy.md 4.4)."""
+        return 1 if self.entity is None else self.entity.within(self.warmup)
+
+    @property
+    def learning(self) -> int | None:
+        """Slots that are learned from, after the warm-up."""
+        return None if self.horizon is None else self.horizon - self.warmup
+
+    def warmup_words(self) -> str:
+        """What the warm-up does, for the report; empty without one."""
+        if not self.warmup:
+            return ""
+        return (
+            f" The first {self.warmup} records are used for one release of means and variances only, the "
+            "later ones for learning only, so each has "
+            + ("half of mu^2." if self.composes else "the whole budget (parallel composition).")
+        )
+
+
+@dataclass(frozen=True)
+class Mechanism(abc.ABC):
+    """A way to learn under noise: stateless, equal to its copies, and asked by a learner for everything.
+
+    A subclass is a module of its own: its domain, relation, lemma, plan, calibration, run, and words.
+    """
+
+    #: Whether the buffer must bound how often a record is used.
+    bounded_uses: ClassVar[bool] = True
+    #: Radius of the weights without and with a warm-up.
+    radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
+    #: Whether the warm-up releases the mean of the labels too.
+    label_mean: ClassVar[bool] = False
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
+        return None
+
+    @property
+    def default_clip(self) -> float:
+        """What `clip=None` means."""
+        return 1.0
+
+    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
+        """The loss in use, None being the default.
+
+        Raises
+        ------
+        ConfigError
+            If the mechanism has no guarantee with it.
+        """
+        return losses.Hinge() if loss is None else loss
+
+    @abc.abstractmethod
+    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> Run:
+        """A run, without a record.
+
+        Parameters
+        ----------
+        settings
+            What is promised, with the number of features.
+        coins
+            Seed of the buffer's coins; None draws one.
+        saved
+            State of a run that this one continues: what was fitted there is taken from it.
+        """
+
+    @abc.abstractmethod
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+
+    def notes(self, settings: Settings, run: Run) -> list[str]:
+        """What the report has to say besides."""
+        return []

@@ -1,0 +1,200 @@
+"""The buffer of a private run: which past records are used, by slots and coins alone (docs/privacy.md 3)."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import buffers
+from streampair import kernels as k
+from streampair.errors import ConfigError
+from streampair.privacy.sensitivity import Influence
+
+if TYPE_CHECKING:
+    from streampair.privacy.mechanisms.base import Settings
+
+__all__ = ["BufferPlan", "PairBuffer"]
+
+Floats = NDArray[np.float64]
+
+_MOST_BYTES = 2**36
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """A buffer that a private learner may use.
+
+    Parameters
+    ----------
+    policy
+        `kernels.FIFO`, `RESERVOIR` or `FULL`.
+    influence
+        Its weight and how long a record is used.
+    """
+
+    policy: int
+    influence: Influence
+
+    @classmethod
+    def of(cls, buffer: Any, max_uses: int | None, *, horizon: int | None, bounded: bool) -> BufferPlan:
+        """The plan for a buffer policy.
+
+        Parameters
+        ----------
+        buffer
+            `buffers.FIFO`, `FullHistory` or `Reservoir` without replacement; None is ``FIFO(32)``.
+        max_uses
+            Steps after which a record of a reservoir is blanked; None: its size, if `bounded`, else never.
+        horizon
+            Slots of the run; None: no end.
+        bounded
+            Whether the mechanism needs a bound on the uses (not if what a record did fades).
+
+        Raises
+        ------
+        ConfigError
+            If no guarantee can be given with the buffer.
+        """
+        policy = buffers.FIFO(32) if buffer is None else buffer
+        if max_uses is not None and type(policy) is not buffers.Reservoir:
+            raise ConfigError(
+                "max_uses is given, and the buffer is no reservoir",
+                fix="leave max_uses=None with this buffer",
+            )
+        if type(policy) is buffers.FIFO:
+            return cls(k.FIFO, Influence.fifo(policy.size))
+        if type(policy) is buffers.FullHistory:
+            if policy.dtype != "float64":
+                raise ConfigError(
+                    "a private learner keeps its full history in float64: rounding would add to the noise",
+                    fix="use buffers.FullHistory()",
+                )
+            if horizon is None or horizon > policy.max_records:
+                raise ConfigError(
+                    f"a full history over a horizon of {horizon}",
+                    fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
+                )
+            return cls(k.FULL, Influence.history())
+        if type(policy) is buffers.Reservoir and not policy.replacement:
+            if max_uses is None:
+                max_uses = policy.size if bounded else None
+            elif isinstance(max_uses, bool) or not isinstance(max_uses, int) or not 1 <= max_uses <= 10**6:
+                raise ConfigError(
+                    f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None"
+                )
+            return cls(k.RESERVOIR, Influence.reservoir(policy.size, max_uses))
+        reason = "how far one record moves the gradients through it has no bound that could set the noise"
+        if isinstance(policy, buffers.Reservoir):
+            reason = "it can hold many copies of one record, so that one person could move every gradient"
+        elif isinstance(policy, buffers.ClassReservoir):
+            reason = "its places depend on labels, so that a change of one label moves other records"
+        raise ConfigError(
+            f"a private learner cannot use {buffer!r}: {reason}",
+            fix="use buffers.FIFO(32), or another FIFO size",
+        )
+
+    def filled(self, steps: int) -> int:
+        """Places in use after a number of slots."""
+        return steps if self.policy == k.FULL else min(steps, self.influence.size)
+
+    def describe(self) -> str:
+        """The buffer in words, for the report."""
+        if self.policy == k.FULL:
+            return "all earlier records"
+        if self.policy == k.FIFO:
+            return f"a FIFO buffer of {self.influence.size} places"
+        uses = self.influence.uses
+        cap = "" if uses is None else f", where each record is used at most {uses} times"
+        return f"a reservoir of {self.influence.size} places{cap}"
+
+
+class PairBuffer:
+    """Records, labels and ages of a `BufferPlan`, as the kernels take them.
+
+    Parameters
+    ----------
+    plan
+        The policy.
+    dim
+        Features d.
+    horizon
+        Steps of the run; needed by a full history, whose memory is reserved (the operating system gives it
+        when it is first written).
+    family, loss_code, tangent
+        What the kernels compute from it.
+    seed
+        Of the coins, which are functions of the slot alone; None takes one from the operating system.
+    """
+
+    def __init__(
+        self,
+        plan: BufferPlan,
+        dim: int,
+        horizon: int | None,
+        *,
+        family: int,
+        loss_code: int,
+        tangent: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        size, uses = plan.influence.size, plan.influence.uses
+        if plan.policy == k.FULL:
+            assert horizon is not None
+            size = horizon
+            if 8 * size * dim > _MOST_BYTES:
+                raise ConfigError(
+                    f"{horizon} records of {dim} features, all kept, need {8 * size * dim:.3g} bytes",
+                    fix="use buffers.FIFO(32), or a shorter horizon",
+                )
+        self.rows = np.zeros((size, dim))
+        self.labels = np.full(size, math.nan)
+        self.ages = np.zeros(size if plan.policy == k.RESERVOIR else 1, dtype=np.int64)
+        coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
+        cap = uses if plan.policy == k.RESERVOIR and uses is not None else 0
+        self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
+
+    @classmethod
+    def of(cls, settings: Settings, coins: int | None) -> PairBuffer:
+        """An empty buffer, as the settings say."""
+        assert settings.features is not None
+        return cls(
+            settings.buffer,
+            settings.features,
+            settings.learning,
+            family=settings.pairs,
+            loss_code=settings.loss.code,
+            tangent=settings.tangent,
+            seed=coins,
+        )
+
+    def filled(self, steps: int) -> int:
+        """Places in use after a number of slots."""
+        return min(steps, len(self.rows))
+
+    def to_state(self, steps: int) -> dict[str, Any]:
+        """Plain values and arrays: raw records among them, as secret as the data."""
+        filled = self.filled(steps)
+        return {
+            "rows": self.rows[:filled].copy(),
+            "labels": self.labels[:filled].copy(),
+            "ages": self.ages.copy(),
+            "coins": int(self.ints[k.COINS]),
+        }
+
+    def load_state(self, state: Mapping[str, Any], steps: int) -> None:
+        """Continue from `to_state` of a buffer of the same plan."""
+        filled = self.filled(steps)
+        if state["rows"].shape != (filled, self.rows.shape[1]) or state["labels"].shape != (filled,):
+            raise ValueError("a buffer of another shape")
+        if state["ages"].shape != self.ages.shape or not 0 <= int(state["coins"]) < 2**53:
+            raise ValueError("ages or coins of another shape")
+        self.rows[:filled] = state["rows"]
+        self.labels[:filled] = state["labels"]
+        self.ages[:] = state["ages"]
+        self.ints[k.COINS] = int(state["coins"])

@@ -1,0 +1,451 @@
+"""PairFTRL by gradients: their running sum under correlated noise (docs/privacy.md 4.3, 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from streampair import kernels
+from streampair.errors import ConfigError
+from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    Mechanism,
+    Relation,
+    Release,
+    Run,
+    Settings,
+    check_cells,
+)
+from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.gradients import ExactGradients
+from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
+from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["FTRL", "TOEPLITZ_LIMIT", "FTRLPlan", "FTRLRun", "check_strategy", "choose_strategy", "plan_ftrl"]
+
+TOEPLITZ_LIMIT = 4096
+"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
+
+StrategyName = Literal["auto", "toeplitz", "blt"]
+
+_LONGEST_FIT = 4097
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class FTRLPlan:
+    """The mechanism of docs/privacy.md 4.3, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates d.
+    influence
+        The buffer.
+    clip, diameter, radius
+        Per-pair clip, replacement diameter D and radius R of the weights.
+    tangent
+        Whether pairs are clipped into a ball of radius `clip` that only touches 0, instead of the one around
+        it: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
+    horizon
+        Learning steps, None for no end.
+    strategy
+        The matrix C.
+    grid
+        gamma, a power of two.
+    sensitivity
+        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
+    forks, window
+        Second views of as many consecutive releases that the budget has room for (docs/privacy.md 8).
+    relation
+        Which streams are neighbours.
+    """
+
+    mu: float
+    dim: int
+    influence: Influence
+    clip: float
+    diameter: float
+    radius: float
+    tangent: bool
+    horizon: int | None
+    strategy: Toeplitz | BLT
+    grid: float
+    sensitivity: float
+    forks: int = 0
+    window: int = 4096
+    relation: Relation = ONE_RECORD
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        total = self.sensitivity
+        if self.forks:
+            total = math.hypot(total, math.sqrt(self.forks) * self._window_norm(self.window))
+        object.__setattr__(self, "sigma", total / self.mu)
+        check_cells(20.0 * self.sigma / self.grid, "noise")
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the first `steps` releases: that of the record that is in most of them."""
+        if steps <= 0:
+            return 0.0
+        return pattern_sensitivity(self.strategy, self._moves(), steps=steps) / self.sigma
+
+    def _moves(self) -> Floats:
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
+
+    def _window_norm(self, window: int) -> float:
+        if self.influence.together:
+            return pattern_sensitivity(self.strategy, self._moves())
+        return window_sensitivity(self.strategy, self._moves(), window=window)
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive releases adds to mu^2, at most."""
+        return (self._window_norm(window) / self.sigma) ** 2
+
+    def release(self) -> Release:
+        """What is released, and what it is worth."""
+        replace = self.sensitivity / self.sigma
+        # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
+        share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
+        return Release(
+            name="running sum of the gradients",
+            domain="records in the unit ball, with a label",
+            relation=self.relation,
+            lemma="docs/privacy.md, Lemma 11 and Lemma 16",
+            sensitivity=self.sensitivity,
+            sigma=self.sigma,
+            replace=replace,
+            blank=share * replace,
+            releases=self.horizon,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
+    def rates(self, start: int, count: int) -> Floats:
+        """Step sizes of slots `start + 1, ..., start + count`: `R / sqrt(t C (C + sqrt(d) sigma_N))`.
+
+        C is the largest norm of a pair's gradient, and `sigma_N` the std of the prefix noise; t and
+        `sigma_N` are those of the horizon if there is one.
+        """
+        if self.horizon is not None:
+            t = np.array([float(self.horizon)])
+            noise = np.array([self.sigma * self.strategy.error(self.horizon)])
+        else:
+            assert isinstance(self.strategy, BLT)
+            t = np.arange(start + 1.0, start + count + 1.0)
+            noise = self.sigma * np.sqrt(self.strategy.variances(t))
+        bound = self.diameter if self.tangent else self.clip
+        rates = self.radius / np.sqrt(t * bound * (bound + math.sqrt(self.dim) * noise))
+        return np.ascontiguousarray(np.broadcast_to(rates, (count,)))
+
+
+def check_strategy(name: Any, horizon: int | None) -> None:
+    """Refuse names that there are not, and the square root without a horizon."""
+    if name not in ("auto", "toeplitz", "blt"):
+        raise ConfigError(f"strategy is {name!r}", fix="give 'auto', 'toeplitz' or 'blt'")
+    if name == "toeplitz" and horizon is None:
+        raise ConfigError(
+            "strategy 'toeplitz' needs a horizon: its noise depends on all earlier noise",
+            fix="give horizon=, or leave strategy='auto'",
+        )
+
+
+def choose_strategy(name: StrategyName, pattern: Floats, horizon: int | None) -> Toeplitz | BLT:
+    """The matrix C for a strategy name: the square root for a known, short horizon, else a BLT."""
+    check_strategy(name, horizon)
+    if horizon is not None and (name == "toeplitz" or (name == "auto" and horizon <= TOEPLITZ_LIMIT)):
+        return Toeplitz.square_root(horizon)
+    # Any C will do; one fitted to the beginning of a long pattern is as good, and quickly found.
+    return fit_blt(pattern[:_LONGEST_FIT], horizon)
+
+
+def plan_ftrl(
+    mu: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    clip: float,
+    radius: float,
+    tangent: bool = False,
+    horizon: int | None = None,
+    strategy: StrategyName | Toeplitz | BLT = "auto",
+    forks: int = 0,
+    window: int = 4096,
+    relation: Relation = ONE_RECORD,
+) -> FTRLPlan:
+    """Calibrate the noise of docs/privacy.md 4.3 for a budget.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP, see `mu_from`.
+    dim, influence, diameter, clip, radius, tangent, horizon, forks, window, relation
+        As in `FTRLPlan`.
+    strategy
+        A name, or a strategy as it is (that of a restored learner).
+
+    Raises
+    ------
+    ConfigError
+        If the strategy does not fit the horizon, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence, mu_from, plan_ftrl
+    >>> plan = plan_ftrl(
+    ...     mu_from(1.0, 1e-4), dim=9, influence=Influence.fifo(32), diameter=2.0, clip=1.0, radius=3.0,
+    ...     horizon=1000,
+    ... )
+    >>> round(plan.mu_spent(1000) / plan.mu, 12)
+    1.0
+    """
+    pattern = influence.pattern(horizon)
+    chosen = choose_strategy(strategy, pattern, horizon) if isinstance(strategy, str) else strategy
+    grid = grid_step(chosen, pattern, diameter, dim)
+    sensitivity = pattern_sensitivity(chosen, influence.moves(horizon, diameter, grid * math.sqrt(dim)))
+    return FTRLPlan(
+        mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity, forks,
+        window, relation,
+    )  # fmt: skip
+
+
+def strategy_to_state(strategy: Toeplitz | BLT) -> dict[str, Any]:
+    """The matrix C as plain values: a fit must not change under a running mechanism."""
+    if isinstance(strategy, BLT):
+        return {"kind": "blt", "omega": strategy.omega.copy(), "decay": strategy.decay.copy()}
+    return {"kind": "square_root"}
+
+
+def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
+    """What a strategy is given by."""
+    if isinstance(strategy, BLT):
+        return [*strategy.omega.tolist(), *strategy.decay.tolist()]
+    return [float(len(strategy.column))]
+
+
+def strategy_from_state(state: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
+    """The matrix C that `strategy_to_state` wrote down."""
+    if state["kind"] == "blt":
+        return BLT(
+            np.array(state["omega"], dtype=np.float64), np.array(state["decay"], dtype=np.float64), horizon
+        )
+    if state["kind"] != "square_root" or horizon is None:
+        raise ValueError(f"noise strategy {state['kind']!r}")
+    return Toeplitz.square_root(horizon)
+
+
+class SummedGradients(ExactGradients):
+    """The door: the running sum of rounded gradients, which leaves under rounded noise.
+
+    Attributes
+    ----------
+    total
+        The noisy sum, in steps of the grid, (dim,).
+    """
+
+    __slots__ = ("total",)
+
+    def __init__(self, release: Release, buffer: PairBuffer, scalars: list[float], dim: int) -> None:
+        super().__init__(release, buffer, scalars, dim)
+        self.total = np.zeros(dim, dtype=np.int64)
+
+    def emit(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
+        """Release a sum a row, under the noise (n, dim) that it adds to the one before, and step."""
+        b = self.buffer
+        kernels.ftrl_steps(
+            rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, self.total, b.rows,
+            b.labels, b.ages,
+        )  # fmt: skip
+
+    def emit_keyed(
+        self,
+        row: Floats,
+        label: Floats,
+        words: NDArray[np.uint64],
+        noise: BLTNoise,
+        cells: NDArray[np.int64],
+        rate: float,
+        steps: int,
+    ) -> None:
+        """`emit` of one slot whose cells are known, with normals made of `words`: one compiled call."""
+        b = self.buffer
+        kernels.ftrl_keyed(
+            row, label, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
+            self._scratch, self.total, b.rows, b.labels, b.ages,
+        )  # fmt: skip
+
+
+class FTRLRun(Run):
+    """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy.md 4.3, 7).
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    buffer
+        The buffer, empty.
+    """
+
+    plan: FTRLPlan
+
+    def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
+        self.plan = plan
+        self.steps = 0
+        self.door = SummedGradients(
+            plan.release(), buffer, [plan.clip, plan.radius, plan.grid, plan.sigma], plan.dim
+        )
+        self._average: Floats = self.door.vectors[1]
+        strategy = plan.strategy
+        self._noise: BLTNoise | ToeplitzNoise
+        if isinstance(strategy, BLT):
+            self._noise = BLTNoise(strategy.omega.copy(), strategy.theta, plan.dim, plan.sigma)
+        else:
+            self._noise = ToeplitzNoise(strategy.inverse, plan.dim, plan.sigma)
+        self._rates = np.empty(0)
+        self._rates_from = 0
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, the t-weighted average of the iterates, shape (d,): a view."""
+        return self._average
+
+    @property
+    def releases(self) -> int:
+        """Models released so far."""
+        return self.steps
+
+    @property
+    def released(self) -> Floats:
+        """The noisy sum of the gradients, (d,), before the projection."""
+        return np.asarray(self.door.total * self.plan.grid, dtype=np.float64)
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return self.door.buffer.filled(self.steps)
+
+    def card(self) -> tuple[Release, ...]:
+        """The running sum of the gradients."""
+        return (self.door.release,)
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan = self.plan
+        return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        cells = self.door.cells(row, label, self.steps)
+        chain.advance(cells.tobytes())
+        noise = self._noise
+        if not isinstance(noise, BLTNoise):
+            self.learn(row, label, chain)
+            return
+        first = self.steps - self._rates_from
+        if not 0 <= first < len(self._rates):
+            self._eta(1)
+            first = self.steps - self._rates_from
+        words = chain.words(self.plan.dim)
+        self.door.emit_keyed(row, label, words, noise, cells, self._rates[first], self.steps)
+        self.steps += 1
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+        for at in range(0, len(rows), _CHUNK):
+            part = rows[at : at + _CHUNK]
+            count = len(part)
+            noise = self._noise.rows(count, stream)
+            self.door.emit(part, labels[at : at + count], noise, self._eta(count), self.steps)
+            self.steps += count
+
+    def _eta(self, count: int) -> Floats:
+        """Step sizes of the next slots, computed in blocks that do not depend on how slots are asked for."""
+        first = self.steps - self._rates_from
+        if first < 0 or first + count > len(self._rates):
+            self._rates_from = self.steps // _CHUNK * _CHUNK
+            self._rates = self.plan.rates(self._rates_from, 2 * _CHUNK)
+            first = self.steps - self._rates_from
+        return self._rates[first : first + count]
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; the noise memory among them is as secret as the data."""
+        return {
+            "steps": self.steps,
+            "strategy": strategy_to_state(self.plan.strategy),
+            "vectors": self.door.vectors.copy(),
+            "total": self.door.total.copy(),
+            "buffer": self.door.buffer.to_state(self.steps),
+            "noise": self._noise.to_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        vectors, total = state["vectors"], state["total"]
+        if vectors.shape != (2, self.plan.dim) or total.shape != (self.plan.dim,):
+            raise ValueError("weights of another shape")
+        steps = int(state["steps"])
+        if steps < 0 or (isinstance(self._noise, ToeplitzNoise) and len(state["noise"]) != steps):
+            raise ValueError("as many rows of noise as steps are needed")
+        self.door.buffer.load_state(state["buffer"], steps)
+        self._noise.load_state(state["noise"])
+        self.steps = steps
+        self.door.vectors[:] = vectors
+        self.door.total[:] = total
+
+
+@dataclass(frozen=True)
+class FTRL(Mechanism):
+    """Follow the regularised leader on clipped pair gradients under correlated noise.
+
+    Parameters
+    ----------
+    strategy
+        ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+    """
+
+    strategy: StrategyName = "auto"
+
+    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
+        """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
+        asked = settings
+        assert asked.dim is not None
+        plan = plan_ftrl(
+            asked.mu_learning,
+            dim=asked.dim,
+            influence=asked.buffer.influence,
+            diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=asked.form),
+            clip=asked.clip,
+            radius=asked.radius,
+            tangent=asked.tangent,
+            horizon=asked.learning,
+            strategy=self.strategy
+            if saved is None
+            else strategy_from_state(saved["strategy"], asked.learning),
+            forks=asked.forks,
+            window=asked.window,
+            relation=asked.relation,
+        )
+        return FTRLRun(plan, PairBuffer.of(asked, coins))
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        return (
+            f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
+            f"{settings.buffer.describe()}; their running sum is released under correlated Gaussian noise "
+            f"after every record.{settings.warmup_words()}"
+        )

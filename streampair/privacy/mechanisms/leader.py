@@ -1,0 +1,63 @@
+"""The leader of the squared pair loss from noisy moments: post-processing of releases, so free."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["leader_of", "unpacked"]
+
+
+def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
+    """The symmetric matrix (d, d) and the vector (d,) of a released mean.
+
+    Parameters
+    ----------
+    mean
+        Lower triangle, row by row, the entries beside the diagonal times sqrt(2); then the vector.
+    d
+        Features.
+    """
+    second = np.zeros((d, d))
+    second[np.tril_indices(d)] = mean[:-d]
+    second = second + second.T
+    second /= math.sqrt(2.0)
+    second[np.diag_indices(d)] /= math.sqrt(2.0)
+    return second, mean[-d:]
+
+
+def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> Floats:
+    """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
+
+    Parameters
+    ----------
+    second
+        Mean of x x' over centred records, (d, d), symmetric; with noise, so eigenvalues may be negative.
+    cross
+        Mean of `(b - rate) x`, with b = 1 for a positive and 0 for a negative, (d,).
+    rate
+        Share of positives.
+    ridge
+        Added to every eigenvalue, at least 0, which are floored at 0 before.
+
+    Notes
+    -----
+    Where the classes share their covariance S, the mean of x x' is `S + rate (1 - rate) u u'` with u the
+    difference of the class means, so the pairs' `2 S + u u'` and their leader follow from the regression of
+    b on x: the same direction, another length (Sherman-Morrison). Without the assumption it is that
+    regression, of which the order is used.
+    """
+    values, vectors = np.linalg.eigh(second)
+    w: Floats = vectors @ ((vectors.T @ cross) / (np.maximum(values, 0.0) + ridge))
+    spread = rate * (1.0 - rate)
+    explained = min(max(float(w @ cross) / spread, 0.0), 0.999)
+    distance = explained / (1.0 - explained) / spread
+    w *= (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
+    return w

@@ -1,0 +1,259 @@
+"""PairFTRL by moments: the leader of the squared pair loss, from noisy sums (docs/privacy.md 10.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair import kernels, losses
+from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Run, Settings
+from streampair.privacy.mechanisms.leader import leader_of, unpacked
+from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, plan_second_moments
+from streampair.privacy.noise import BLTNoise, ChainedNoise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LEAST_HORIZON", "MOST_FEATURES", "Moments", "MomentsRun"]
+
+LEAST_HORIZON = 100
+"""Shorter streams are too short for two stages."""
+
+MOST_FEATURES = 512
+"""A release has d^2 / 2 coordinates."""
+
+# What the mechanism fixes, chosen on generated streams, where all of it is flat around these values.
+_MOST_SLOTS = 2.0**40
+_CAP = 3.0  # standard deviations, where standardised values end
+_SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
+_WITHIN = 40.0  # sqrt(d) / mu slots bring the noise of the means below a twentieth of their range
+_OPEN = 100.0  # the same without a horizon, where the warm-up has to last
+
+# Of the label mean that is released with the warm-up: beyond it a class is too rare to be seen.
+MOST_CENTRE = 0.98
+
+
+class MomentsRun(Run):
+    """State of one run: the sums of the open block, what the releases say, and the noise memory.
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    """
+
+    plan: SecondMomentsPlan
+
+    def __init__(self, plan: SecondMomentsPlan) -> None:
+        self.plan = plan
+        self.steps = 0
+        self.spread = plan.spread
+        self.cap = _CAP * plan.spread / math.sqrt(plan.features)
+        self._releases = 0
+        self._centre = 0.0
+        card = plan.card()
+        self.block = ExactSums(card[0], (plan.dim,))
+        # The sums of all blocks, for the release at the horizon.
+        self.total = ExactSums(card[-1], (plan.dim if plan.horizon is not None else 0,))
+        self._running = np.zeros(plan.dim)  # C times the released sums
+        self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
+        self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
+        self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
+        self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
+        self._w = np.zeros(plan.features)
+        self._due = self._next_end()  # slot of the next release
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, shape (d,): a view."""
+        return self._w
+
+    @property
+    def releases(self) -> int:
+        """Models released so far."""
+        return self._releases
+
+    @property
+    def buffer_records(self) -> int:
+        """Moments need no buffer."""
+        return 0
+
+    def card(self) -> tuple[Release, ...]:
+        """The sums of blocks, and that of all records at the horizon."""
+        return self.plan.card()
+
+    def centre(self, mean: float) -> None:
+        """Use a released mean of the labels -1 and 1, before the first record."""
+        self._centre = min(max(mean, -MOST_CENTRE), MOST_CENTRE)
+
+    @property
+    def _weight(self) -> float:
+        # With it |weight (y - centre)| <= 1 for |y| <= 1.
+        return 1.0 / (1.0 + abs(self._centre))
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan = self.plan
+        return [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
+
+    @property
+    def released(self) -> Floats:
+        """The noisy values that are out: C times the blocks' sums, and the sum at the horizon."""
+        return np.concatenate((self._running, self._last))
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row. Label NaN makes it a null slot: it counts, and adds nothing."""
+        at = 0
+        while at < len(rows):
+            count = min(self._due - self.steps, len(rows) - at)
+            self._add(rows[at : at + count], labels[at : at + count])
+            at += count
+            if self.steps == self._due:
+                self._release(stream)
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        self._add(row, label)
+        if self.steps == self._due:
+            chain.advance((self.total if self._at_horizon() else self.block).cells())
+            self._release(chain)
+        else:
+            chain.advance(b"")
+
+    def _add(self, rows: Floats, labels: Floats) -> None:
+        self.block.add(kernels.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
+        self.steps += len(rows)
+        if self._at_horizon():
+            self.total.absorb(self.block)
+
+    def _next_end(self) -> int:
+        end, horizon = self.plan.end(self._releases + 1), self.plan.horizon
+        return end if horizon is None else min(end, horizon)
+
+    def _at_horizon(self) -> bool:
+        return self.steps == self.plan.horizon
+
+    def _release(self, stream: Stream) -> None:
+        """One noisy sum, and the leader of all sums so far."""
+        plan = self.plan
+        if self._at_horizon():
+            value = self._last
+            value[:] = self.total.emit(plan.sigma_last * stream.take(plan.dim))
+            slots, std = float(self.steps), plan.sigma_last
+        else:
+            noisy = self.block.emit(self._noise.rows(1, stream)[0])
+            keep = float(plan.strategy.theta[0])
+            value = self._running
+            value *= keep
+            value += noisy
+            slots = self._numbers[0] = keep * self._numbers[0] + (self.steps - self._numbers[2])
+            std = plan.sigma
+            if plan.horizon is not None:
+                self.total.absorb(self.block)
+        # The values are independent measurements of `slots` times the mean record.
+        self._weighted += (slots / std**2) * value
+        self._numbers[1] += (slots / std) ** 2
+        self._numbers[2] = self.steps
+        self.block.clear()
+        self._releases += 1
+        self._due = self._next_end()
+        self._solve()
+
+    def _solve(self) -> None:
+        d, known = self.plan.features, self._numbers[1]
+        second, cross = unpacked(self._weighted / known, d)
+        # The kernel's weight times (y - centre) is twice the weight times (b - rate).
+        cross = cross / (2.0 * self._weight)
+        # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
+        ridge = math.sqrt(d / known)
+        self._w = leader_of(second, cross, 0.5 * (1.0 + self._centre), ridge)
+        kernels.project_ball(self._w, self.plan.radius)
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; the noise memory among them is as secret as the data."""
+        return {
+            "steps": self.steps,
+            "centre": self._centre,
+            "weights": self._w.copy(),
+            "sums": self.block.to_state(),
+            "total": self.total.to_state(),
+            "running": self._running.copy(),
+            "weighted": self._weighted.copy(),
+            "numbers": self._numbers.copy(),
+            "noise": self._noise.to_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        steps = int(state["steps"])
+        if steps < 0:
+            raise ValueError("slots below 0")
+        for name, own in (
+            ("weights", self._w),
+            ("running", self._running),
+            ("weighted", self._weighted),
+            ("numbers", self._numbers),
+        ):
+            if state[name].shape != own.shape:
+                raise ValueError(f"{name} of another shape")
+            own[:] = state[name]
+        self.block.load_state(state["sums"])
+        self.total.load_state(state["total"])
+        self._noise.load_state(state["noise"])
+        self._centre = float(state["centre"])
+        self.steps = steps
+        self._releases = self.plan.releases(steps)
+        self._due = self._next_end()
+
+
+@dataclass(frozen=True)
+class Moments(Mechanism):
+    """The leader of the squared loss over all pairs, computed from second moments of blocks of records."""
+
+    label_mean: ClassVar[bool] = True
+
+    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
+        """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
+        return losses.Square()
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """As many slots as the noise of the means needs."""
+        root = math.sqrt(features or 1)
+        if horizon is None:
+            return math.ceil(min(_OPEN * root / mu, _MOST_SLOTS))
+        least, most = _SHARES
+        return max(int(min(most * horizon, max(least * horizon, _WITHIN * root / mu))), 1)
+
+    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
+        """A run; there are no coins, and nothing is fitted."""
+        assert settings.features is not None
+        plan = plan_second_moments(
+            settings.mu,
+            features=settings.features,
+            base=float(settings.warmup),
+            radius=settings.radius,
+            horizon=settings.learning,
+            forks=settings.forks,
+            window=settings.window,
+            relation=settings.relation,
+        )
+        return MomentsRun(plan)
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        return (
+            "Mechanism: second moments of the records, and of their labels with them, are summed over "
+            "blocks of records; each block's sum is released once, under Gaussian noise that is "
+            "correlated over the blocks, and every model is computed from these releases. The first "
+            f"{settings.warmup} records are used for one release of means, variances and the share of "
+            "labels only, the later ones for learning only, so each has the whole budget (parallel "
+            "composition)."
+        )

@@ -1,0 +1,282 @@
+"""Second moments of blocks of records, calibrated (docs/privacy.md 10.1, 4.3, 7).
+
+Every learned record belongs to one block of slots. At the end of a block the sum over its records of
+
+    F(x, s) = (x x', a s x),   |x| <= 1,  |s| <= 1 / a,
+
+is released under Gaussian noise, in the coordinates of the lower triangle in which the norm is Frobenius'
+(off-diagonals times sqrt 2). Blocks end at public slots that grow geometrically. The noise of the blocks
+is correlated as in docs/privacy.md 4.3, with `c_k = ratio^-k`, so that what is known after any number of
+blocks has noise in proportion to the records seen. All else is computed from these releases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampair.errors import ConfigError
+from streampair.privacy.correlated import BLT
+from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells
+from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["SecondMomentsPlan", "plan_second_moments", "second_moments_diameter"]
+
+RATIO = 1.1
+"""How much longer the stream is at each release than at the one before."""
+
+RUNNING_SHARE = 1.0 / 3.0
+"""Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
+
+# One record is in one block.
+_PATTERN = np.ones(1)
+
+
+def second_moments_diameter(weight: float = 1.0) -> float:
+    """Replacement diameter of `F(x, s) = (x x', s x)` for `|x| <= 1` and `|s| <= weight <= sqrt(2)`, exact.
+
+    For records x, z with `t = x.z` and numbers s, r the squared distance of F is
+    `|x|^4 + |z|^4 - 2 t^2 + s^2 |x|^2 + r^2 |z|^2 - 2 s r t`. As `-2 t^2 - 2 s r t <= s^2 r^2 / 2`, it is at
+    most `2 + s^2 + r^2 + s^2 r^2 / 2 <= 2 (1 + weight^2 / 2)^2`. Two records of one class reach it on the
+    unit sphere at `t = -s r / 2`, which is an angle because `|s r| <= 2`. A null record has F = 0, at a
+    distance of at most `sqrt(1 + weight^2)`. Relation: one record's content is replaced.
+
+    Examples
+    --------
+    >>> from streampair.privacy import second_moments_diameter
+    >>> round(second_moments_diameter(1.0), 6)
+    2.12132
+    """
+    if not 0.0 <= weight <= math.sqrt(2.0):
+        raise ConfigError(f"a weight of {weight!r}", fix="give a weight from 0 to the root of 2")
+    return math.sqrt(2.0) * (1.0 + 0.5 * weight * weight)
+
+
+_DIAMETER = second_moments_diameter()
+
+
+def _strategy(releases: int | None) -> BLT:
+    share = 1.0 / RATIO
+    return BLT(np.array([share]), np.array([1.0 - share]), releases)
+
+
+@dataclass(frozen=True, eq=False)
+class SecondMomentsPlan:
+    """The mechanism, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    features
+        Features d.
+    base
+        Length that the stream is said to have before the first learned record: block k ends after about
+        `base (RATIO^k - 1)` learned slots.
+    horizon
+        Learning slots, None for no end. With one there is a last release at its end, of the sum over all
+        records, with `1 - RUNNING_SHARE` of mu^2 (adaptive composition); the ones before have the rest.
+    radius
+        Radius R of the weights.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+    strategy
+        The matrix C of the releases before the horizon.
+    grid
+        gamma, a power of two.
+    relation
+        Which streams are neighbours.
+    sigma, sigma_last
+        Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
+        one of them is missing.
+    """
+
+    mu: float
+    features: int
+    base: float
+    horizon: int | None
+    radius: float
+    forks: int = 0
+    window: int = 4096
+    relation: Relation = ONE_RECORD
+    strategy: BLT = field(init=False)
+    grid: float = field(init=False)
+    sigma: float = field(init=False)
+    sigma_last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        running = None if self.horizon is None else len(self._ends_before(self.horizon))
+
+        def put(**values: object) -> None:
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
+
+        put(strategy=_strategy(running), grid=grid_step(_strategy(None), _PATTERN, _DIAMETER, self.dim))
+        share = 1.0 if running is None else RUNNING_SHARE if running else 0.0
+        last = self._last_move / (self.mu * math.sqrt(1.0 - share)) if share < 1.0 else None
+        first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
+        assert first is not None
+        put(sigma=first, sigma_last=first if last is None else last)
+        if self.forks:
+            # All noise grows alike: what the releases cost, and each second view of a window.
+            factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
+            put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
+        check_cells(20.0 * max(self.sigma, self.sigma_last) / self.grid, "noise")
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a release."""
+        d = self.features
+        return d * (d + 1) // 2 + d
+
+    @property
+    def _last_move(self) -> float:
+        return _DIAMETER + self.grid * math.sqrt(self.dim)
+
+    def _running_move(self, releases: int | None) -> float:
+        return pattern_sensitivity(
+            self.strategy, _PATTERN, _DIAMETER, grid=self.grid, dim=self.dim, steps=releases
+        )
+
+    @property
+    def spread(self) -> float:
+        """Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2.
+
+        Longer ones drown the noise, and lose more of what their lengths tell: the more noise there is, the
+        longer. The noise is measured against the mean eigenvalue of the second moments, at the horizon, or
+        without one when the stream is ten times as long as its warm-up.
+        """
+        steps = math.ceil(10.0 * self.base) if self.horizon is None else self.horizon
+        noise = math.sqrt(2.0 * self.features**3 / max(self.information(steps), 1e-300))
+        return min(1.0 + 1.25 * math.sqrt(noise), 2.0)
+
+    def end(self, block: int) -> int:
+        """Learned slots after which block `block = 1, 2, ...` ends and is released."""
+        return math.ceil(self.base * (RATIO**block - 1.0)) + block
+
+    def _ends_before(self, slots: int) -> list[int]:
+        ends: list[int] = []
+        while (end := self.end(len(ends) + 1)) < slots:
+            ends.append(end)
+        return ends
+
+    def releases(self, steps: int) -> int:
+        """Releases in the first `steps` learned slots."""
+        if self.horizon is not None and steps >= self.horizon:
+            return len(self._ends_before(self.horizon)) + 1
+        return len(self._ends_before(steps + 1))
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases in the first `steps` learned slots: that of a record in the first block."""
+        last = self.horizon is not None and steps >= self.horizon
+        running = self._running_move(self.releases(steps) - last)
+        return math.hypot(running / self.sigma, self._last_move / self.sigma_last if last else 0.0)
+
+    def information(self, steps: int) -> float:
+        """Precision of the mean record's estimate after `steps` learned slots: one over its noise variance.
+
+        Releases are independent measurements of so many slots as C times the blocks' lengths says, under
+        noise of one std; the best unbiased combination adds up their squares.
+        """
+        slots = total = 0.0
+        start = 0
+        last = self.horizon is not None and steps >= self.horizon
+        for end in self._ends_before(steps if last else steps + 1):
+            slots = slots / RATIO + (end - start)
+            start = end
+            total += (slots / self.sigma) ** 2
+        return total + (steps / self.sigma_last) ** 2 * last
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, and what it is worth: the sums of blocks, and that of all at the horizon."""
+        horizon, dim = self.horizon, self.dim
+        running = None if horizon is None else len(self._ends_before(horizon))
+
+        def kind(name: str, move: float, sigma: float, releases: int | None) -> Release:
+            replace = move / sigma
+            # Blanking moves a sum by |F| <= sqrt 2.
+            blank = min(
+                (math.sqrt(2.0) + self.grid * math.sqrt(dim)) / (_DIAMETER + self.grid * math.sqrt(dim)), 1.0
+            )
+            return Release(
+                name=name,
+                domain="records in the unit ball, with a label weighted into [-1, 1]",
+                relation=self.relation,
+                lemma="docs/privacy.md, Lemma 16, Lemma 29 and Lemma 30",
+                sensitivity=move,
+                sigma=sigma,
+                replace=replace,
+                blank=blank * replace,
+                releases=releases,
+                coordinates=dim,
+                grid=self.grid,
+            )
+
+        kinds = []
+        if running is None or running:
+            kinds.append(kind("second moments of a block", self._running_move(running), self.sigma, running))
+        if horizon is not None:
+            kinds.append(
+                kind("second moments of all records, at the horizon", self._last_move, self.sigma_last, 1)
+            )
+        return tuple(kinds)
+
+    def fork_mu2(self, window: int) -> float:
+        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy.md 8).
+
+        A record that is in the first of the m blocks that end there costs most, and the more the larger m.
+        """
+        if window <= 0:
+            return 0.0
+        running = self._running_move(self._most_ends(window))
+        last = self._last_move / self.sigma_last if self.horizon is not None else 0.0
+        return (running / self.sigma) ** 2 + last**2
+
+    def _most_ends(self, window: int) -> int:
+        """Block ends before the horizon that `window` consecutive slots can hold, at most.
+
+        Counted from one end after the other: ends are rounded up, so a later block can be shorter than the
+        first. From where on any m blocks are at least 2 slots longer than the m first ones, rounding cannot
+        make up for it.
+        """
+        most, block, behind, grown = 0, 1, 1, 0.0
+        while grown < 3.0 and block <= 1000 and (self.horizon is None or self.end(block) < self.horizon):
+            stop = self.end(block) + window
+            stop = stop if self.horizon is None else min(stop, self.horizon)
+            while self.end(behind) < stop:
+                behind += 1
+            most = max(most, behind - block)
+            grown = self.base * RATIO * (RATIO - 1.0) * (RATIO**block - 1.0)
+            block += 1
+        return most
+
+
+def plan_second_moments(
+    mu: float,
+    *,
+    features: int,
+    base: float,
+    radius: float,
+    horizon: int | None = None,
+    forks: int = 0,
+    window: int = 4096,
+    relation: Relation = ONE_RECORD,
+) -> SecondMomentsPlan:
+    """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
+
+    Examples
+    --------
+    >>> from streampair.privacy import mu_from, plan_second_moments
+    >>> plan = plan_second_moments(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
+    >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
+    (19, 1.0)
+    """
+    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation)

@@ -1,0 +1,141 @@
+"""The report of a private learner: every number from its accountant, no word more than it can vouch for.
+
+What is told follows docs/privacy.md 1, 7 and 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
+from streampair.privacy.mechanisms.base import Release, Run, Settings
+
+__all__ = ["Standing", "build_report"]
+
+
+@dataclass
+class Standing:
+    """What is known of a learner's past: whether anything may have been released that its account has not.
+
+    Parameters
+    ----------
+    continued
+        It comes from a copy or a snapshot, and nobody has said yet how that ended.
+    clean, unclean
+        How often it was restored from a snapshot that held every release, or may not have.
+    charged
+        Second views of a window that a ledger has charged.
+    """
+
+    continued: bool = False
+    clean: int = 0
+    unclean: int = 0
+    charged: int = 0
+
+
+def build_report(
+    settings: Settings,
+    run: Run | None,
+    standing: Standing,
+    *,
+    warmed: bool,
+    mu_warmup: float,
+    card: Sequence[Release],
+    horizon_left: int | None,
+    declared: bool,
+    seeded: bool,
+) -> PrivacyReport:
+    """The report of a learner.
+
+    Parameters
+    ----------
+    settings
+        What was promised.
+    run
+        How far it has come; None before the features are known.
+    standing
+        What is known of its past.
+    warmed
+        Whether the warm-up's moments have been released.
+    mu_warmup
+        mu of one release of them.
+    card
+        What is released, each kind with what it is worth.
+    horizon_left
+        As in `PrivacyReport`.
+    declared
+        Whether the feature set was declared.
+    seeded
+        Whether the noise has a fixed seed.
+    """
+    charged = standing.charged
+    mu_learning = fork_mu2 = 0.0
+    notes: list[str] = []
+    if run is not None:
+        mu_learning = run.plan.mu_spent(run.steps)
+        fork_mu2 = run.plan.fork_mu2(settings.window) if charged else 0.0
+        notes += settings.mechanism.notes(settings, run)
+    prefix = mu_warmup * warmed if settings.warmup else 0.0
+    again = mu_warmup**2 if settings.warmup else 0.0
+    if settings.composes:  # an entity may be in the prefix and after it, in each view
+        mu, second = math.hypot(mu_learning, prefix), fork_mu2 + again
+    else:  # a record is in the prefix or after it; in another view it may be in the other part
+        mu, second = max(mu_learning, prefix), max(fork_mu2, again)
+    mu = math.hypot(mu, math.sqrt(charged * second))
+    if mu <= settings.mu * (1.0 + 1e-9):
+        mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
+    guarantee = "exact accounting of every release, in Gaussian differential privacy"
+    kind: Kind = "holds"
+    if standing.clean:
+        notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
+    if standing.continued or standing.unclean:
+        kind = "unvouched"
+        guarantee = (
+            "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
+            "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
+        )
+        notes.append(
+            f"Restarts that may have lost releases: {standing.unclean + standing.continued}. Lost releases "
+            "about a record come on top of the spend above."
+        )
+    if charged:
+        notes.append(
+            f"{charged} fork(s) are charged: after a crash up to {settings.window} releases were, or may "
+            "have been, made again in another way."
+        )
+    if not declared:
+        notes.append(
+            "The feature set is taken from the first record and public: the names are assumed equal for "
+            "neighbouring streams, and the first record readable. With features= declared neither is needed."
+        )
+    if settings.bounds:
+        notes.append("The declared bounds are taken as public.")
+    if settings.entity is not None:
+        notes.append(
+            "Which of its records these are is decided by entity and slot alone. All records of an entity "
+            "have to come to one lane: over several its spends add up (mu^2)."
+        )
+    if seeded:
+        guarantee, kind = "void (fixed seed)", "void"
+        notes.append(
+            "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
+        )
+    return PrivacyReport(
+        epsilon_spent=epsilon_from(mu, settings.delta),
+        epsilon_budget=settings.epsilon,
+        delta=settings.delta,
+        mu_spent=mu,
+        mu_budget=settings.mu,
+        unit=settings.relation.unit,
+        adjacency=settings.relation.adjacency,
+        releases=(0 if run is None else run.releases) + warmed,
+        guarantee=guarantee,
+        kind=kind,
+        horizon_left=horizon_left,
+        noise_std=0.0 if run is None else run.plan.sigma,
+        mechanism=settings.mechanism.describe(settings),
+        notes=tuple(notes),
+        card=tuple(kind.line(settings.epsilon) for kind in card),
+    )

@@ -1,0 +1,1 @@
+"""From records to the vectors that learners compute with."""

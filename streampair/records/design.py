@@ -1,0 +1,152 @@
+"""From records to the vectors that a private learner multiplies with its weights (docs/privacy.md 2, 4.4)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels
+from streampair.records import features as _features
+
+__all__ = ["Design", "check_scored"]
+
+Array = NDArray[np.float64]
+
+
+def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]:
+    """Values of a record that is scored, by the names given or all of them; missing ones are NaN.
+
+    Raises
+    ------
+    RecordError
+        If the record is empty or no mapping, or a value is no finite number.
+    """
+    if not isinstance(x, Mapping) or not x:
+        _features.read_record(x)
+    values = []
+    for name in x if names is None else names:
+        if name not in x:
+            values.append(math.nan)
+            continue
+        try:
+            number = _features.as_number(x[name])
+        except (TypeError, ValueError, OverflowError):
+            raise _features.unusable_value(name, x[name]) from None
+        if not math.isfinite(number):
+            raise _features.unusable_value(name, x[name])
+        values.append(number)
+    return values
+
+
+class Design:
+    """A fixed feature set with its declared bounds, and its moments once they are released.
+
+    Parameters
+    ----------
+    names
+        Feature names; the columns are in their sorted order, so that the order given never matters.
+    bounds
+        Declared (low, high) of some of them; the others are taken as scaled to [-1, 1].
+
+    Attributes
+    ----------
+    names, index
+        The columns in order, and the column of each name.
+    raw, ready, good, label
+        Scratch for one record: raw values (1, d), its design (1, d), whether it is whole (1,), its sign (1,).
+    mean, factor
+        What scaled values are centred with and multiplied by, (d,), where `standardised`.
+    cap
+        Standardised values beyond it are pulled back to it.
+    """
+
+    def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
+        self.names: tuple[Hashable, ...] = tuple(_features.in_order(names))
+        self.index = {name: i for i, name in enumerate(self.names)}
+        d = len(self.names)
+        low, high = np.array([bounds.get(name, (-1.0, 1.0)) for name in self.names]).T
+        self._scale = 2.0 / (high - low)
+        self._shift = -(high + low) / (high - low)
+        self.mean = np.zeros(d)
+        self.factor = np.ones(d)
+        self.cap = math.inf
+        self.standardised = False
+        self.raw = np.empty((1, d))
+        self.ready = np.empty((1, d))
+        self.good = np.empty(1)
+        self.label = np.empty(1)
+        self._buf = memoryview(self.raw.reshape(d))  # type: ignore[arg-type]
+        self._take = _features.getter(self.names)
+        self._pack = struct.Struct(f"{d}d").pack_into
+
+    def read_learned(self, x: Any) -> int:
+        """Pack a record that is learned into `raw`; returns how many of its features are not in the set.
+
+        What is missing or no number becomes NaN. Never raises: whether a record can be used must not show.
+        """
+        try:
+            values = self._take(x)
+            self._pack(self._buf, 0, *values)
+            return len(x) - len(values)
+        except Exception:
+            raw = self.raw[0]
+            for i, name in enumerate(self.names):
+                try:
+                    raw[i] = _features.as_number(x[name])
+                except Exception:
+                    raw[i] = math.nan
+            return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
+
+    def of(self, x: Any) -> Array:
+        """The design (d,) of a record that is scored, in scratch: missing features are neutral.
+
+        Raises
+        ------
+        RecordError
+            If the record is empty, or a feature in the set is no finite number.
+        """
+        try:
+            values = self._take(x)
+            if x.__class__ is not dict:
+                raise KeyError
+            self._pack(self._buf, 0, *values)
+            packed = True
+        except Exception:
+            packed = False
+        if not packed:
+            self._pack(self._buf, 0, *check_scored(x, self.names))
+        self.prepare(self.raw, self.ready, self.good)
+        if packed and self.good[0] == 0.0:
+            check_scored(x, self.names)  # raises, naming the value
+        row: Array = self.ready[0]
+        return row
+
+    def arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Rows (n, columns) in the order of the features, (n, d); absent columns are NaN."""
+        if tuple(columns) == self.names:
+            return np.ascontiguousarray(rows)
+        out = np.full((len(rows), len(self.names)), math.nan)
+        for j, column in enumerate(columns):
+            at = self.index.get(column)
+            if at is not None:
+                out[:, at] = rows[:, j]
+        return out
+
+    def standardise(self, mean: Array, factor: Array) -> None:
+        """Use released moments from here on."""
+        self.mean, self.factor, self.standardised = mean, factor, True
+
+    def prepare(self, raw: Array, ready: Array, good: Array) -> None:
+        """Designs of raw rows into `ready`, and 1 or 0 into `good`: whether all of a row is finite."""
+        kernels.prepare_rows(
+            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, good
+        )
+
+    def clip(self, raw: Array, ready: Array, good: Array) -> None:
+        """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""
+        kernels.clip_rows(raw, self._scale, self._shift, ready, good)

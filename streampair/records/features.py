@@ -1,0 +1,151 @@
+"""Feature names to columns and back, and the checks that every record passes before anything changes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.errors import RecordError
+from streampair.kernels import MAX_ABS
+
+__all__ = [
+    "arrange",
+    "as_number",
+    "getter",
+    "in_order",
+    "packed",
+    "read_record",
+    "unusable_value",
+]
+
+Array = NDArray[np.float64]
+_ONE = struct.Struct("d")
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unusable_value(
+    name: Hashable, value: object, *, row: int | None = None, limit: float = MAX_ABS
+) -> RecordError:
+    """The error for one value that cannot be learned from; names the feature and the way out."""
+    where = f"feature {name!r}" if row is None else f"feature {name!r} in row {row}"
+    if value is None:
+        problem, fix = f"{where} is None", "fill it in, or leave the feature out of the record"
+    elif isinstance(value, str | bytes | bytearray):
+        problem = f"{where} is text: {short(value)}"
+        fix = "turn it into a number first, for example with river.preprocessing.OneHotEncoder"
+    else:
+        try:
+            number = as_number(value)
+        except (TypeError, ValueError, OverflowError):
+            problem = f"{where} is not a number: {short(value)}"
+            fix = "give a real number"
+        else:
+            if number != number:
+                problem, fix = f"{where} is NaN", "fill it in, or leave the feature out of the record"
+            elif abs(number) == float("inf"):
+                problem, fix = f"{where} is infinite", "clip it to a finite range first"
+            else:
+                problem = f"{where} is {number:g}, beyond the limit of {limit:g}"
+                fix = "scale it first, for example with streampair.preprocessing.Bounds"
+    return RecordError(problem, fix=fix, stage="features")
+
+
+def as_number(value: object) -> float:
+    """What the packed fast path makes of a value: any real number, never text.
+
+    Raises
+    ------
+    TypeError, OverflowError
+        If the value is not a real number, or an integer too large for a float.
+    """
+    try:
+        number: float = _ONE.unpack(_ONE.pack(value))[0]
+    except struct.error as error:
+        raise TypeError(str(error)) from None
+    return number
+
+
+def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:
+    """All features of one record as floats, each checked to be at most `limit` in size.
+
+    Raises
+    ------
+    RecordError
+        Naming the first feature that is text, None, NaN, infinite or beyond the limit, or if the record has
+        no feature at all or is not a mapping.
+    """
+    if not isinstance(x, Mapping):
+        raise RecordError(
+            f"the record is not a mapping from names to numbers: {short(x)}",
+            fix="give a dict such as {'amount': 12.5}",
+        )
+    if not x:
+        raise RecordError("the record has no features", fix="give at least one feature")
+    out: dict[Hashable, float] = {}
+    for name, value in x.items():
+        try:
+            number = as_number(value)
+        except (TypeError, ValueError, OverflowError):
+            raise unusable_value(name, value) from None
+        if not abs(number) <= limit:
+            raise unusable_value(name, value, limit=limit)
+        out[name] = number
+    return out
+
+
+def in_order(names: Iterable[Hashable]) -> list[Hashable]:
+    """Names in an order that does not depend on how they came, so that sums round the same way."""
+    return sorted(names, key=lambda name: (type(name).__name__, name if type(name) is int else 0, str(name)))
+
+
+def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that takes the values of the names, in order, out of a mapping as a tuple."""
+    if len(names) >= 2:
+        return itemgetter(*names)
+    if names:
+        only = names[0]
+        return lambda x: (x[only],)
+    return lambda x: ()
+
+
+def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS) -> Array | None:
+    """Rows (n, d) of records that have exactly these features, all usable; None if one of them has not."""
+    d = len(names)
+    rows = np.empty((len(xs), d))
+    if not rows.size:
+        return None
+    take, row, place = getter(names), struct.Struct(f"{d}d"), memoryview(rows.reshape(-1))  # type: ignore[arg-type]
+    try:
+        for i, x in enumerate(xs):
+            if type(x) is not dict or len(x) != d:
+                return None
+            row.pack_into(place, i * row.size, *take(x))
+    except Exception:  # a name that is missing, or a value that struct refuses
+        return None
+    return rows if (np.abs(rows) <= limit).all() else None
+
+
+def arrange(
+    columns: Sequence[Hashable], rows: Array, names: Sequence[Hashable], index: Mapping[Hashable, int]
+) -> Array:
+    """Rows with their columns in the order of `names`: absent ones 0, unknown ones left out."""
+    if list(columns) == list(names):
+        return rows
+    known = [j for j, column in enumerate(columns) if column in index]
+    if len(known) == len(names):
+        place = [index[columns[j]] for j in known]
+        order = np.empty(len(names), dtype=np.intp)
+        order[place] = known
+        return np.take(rows, order, axis=1)
+    out = np.zeros((rows.shape[0], len(names)))
+    out[:, [index[columns[j]] for j in known]] = rows[:, known]
+    return out

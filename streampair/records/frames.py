@@ -1,0 +1,341 @@
+"""Many records at once: data frames of any library, and NumPy arrays, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.dependencies import get_pandas, get_polars
+from narwhals.exceptions import DuplicateError
+from numpy.typing import NDArray
+from river import utils
+
+from streampair.errors import RecordError
+from streampair.kernels import rows_of_columns
+from streampair.records import features as _features
+
+__all__ = ["Table", "label_values", "open_frame"]
+
+Array = NDArray[np.float64]
+
+
+class Table:
+    """Rows of features: a data frame of any library that narwhals knows, or a NumPy array.
+
+    The columns of an array are named 0, 1, ..., as pandas names them.
+
+    Parameters
+    ----------
+    X
+        Data frame, or array of shape (n, d).
+    strict
+        Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells become NaN.
+    names
+        The order to put the columns into, if these are their names; else they stay as they are.
+
+    Attributes
+    ----------
+    columns
+        Names of the columns.
+    rows
+        Their values, float64, C order, shape (n, columns).
+    """
+
+    __slots__ = ("_frame", "_order", "columns", "rows")
+
+    _frame: _Frame | None
+    _order: NDArray[np.intp] | None
+    columns: list[Hashable]
+    rows: Array
+
+    def __init__(self, X: Any, *, strict: bool = True, names: Sequence[Hashable] = ()) -> None:
+        if isinstance(X, np.ndarray):
+            if X.ndim != 2:
+                raise RecordError(
+                    f"the array of records has shape {X.shape}", fix="give records by features: shape (n, d)"
+                )
+            self._frame = None
+            self.columns = list(range(X.shape[1]))
+            rows = X
+            if X.dtype.kind not in "biuf":
+                rows = np.empty(X.shape)
+                for j, column in enumerate(X.T):
+                    rows[:, j] = _numbers(j, column.tolist(), strict=strict)
+        else:
+            self._frame = _frame_of(X)
+            self.columns = self._frame.columns
+            numbers = self._frame.numbers()
+            rows = _cells(open_frame(X), strict=strict) if numbers is None else numbers
+        if not self.columns:
+            raise RecordError("there are no columns", fix="give at least one feature")
+        self._order = _order(self.columns, names)
+        if self._order is None:
+            # Writeable, too: for arrays that are not, numba would compile every kernel once more.
+            self.rows = np.require(rows, np.float64, ["C", "A", "W"])
+        else:
+            self.columns = list(names)
+            self.rows = _ordered(np.asarray(rows, dtype=np.float64), self._order)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def as_given(self) -> tuple[list[Hashable], Array]:
+        """Columns and rows in the order that they came in."""
+        if self._order is None:
+            return self.columns, self.rows
+        back = np.argsort(self._order)
+        return [self.columns[j] for j in back], np.take(self.rows, back, axis=1)
+
+    def check_names(self, known: Sequence[Hashable]) -> None:
+        """RecordError if this is an array, and the learner knows its features by names other than numbers."""
+        if self._frame is not None or self.columns == list(known):
+            return
+        if any(type(name) is not int for name in known):
+            raise RecordError(
+                "an array has no names for its columns, and the learner knows its features by names such as "
+                f"{next(name for name in known if type(name) is not int)!r}",
+                fix="give a data frame with these names as columns",
+            )
+
+    def series(self, values: NDArray[Any], name: Any) -> Any:
+        """The values, one for each row, as a series of the frame's library with its index; or as they are."""
+        return values if self._frame is None else self._frame.series(values, name)
+
+    def frame(self, columns: Mapping[Any, Array]) -> Any:
+        """The columns as a frame of the same library with its index; or as an array, side by side."""
+        if self._frame is None:
+            return np.column_stack(list(columns.values()))
+        return self._frame.frame(columns)
+
+    def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
+        """The array (n, columns) as a frame of the same library with its index; or as it is.
+
+        Raises
+        ------
+        RecordError
+            If it is an array, and the columns have names.
+        """
+        if self._frame is None:
+            if list(columns) != self.columns:
+                raise RecordError(
+                    "what comes out has names, for which an array has no place", fix="give a data frame"
+                )
+            return values
+        return self._frame.matrix(values, columns)
+
+
+class _Frame(Protocol):
+    """A data frame as `Table` needs it, and what it makes in the same library with the same index."""
+
+    columns: list[Hashable]
+
+    def numbers(self) -> NDArray[Any] | None:
+        """All cells as numbers, missing ones as NaN; None if there are columns that may be no numbers."""
+
+    def series(self, values: NDArray[Any], name: Any) -> Any:
+        """The values as a series."""
+
+    def frame(self, columns: Mapping[Any, Array]) -> Any:
+        """The columns as a frame."""
+
+    def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
+        """The array (n, columns) as a frame."""
+
+
+class _Narwhals:
+    """A data frame of any library that narwhals knows. The other two must do as this one, but faster."""
+
+    def __init__(self, X: Any) -> None:
+        self._like = open_frame(X)
+        self.columns: list[Hashable] = list(self._like.columns)
+
+    def numbers(self) -> NDArray[Any] | None:
+        like = self._like
+        if like.implementation.is_pandas_like():
+            numeric = all(t.kind in "biuf" for t in set(like.to_native().dtypes))
+        else:
+            numeric = not _other_columns(like)
+        return utils.dataframe.to_numpy(like) if numeric else None
+
+    def series(self, values: NDArray[Any], name: Any) -> Any:
+        return utils.dataframe.to_native_series(values, name=name, like=self._like)
+
+    def frame(self, columns: Mapping[Any, Array]) -> Any:
+        return utils.dataframe.to_native_frame(columns, like=self._like)
+
+    def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
+        return utils.dataframe.to_native_frame(values, like=self._like, columns=columns)
+
+
+class _Pandas:
+    """A pandas DataFrame in pandas' own words: narwhals costs more than a hundred rows take to learn."""
+
+    def __init__(self, X: Any, library: Any) -> None:
+        self._X, self._library = X, library
+        self.columns: list[Hashable] = X.columns.tolist()
+        _check_unique(self.columns)
+
+    def numbers(self) -> NDArray[Any] | None:
+        if not all(t.kind in "biuf" for t in set(self._X.dtypes.tolist())):
+            return None
+        out: NDArray[Any] = self._X.to_numpy(dtype=np.float64, na_value=np.nan)
+        return out
+
+    def series(self, values: NDArray[Any], name: Any) -> Any:
+        return self._library.Series(values, index=self._X.index, name=name, copy=False)
+
+    def frame(self, columns: Mapping[Any, Array]) -> Any:
+        values = np.array(list(columns.values()))  # a line for each column, as pandas stores them
+        return self._library.DataFrame(values.T, columns=list(columns), index=self._X.index, copy=False)
+
+    def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
+        return self._library.DataFrame(values, columns=list(columns), index=self._X.index)
+
+
+class _Polars:
+    """A polars DataFrame in polars' own words."""
+
+    def __init__(self, X: Any, library: Any) -> None:
+        self._X, self._library = X, library
+        self.columns: list[Hashable] = X.columns
+
+    def numbers(self) -> NDArray[Any] | None:
+        boolean = self._library.Boolean
+        # Each class of types once; a type of numbers has no parameters.
+        types: set[Any] = set(map(type, self._X.dtypes))
+        if not all(t.is_float() or t.is_integer() or t is boolean for t in types):
+            return None
+        out: NDArray[Any] = self._X.to_numpy()
+        return out
+
+    def series(self, values: NDArray[Any], name: Any) -> Any:
+        return self._library.Series(name, values)
+
+    def frame(self, columns: Mapping[Any, Array]) -> Any:
+        series = self._library.Series
+        return self._library.DataFrame([series(str(name), values) for name, values in columns.items()])
+
+    def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
+        return self._library.from_numpy(values, [str(column) for column in columns], orient="row")
+
+
+def _frame_of(X: Any) -> _Frame:
+    """The frame by the fastest way that there is for its library; imports none."""
+    if (pandas := get_pandas()) is not None and isinstance(X, pandas.DataFrame):
+        return _Pandas(X, pandas)
+    if (polars := get_polars()) is not None and isinstance(X, polars.DataFrame):
+        return _Polars(X, polars)
+    return _Narwhals(X)
+
+
+def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.intp] | None:
+    """Where each of the names is among the columns; None if it is there already, or they are not the same."""
+    if len(columns) != len(names) or columns == list(names):
+        return None
+    place = {column: j for j, column in enumerate(columns)}
+    try:
+        return np.array([place[name] for name in names], dtype=np.intp)
+    except KeyError:
+        return None
+
+
+def _ordered(values: Array, order: NDArray[np.intp]) -> Array:
+    """Columns in this order, as rows in C order: in one step, for new memory costs more than the work."""
+    if values.flags.c_contiguous or not values.flags.f_contiguous:
+        return np.take(values, order, axis=1)
+    columns = values.T.view()
+    columns.flags.writeable = False  # as those of pandas are: one kind for the kernel
+    rows = np.empty(values.shape)
+    rows_of_columns(columns, order.view(np.uintp), rows)
+    return rows
+
+
+def _twice_named() -> RecordError:
+    return RecordError("the frame has two columns of one name", fix="give every feature one column")
+
+
+def _check_unique(columns: list[Hashable]) -> None:
+    if len(set(columns)) != len(columns):
+        raise _twice_named()
+
+
+def open_frame(X: Any) -> nw.DataFrame[Any]:
+    """A pandas, polars or other data frame, wrapped by narwhals."""
+    try:
+        return utils.dataframe.into_frame(X)
+    except DuplicateError:
+        raise _twice_named() from None
+
+
+def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
+    """Labels as an array of booleans or numbers, or else as a list; and their name."""
+    if isinstance(y, np.ndarray):
+        if y.ndim != 1:
+            raise RecordError(
+                f"the array of labels has shape {y.shape}",
+                fix="give one label for each record",
+                stage="label",
+            )
+        return (y if y.dtype.kind in "biuf" else y.tolist()), None
+    values = _plain_labels(y)
+    if values is not None:
+        return values, y.name
+    series = utils.dataframe.into_series(y)
+    if (series.dtype.is_numeric() or series.dtype == nw.Boolean) and not series.null_count():
+        values = np.asarray(series.to_numpy())
+        if values.dtype.kind in "biuf":
+            return values, series.name
+    return series.to_list(), series.name
+
+
+def _plain_labels(y: Any) -> NDArray[Any] | None:
+    """The booleans or numbers of a pandas or polars series, without narwhals; None if it is not as simple."""
+    if (pandas := get_pandas()) is not None and isinstance(y, pandas.Series):
+        if not (isinstance(y.dtype, np.dtype) and y.dtype.kind in "biuf"):
+            return None
+        values: NDArray[Any] = y.to_numpy()
+        return None if values.dtype.kind == "f" and np.isnan(values).any() else values
+    if (polars := get_polars()) is not None and isinstance(y, polars.Series):
+        numeric = y.dtype.is_float() or y.dtype.is_integer() or y.dtype == polars.Boolean
+        if numeric and not y.null_count():
+            values = y.to_numpy()
+            return values if values.dtype.kind in "biuf" else None
+    return None
+
+
+def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
+    """Names of the columns that have no type of numbers."""
+    return [name for name, t in frame.schema.items() if not (t.is_numeric() or t == nw.Boolean)]
+
+
+def _cells(frame: nw.DataFrame[Any], *, strict: bool) -> Array:
+    """The numbers of a frame, cell by cell in the columns that may hold something else."""
+    other = set(_other_columns(frame))
+    rows = np.empty((len(frame), len(frame.columns)))
+    numeric = [j for j, column in enumerate(frame.columns) if column not in other]
+    if numeric:
+        rows[:, numeric] = utils.dataframe.to_numpy(frame[[frame.columns[j] for j in numeric]])
+    for j, column in enumerate(frame.columns):
+        if column in other:
+            rows[:, j] = _numbers(column, frame[column].to_list(), strict=strict)
+    return rows
+
+
+def _numbers(name: Hashable, cells: Sequence[Any], *, strict: bool) -> list[float]:
+    """The cells of one column as floats."""
+    out = []
+    for i, cell in enumerate(cells):
+        try:
+            out.append(np.nan if _is_missing(cell) else _features.as_number(cell))
+        except (TypeError, ValueError, OverflowError):
+            if strict:
+                raise _features.unusable_value(name, cell, row=i) from None
+            out.append(np.nan)
+    return out
+
+
+def _is_missing(cell: object) -> bool:
+    """None, pandas.NA or NaT, without importing pandas."""
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")

@@ -1,0 +1,101 @@
+"""Snapshots as a release writes them, for later releases to read: ``python tests/golden/make.py FOLDER``.
+
+Run it with the release whose snapshots are to be kept, and never again: what is in a folder is what users of
+that release have on their disks. `tests/engine/test_golden.py` restores each and compares what comes next.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from streampair import auc, buffers, losses, metric, ranking
+from streampair.engine.testing import Driver
+from streampair.preprocessing import Bounds, UnitBall
+from streampair.privacy import EntityLimit
+
+KEY = bytes(range(32))
+NAMES = ["a", "b", "c"]
+BEFORE, AFTER = 70, 20
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "auc.PairOGD": lambda: auc.PairOGD(seed=1),
+    "auc.PairOGD-reservoir": lambda: auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.1, seed=1),
+    "auc.PairOGD-classes": lambda: auc.PairOGD(losses.Square(), buffers.ClassReservoir(4), seed=1),
+    "auc.PairOGD-history": lambda: auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=1),
+    "auc.PairOGD-moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1),
+    "auc.OAM": lambda: auc.OAM(size=4, seed=1),
+    "auc.SPAUC": lambda: auc.SPAUC(l2=0.1),
+    "auc.PairFTRL-moments": lambda: auc.PairFTRL(horizon=120, noise_key=KEY),
+    "auc.PairFTRL-prefix": lambda: auc.PairFTRL(warmup=80, noise_key=KEY),
+    "auc.PairFTRL-blt": lambda: auc.PairFTRL(warmup=0, features=NAMES, noise_key=KEY),
+    "auc.PairFTRL-toeplitz": lambda: auc.PairFTRL(warmup=20, horizon=200, solver="gradients", noise_key=KEY),
+    "auc.PairFTRL-entity": lambda: auc.PairFTRL(
+        features=NAMES, entity=EntityLimit(5, 3), warmup=10, noise_key=KEY
+    ),
+    "auc.OnPairStrC": lambda: auc.OnPairStrC(1.0, 1e-4, 200, l2=0.1, releases=50, noise_key=KEY),
+    "auc.OnPairC-reservoir": lambda: auc.OnPairC(
+        1.0, 1e-4, 200, buffer=buffers.Reservoir(8), warmup=20, forks=1, window=10, noise_key=KEY
+    ),
+    "auc.NoisyOGD": lambda: auc.NoisyOGD(warmup=20, bounds={"a": (-1, 1)}, features=NAMES, noise_key=KEY),
+    "ranking.PairOGD": lambda: ranking.PairOGD(
+        losses.MinimumErrorEntropy(0.5), relevance=(-1.0, 1.0), seed=1
+    ),
+    "ranking.PairFTRL": lambda: ranking.PairFTRL(warmup=20, noise_key=KEY),
+    "ranking.OnPairC": lambda: ranking.OnPairC(1.0, 1e-4, 200, noise_key=KEY),
+    "metric.PairOGD": lambda: metric.PairOGD(seed=1),
+    "metric.PairOGD-history": lambda: metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=1),
+    "metric.PairFTRL": lambda: metric.PairFTRL(warmup=20, noise_key=KEY),
+    "metric.OnPairStrC": lambda: metric.OnPairStrC(1.0, 1e-4, 200, l2=0.1, noise_key=KEY),
+    "metric.NoisyOGD": lambda: metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
+    "pipeline": lambda: Bounds({"a": (-1, 1)}) | UnitBall() | auc.PairFTRL(horizon=120, noise_key=KEY),
+}
+
+
+def stream(name: str) -> list[tuple[dict[str, float], Any]]:
+    """Labelled records that suit the family of a model."""
+    rng = random.Random(7)
+    rows: list[tuple[dict[str, float], Any]] = []
+    for _ in range(BEFORE + AFTER):
+        x = {feature: round(rng.gauss(0.0, 0.4), 3) for feature in NAMES}
+        score = x["a"] - x["b"] + rng.gauss(0.0, 0.2)
+        label: Any = score > 0.3
+        if name.startswith("ranking"):
+            label = round(max(-1.0, min(1.0, score)), 3)
+        elif name.startswith("metric"):
+            label = rng.choice(["x", "y", "z"])
+        rows.append((x, label))
+    return rows
+
+
+def driver(name: str) -> Driver:
+    """A lane of the model, whose topic has keys where entities need them."""
+    return Driver(MODELS[name])
+
+
+def shown(output: Any) -> list[float]:
+    """The scores of a batch, whole."""
+    return [score.score for score in output.scores]
+
+
+def main(folder: Path) -> None:
+    """Write a snapshot of each model, and the scores that come after it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    expected = {}
+    for name in MODELS:
+        rows = stream(name)
+        lane = driver(name)
+        lane.feed(rows[:BEFORE])
+        lane.commit(clean=True)
+        assert lane.committed is not None
+        (folder / f"{name}.snapshot").write_bytes(lane.committed)
+        expected[name] = shown(lane.feed(rows[BEFORE:]))
+    (folder / "expected.json").write_text(json.dumps(expected, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,257 @@
+"""Everything public is computed from what has left through the doors (docs/privacy.md 9.9).
+
+Stream B is run with the released values of stream A put in the place of its own: then all that an observer
+sees must be what stream A showed, bit for bit. Whatever looks past a door, at a raw label mean, a raw sum or
+a raw variance, is seen by this, and by no test of the noise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streampair import auc, buffers, metric, ranking
+from streampair.privacy.mechanisms import moments as moments_module
+from streampair.privacy.mechanisms.base import ExactSums
+from streampair.privacy.mechanisms.ftrl import SummedGradients
+from streampair.privacy.mechanisms.noisy import NoisyGradients
+from streampair.privacy.mechanisms.output import SecretIterate
+from streampair.privacy.mechanisms.warmup import Warmup
+
+NAMES = ["a", "b", "c"]
+SLOTS, PREFIX = 120, 30
+PROBE = {"a": 0.3, "b": -0.2, "c": 0.1}
+
+
+def settings(warmup: int = PREFIX, **more: Any) -> dict[str, Any]:
+    return {"epsilon": 2.0, "delta": 1e-3, "features": NAMES, "warmup": warmup, "seed": 3, **more}
+
+
+LEARNERS: dict[str, Callable[[], Any]] = {
+    "moments": lambda: auc.PairFTRL(**settings(horizon=SLOTS)),
+    "moments without end": lambda: auc.PairFTRL(**settings()),
+    "gradients, square root": lambda: auc.PairFTRL(**settings(horizon=SLOTS, solver="gradients")),
+    "gradients, BLT": lambda: auc.PairFTRL(**settings(solver="gradients", buffer=buffers.FIFO(4))),
+    "gradients, reservoir": lambda: auc.PairFTRL(**settings(buffer=buffers.Reservoir(4), max_uses=6)),
+    "noise in the gradient": lambda: auc.NoisyOGD(**settings(l2=0.1)),
+    "output": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
+    "output, few releases": lambda: auc.OnPairC(**settings(horizon=SLOTS, releases=9)),
+    "ranking": lambda: ranking.PairFTRL(**settings()),
+    "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
+    "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
+    "metric, noise in the gradient": lambda: metric.NoisyOGD(**settings()),
+}
+
+
+def stream(model: Any, seed: int) -> list[tuple[dict[str, Any], Any]]:
+    """Records of another content for every seed; some cannot be used."""
+    rng = random.Random(seed)
+    out: list[tuple[dict[str, Any], Any]] = []
+    for _ in range(SLOTS):
+        x: dict[str, Any] = {name: rng.gauss(0.1 * seed, 0.2 + 0.1 * seed) for name in NAMES}
+        if rng.random() < 0.1:
+            x["b"] = None
+        label: Any = rng.random() < 0.2 + 0.3 * seed
+        if type(model).__module__.endswith("ranking"):
+            label = rng.uniform(-1.0, 1.0)
+        out.append((x, label))
+    return out
+
+
+class Tape:
+    """What left through the doors, in order: recorded in one run, played in another."""
+
+    def __init__(self) -> None:
+        self.released: list[np.ndarray] = []
+        self.at: int | None = None  # None: recording
+
+    def next(self, own: np.ndarray) -> np.ndarray:
+        """The value to release in the place of `own`."""
+        if self.at is None:
+            self.released.append(own.copy())
+            return own
+        self.at += 1
+        return self.released[self.at - 1]
+
+
+def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
+    """Put the tape behind every door: noise is chosen so that the tape's value leaves."""
+    sums, summed, noisy, output = (
+        ExactSums.emit, SummedGradients.emit, NoisyGradients.emit, SecretIterate.emit,
+    )  # fmt: skip
+
+    def emit_sums(self: Any, noise: np.ndarray) -> np.ndarray:
+        return tape.next(sums(self, noise))
+
+    def emit_summed(
+        self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
+    ) -> None:
+        grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
+        own = self.total + cells + np.floor(noise[0] / grid + 0.5).astype(np.int64)
+        wanted = tape.next(own)
+        summed(self, rows, labels, grid * (wanted - self.total - cells)[None, :].astype(float), rates, t)
+        assert np.array_equal(self.total, wanted)
+
+    def emit_noisy(
+        self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
+    ) -> None:
+        grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
+        wanted = tape.next(cells + np.floor(noise[0] / grid + 0.5).astype(np.int64))
+        noisy(self, rows, labels, grid * (wanted - cells)[None, :].astype(float), rates, t)
+        assert np.array_equal(self.last, grid * wanted)
+
+    def emit_output(self: Any, normals: np.ndarray, t: int) -> None:
+        plan, cells = self._plan, np.frombuffer(self.cells(), dtype=np.int64)
+        scale = plan.sigmas[t] / plan.grids[t]
+        wanted = tape.next(cells + np.floor(scale * normals + 0.5).astype(np.int64))
+        output(self, (wanted - cells) / scale, t)
+
+    monkeypatch.setattr(ExactSums, "emit", emit_sums)
+    monkeypatch.setattr(SummedGradients, "emit", emit_summed)
+    monkeypatch.setattr(NoisyGradients, "emit", emit_noisy)
+    monkeypatch.setattr(SecretIterate, "emit", emit_output)
+
+
+def public(model: Any) -> list[Any]:
+    """All that an observer sees."""
+    report = model.privacy
+    seen = [
+        model.weights_vector.tobytes(),
+        model.score_one(PROBE),
+        model.design(PROBE).tobytes(),
+        str(report),
+        repr(report.card),
+        (report.releases, report.mu_spent, report.epsilon_spent, report.noise_std),
+        (model.slots, model.horizon_left, model.feature_names, model.buffer_records),
+    ]
+    if hasattr(model, "predict_proba_one"):
+        seen.append(model.predict_proba_one(PROBE))
+    if hasattr(model, "transform_one"):
+        seen.append(model.transform_one(PROBE))
+    return seen
+
+
+def run(make: Callable[[], Any], seed: int) -> list[list[Any]]:
+    """What is seen along the way, and at the end."""
+    model, seen = make(), []
+    for slot, (x, y) in enumerate(stream(model, seed), start=1):
+        model.learn_one(x, y)
+        if slot % 8 == 0:
+            seen.append(public(model))
+    return seen
+
+
+def agrees(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> bool:
+    """Whether stream 1, on the released values of stream 0, shows what stream 0 showed."""
+    tape = Tape()
+    thread(monkeypatch, tape)
+    first = run(make, 0)
+    assert tape.released
+    tape.at = 0
+    second = run(make, 1)
+    assert tape.at == len(tape.released)
+    return first == second
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_is_public_is_computed_from_releases(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert agrees(monkeypatch, LEARNERS[name])
+
+
+def test_without_the_tape_the_streams_differ() -> None:
+    assert run(LEARNERS["moments"], 0) != run(LEARNERS["moments"], 1)
+
+
+# ---- broken twins: each looks past a door --------------------------------------------------------------
+
+
+def raw_label_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Warmup.release
+
+    def release(self: Warmup, source: Any) -> Any:
+        raw = float(self.sums.to_state()[0, -1]) / (self.plan.PER_UNIT * self.plan.slots)
+        mean, factor, _ = true(self, source)
+        return mean, factor, raw
+
+    monkeypatch.setattr(Warmup, "release", release)
+
+
+def raw_variances(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Warmup.release
+
+    def release(self: Warmup, source: Any) -> Any:
+        d = len(NAMES)
+        mean, square = self.sums.to_state()[:, :d] / (self.plan.PER_UNIT * self.plan.slots)
+        released, _, label = true(self, source)
+        return released, 1.0 / np.sqrt(np.maximum(square - mean**2, 1e-3) * d), label
+
+    monkeypatch.setattr(Warmup, "release", release)
+
+
+def raw_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    true, solve, trace = moments_module.leader_of, moments_module.MomentsRun._release, [0.0]
+
+    def release(self: Any, source: Any) -> None:
+        door = self.total if self._at_horizon() else self.block
+        trace[0] = float(np.abs(door.to_state()).sum())
+        solve(self, source)
+
+    monkeypatch.setattr(moments_module.MomentsRun, "_release", release)
+    monkeypatch.setattr(
+        moments_module, "leader_of", lambda second, cross, rate, ridge: true(second, cross, rate, trace[0])
+    )
+
+
+def raw_step(door: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """A step size by the norm of the exact gradient."""
+
+    def twin(monkeypatch: pytest.MonkeyPatch) -> None:
+        true = door.emit
+
+        def emit(
+            self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
+        ) -> None:
+            size = 1.0 + float(np.abs(self.cells(rows, labels, t)).sum())
+            true(self, rows, labels, noise, rates / size, t)
+
+        monkeypatch.setattr(door, "emit", emit)
+
+    return twin
+
+
+def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases weighted by the exact iterate."""
+    true = SecretIterate.emit
+
+    def emit(self: SecretIterate, normals: np.ndarray, t: int) -> None:
+        self.weight *= 1.0 + abs(int(np.frombuffer(self.cells(), dtype=np.int64).sum()) % 7)
+        true(self, normals, t)
+
+    monkeypatch.setattr(SecretIterate, "emit", emit)
+
+
+TWINS = [
+    *[(name, raw_variances) for name in LEARNERS],
+    *[(name, raw_label_mean) for name in ("moments", "moments without end")],
+    *[(name, raw_ridge) for name in ("moments", "moments without end")],
+    ("gradients, square root", raw_step(SummedGradients)),
+    ("gradients, BLT", raw_step(SummedGradients)),
+    ("metric", raw_step(SummedGradients)),
+    ("noise in the gradient", raw_step(NoisyGradients)),
+    ("metric, noise in the gradient", raw_step(NoisyGradients)),
+    ("output", raw_weight),
+    ("output, few releases", raw_weight),
+    ("metric, output", raw_weight),
+]
+
+
+@pytest.mark.parametrize(("name", "twin"), TWINS)
+def test_a_look_past_a_door_is_seen(
+    monkeypatch: pytest.MonkeyPatch, name: str, twin: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    twin(monkeypatch)
+    assert not agrees(monkeypatch, LEARNERS[name])
