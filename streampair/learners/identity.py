@@ -68,8 +68,8 @@ class Identity:
         self.chained: Mapping[str, Any] | None = None
         self.folded = b""
 
-    def coins(self) -> int | None:
-        """Seed of the buffer's coins: with a noise key a function of it, for a replay must toss the same."""
+    def buffer_seed(self) -> int | None:
+        """Of what the buffer draws: with a noise key a function of it, for a replay must draw the same."""
         if self.key is None:
             return self.seed
         return int.from_bytes(self.key.mac()(b"coins")[:8], "big")

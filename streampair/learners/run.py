@@ -77,7 +77,7 @@ class SlotRun:
         self.counts = counts
         self.admission = admission
         self.design = Design(names, settings.bounds)
-        self.rule: Run = settings.mechanism.start(settings, coins=identity.coins(), saved=saved)
+        self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.rule.cap
         again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
@@ -176,7 +176,7 @@ class SlotRun:
             return
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
-        label, ready, good = design.label, design.ready, design.good
+        label, ready, usable = design.label, design.ready, design.usable
         if chain is not None:
             # What identifies the record: what the caller said, or else its own bytes.
             if identity.context is None:
@@ -186,8 +186,8 @@ class SlotRun:
         if self.admission is not None:
             self._admit(self.admission)
         learning = self.slots >= asked.warmup
-        (design.prepare if learning else design.clip)(design.raw, ready, good)
-        if good.item() != 1.0:
+        (design.prepare if learning else design.clip)(design.raw, ready, usable)
+        if usable.item() != 1.0:
             label[0] = math.nan
         given = label.item()
         if given != given:
@@ -199,16 +199,16 @@ class SlotRun:
                 rule.learn_chained(ready, label, chain)
             self.slots += 1
         else:
-            self._prefix(ready, good, label, stream, chain)
+            self._prefix(ready, usable, label, stream, chain)
         identity.context = None
 
     def _prefix(
-        self, ready: Array, good: Array, label: Array, stream: Any, chain: ChainedNoise | None
+        self, ready: Array, usable: Array, label: Array, stream: Any, chain: ChainedNoise | None
     ) -> None:
         """A slot of the warm-up."""
         warmup = self.warmup
         assert warmup is not None
-        warmup.add(ready, good, label)
+        warmup.add(ready, usable, label)
         self.slots += 1
         ends = self.slots == self.settings.warmup
         if chain is not None:
@@ -249,13 +249,13 @@ class SlotRun:
             prefix = self.warmup if self.slots < warmup else None
             count = min(n - at, _CHUNK if prefix is None else warmup - self.slots)
             part = raw[at : at + count]
-            ready, good = np.empty(part.shape), np.empty(count)
-            (design.prepare if prefix is None else design.clip)(part, ready, good)
-            labels = np.where(good == 1.0, given[at : at + count], math.nan)
+            ready, usable = np.empty(part.shape), np.empty(count)
+            (design.prepare if prefix is None else design.clip)(part, ready, usable)
+            labels = np.where(usable == 1.0, given[at : at + count], math.nan)
             if prefix is None:
                 rule.learn(ready, labels, stream)
             else:
-                prefix.add(ready, good, labels)
+                prefix.add(ready, usable, labels)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             self.slots += count
             at += count

@@ -412,6 +412,15 @@ class PrivacyReport:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    def _floating_point(self) -> str:
+        if not self.card:
+            return ""
+        share = sum(float(line["floating_point_delta"]) for line in self.card)
+        most = (
+            " (for the first 100000 releases)" if any(line["releases"] is None for line in self.card) else ""
+        )
+        return f" The errors of the noise may add up to {share:.1g} to delta{most}, which is not charged."
+
     def __str__(self) -> str:
         if self.kind == "void":
             head = f"NO GUARANTEE HOLDS: {self.guarantee}."
@@ -442,8 +451,11 @@ class PrivacyReport:
             "times, the schema). Several records of one person, and other learners on the same records, add "
             "up.",
             self.mechanism,
-            "Floating point: each gradient is rounded to a grid, summed in integers, and the noise is "
-            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof.",
+            "Floating point: what is summed is rounded to a grid, summed in integers, and the noise is "
+            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof."
+            + self._floating_point(),
+            "The guarantee is computational: it holds as far as the output of the cipher behind the noise "
+            "cannot be told from random bits. Normals end at 11.6 standard deviations.",
             *self.notes,
         ]
         return " ".join(part for part in parts if part)

@@ -57,7 +57,7 @@ class Design:
     ----------
     names, index
         The columns in order, and the column of each name.
-    raw, ready, good, label
+    raw, ready, usable, label
         Scratch for one record: raw values (1, d), its design (1, d), whether it is whole (1,), its sign (1,).
     mean, factor
         What scaled values are centred with and multiplied by, (d,), where `standardised`.
@@ -78,7 +78,7 @@ class Design:
         self.standardised = False
         self.raw = np.empty((1, d))
         self.ready = np.empty((1, d))
-        self.good = np.empty(1)
+        self.usable = np.empty(1)
         self.label = np.empty(1)
         self._buf = memoryview(self.raw.reshape(d))  # type: ignore[arg-type]
         self._take = _features.getter(self.names)
@@ -120,8 +120,8 @@ class Design:
             packed = False
         if not packed:
             self._pack(self._buf, 0, *check_scored(x, self.names))
-        self.prepare(self.raw, self.ready, self.good)
-        if packed and self.good[0] == 0.0:
+        self.prepare(self.raw, self.ready, self.usable)
+        if packed and self.usable[0] == 0.0:
             check_scored(x, self.names)  # raises, naming the value
         row: Array = self.ready[0]
         return row
@@ -141,12 +141,12 @@ class Design:
         """Use released moments from here on."""
         self.mean, self.factor, self.standardised = mean, factor, True
 
-    def prepare(self, raw: Array, ready: Array, good: Array) -> None:
-        """Designs of raw rows into `ready`, and 1 or 0 into `good`: whether all of a row is finite."""
+    def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
+        """Designs of raw rows into `ready`, and 1 or 0 into `usable`: whether all of a row is finite."""
         kernels.prepare_rows(
-            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, good
+            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, usable
         )
 
-    def clip(self, raw: Array, ready: Array, good: Array) -> None:
+    def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""
-        kernels.clip_rows(raw, self._scale, self._shift, ready, good)
+        kernels.clip_rows(raw, self._scale, self._shift, ready, usable)

@@ -477,15 +477,15 @@ class Mechanism(abc.ABC):
         return losses.Hinge() if loss is None else loss
 
     @abc.abstractmethod
-    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> Run:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
         """A run, without a record.
 
         Parameters
         ----------
         settings
             What is promised, with the number of features.
-        coins
-            Seed of the buffer's coins; None draws one.
+        seed
+            Of what the buffer draws; None takes one from the operating system.
         saved
             State of a run that this one continues: what was fitted there is taken from it.
         """

@@ -160,7 +160,7 @@ class PairBuffer:
         self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
 
     @classmethod
-    def of(cls, settings: Settings, coins: int | None) -> PairBuffer:
+    def of(cls, settings: Settings, seed: int | None) -> PairBuffer:
         """An empty buffer, as the settings say."""
         assert settings.features is not None
         return cls(
@@ -170,7 +170,7 @@ class PairBuffer:
             family=settings.pairs,
             loss_code=settings.loss.code,
             tangent=settings.tangent,
-            seed=coins,
+            seed=seed,
         )
 
     def filled(self, steps: int) -> int:

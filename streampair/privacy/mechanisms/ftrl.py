@@ -420,7 +420,7 @@ class FTRL(Mechanism):
 
     strategy: StrategyName = "auto"
 
-    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
         """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
         asked = settings
         assert asked.dim is not None
@@ -440,7 +440,7 @@ class FTRL(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return FTRLRun(plan, PairBuffer.of(asked, coins))
+        return FTRLRun(plan, PairBuffer.of(asked, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

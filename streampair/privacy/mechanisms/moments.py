@@ -232,8 +232,8 @@ class Moments(Mechanism):
         least, most = _SHARES
         return max(int(min(most * horizon, max(least * horizon, _WITHIN * root / mu))), 1)
 
-    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
-        """A run; there are no coins, and nothing is fitted."""
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
+        """A run; nothing is drawn, and nothing is fitted."""
         assert settings.features is not None
         plan = plan_second_moments(
             settings.mu,

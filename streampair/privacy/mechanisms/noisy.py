@@ -276,7 +276,7 @@ class Noisy(Mechanism):
 
     l2: float = 0.0
 
-    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> NoisyRun:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> NoisyRun:
         """A run; nothing is fitted."""
         asked = settings
         assert asked.dim is not None
@@ -292,7 +292,7 @@ class Noisy(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return NoisyRun(plan, PairBuffer.of(asked, coins), self.l2)
+        return NoisyRun(plan, PairBuffer.of(asked, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

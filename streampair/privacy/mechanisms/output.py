@@ -325,7 +325,7 @@ class Output(Mechanism):
         noise = math.sqrt(settings.dim) / (settings.learning * settings.mu_learning)
         return 2.0 * diameter / settings.radius * math.sqrt(noise)
 
-    def start(self, settings: Settings, *, coins: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
         """A run; nothing is fitted."""
         asked = settings
         assert asked.learning is not None
@@ -369,7 +369,7 @@ class Output(Mechanism):
                 relation=asked.relation,
             )
         return OutputRun(
-            plan, PairBuffer.of(asked, coins), last=self.paper, scattered=self.centred and self.paper
+            plan, PairBuffer.of(asked, seed), last=self.paper, scattered=self.centred and self.paper
         )
 
     def describe(self, settings: Settings) -> str:
