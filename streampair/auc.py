@@ -45,7 +45,7 @@ class PairOGD(Classifier, FlatLearner):
     positive
         The label that ranks high; every other label is negative.
     seed
-        Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
+        Of what the reservoir draws; None takes one from the operating system. FIFO draws nothing.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError. It bounds the
         memory on streams whose names never end.
@@ -57,8 +57,7 @@ class PairOGD(Classifier, FlatLearner):
     before anything has changed. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow
     with the records, unless the loss is `losses.Square`.
 
-    `predict_proba_one` is the sigmoid of the score. A pairwise loss learns no intercept, so it ranks records
-    and is not a calibrated probability.
+    `predict_proba_one` is the sigmoid of the score: it ranks, uncalibrated, for pairs learn no intercept.
 
     References
     ----------
@@ -91,6 +90,7 @@ class PairOGD(Classifier, FlatLearner):
     max_features: int = 10_000
 
     _rule = OGDRule()
+    predict_proba_one = FlatLearner.proba_one  # type: ignore[assignment]  # a call less
 
 
 @dataclass(eq=False, repr=False)

@@ -45,10 +45,6 @@ class Classifier(Learner, base.MiniBatchClassifier):
         self._flipped = task.flipped
         return task
 
-    def _probability(self, x: Mapping[Any, Any]) -> float:
-        """The probability of the label that ranks high."""
-        return kernels.sigmoid(self.score_one(x))
-
     def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
         self, x: Mapping[Any, Any]
     ) -> dict[Any, float]:
@@ -57,7 +53,7 @@ class Classifier(Learner, base.MiniBatchClassifier):
         A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
         that equals False the two keys change places, so that they stay the labels themselves.
         """
-        p = self._probability(x)
+        p = kernels.sigmoid(self.score_one(x))
         return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:

@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from streampair import buffers
 from streampair import kernels as k
 from streampair.errors import ConfigError
 from streampair.privacy.sensitivity import Influence
-
-if TYPE_CHECKING:
-    from streampair.privacy.mechanisms.base import Settings
 
 __all__ = ["BufferPlan", "PairBuffer"]
 
@@ -158,20 +155,6 @@ class PairBuffer:
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
         cap = uses if plan.policy == k.RESERVOIR and uses is not None else 0
         self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
-
-    @classmethod
-    def of(cls, settings: Settings, seed: int | None) -> PairBuffer:
-        """An empty buffer, as the settings say."""
-        assert settings.features is not None
-        return cls(
-            settings.buffer,
-            settings.features,
-            settings.learning,
-            family=settings.pairs,
-            loss_code=settings.loss.code,
-            tangent=settings.tangent,
-            seed=seed,
-        )
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""

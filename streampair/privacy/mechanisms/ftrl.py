@@ -22,7 +22,7 @@ from streampair.privacy.mechanisms.base import (
     check_cells,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
-from streampair.privacy.mechanisms.gradients import ExactGradients
+from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
 from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
 
@@ -440,7 +440,7 @@ class FTRL(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return FTRLRun(plan, PairBuffer.of(asked, seed))
+        return FTRLRun(plan, empty_buffer(asked, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

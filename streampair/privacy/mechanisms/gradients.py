@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair import kernels
-from streampair.privacy.mechanisms.base import Release
+from streampair.privacy.mechanisms.base import Release, Settings
 from streampair.privacy.mechanisms.buffer import PairBuffer
 
 if TYPE_CHECKING:
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ExactGradients"]
+__all__ = ["ExactGradients", "empty_buffer"]
+
+
+def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
+    """A buffer as the settings say, whose features are known; `seed`: of what it draws."""
+    assert settings.features is not None
+    return PairBuffer(
+        settings.buffer,
+        settings.features,
+        settings.learning,
+        family=settings.pairs,
+        loss_code=settings.loss.code,
+        tangent=settings.tangent,
+        seed=seed,
+    )
 
 
 class ExactGradients:

@@ -21,7 +21,7 @@ from streampair.privacy.mechanisms.base import (
     power_of_two_below,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
-from streampair.privacy.mechanisms.gradients import ExactGradients
+from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
 from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.sensitivity import Influence
 
@@ -292,7 +292,7 @@ class Noisy(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return NoisyRun(plan, PairBuffer.of(asked, seed), self.l2)
+        return NoisyRun(plan, empty_buffer(asked, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

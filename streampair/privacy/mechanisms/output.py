@@ -14,6 +14,7 @@ from streampair.errors import ConfigError
 from streampair.privacy.accounting import epsilon_from
 from streampair.privacy.mechanisms.base import Mechanism, Release, Run, Settings
 from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.gradients import empty_buffer
 from streampair.privacy.mechanisms.output_plan import (
     OutputPlan,
     check_allocation,
@@ -369,7 +370,7 @@ class Output(Mechanism):
                 relation=asked.relation,
             )
         return OutputRun(
-            plan, PairBuffer.of(asked, seed), last=self.paper, scattered=self.centred and self.paper
+            plan, empty_buffer(asked, seed), last=self.paper, scattered=self.centred and self.paper
         )
 
     def describe(self, settings: Settings) -> str:
