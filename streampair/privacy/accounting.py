@@ -454,7 +454,7 @@ class PrivacyReport:
             "Floating point: what is summed is rounded to a grid, summed in integers, and the noise is "
             "rounded with it; attacks on the low bits are mitigated by this, which is not a proof."
             + self._floating_point(),
-            "The guarantee is computational: it holds as far as the output of the cipher behind the noise "
+            "The guarantee is computational: it holds as far as what the cipher behind the noise gives "
             "cannot be told from random bits. Normals end at 11.6 standard deviations.",
             *self.notes,
         ]
