@@ -172,7 +172,7 @@ class Release:
     def floating_point(self, epsilon: float) -> float:
         """What the errors of floating point may add to delta, at most about."""
         count = self.OPEN if self.releases is None else self.releases
-        flips = 2.0 * _NORMAL_ERROR * self.sigma / self.grid if self.grid else 0.0
+        flips = 2.0 * _NORMAL_ERROR * self.sigma / self.grid if count else 0.0
         return min((1.0 + math.exp(min(epsilon, 700.0))) * count * self.coordinates * flips, 1.0)
 
     def line(self, epsilon: float) -> dict[str, Any]:
