@@ -6,6 +6,8 @@ share them and a snapshot has them all. All but `FullHistory` use constant memor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from river import base
 
 from streampair import kernels
@@ -23,24 +25,21 @@ class Buffer(base.Base):
 
     size: int
 
+    def __str__(self) -> str:
+        return repr(self)
+
     @property
     def code(self) -> int:
         """Integer of the policy."""
         raise NotImplementedError
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
 
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
-def _check_size(size: int) -> int:
+def _check_size(size: int) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
         raise ConfigError(f"the buffer size is {size!r}", fix="give an integer from 1 to 1000000")
-    return size
 
 
+@dataclass(frozen=True)
 class ClassReservoir(Buffer):
     """A uniform sample of the past positives, and one of the past negatives.
 
@@ -71,19 +70,17 @@ class ClassReservoir(Buffer):
     ClassReservoir(size=50)
     """
 
-    def __init__(self, size: int = 100) -> None:
-        self.size = _check_size(size)
+    size: int = 100
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
 
     @property
     def code(self) -> int:
         return kernels.CLASSES
 
-    def __repr__(self) -> str:
-        return f"ClassReservoir(size={self.size})"
 
-    __str__ = __repr__
-
-
+@dataclass(frozen=True)
 class FIFO(Buffer):
     """The last `size` records, oldest out first.
 
@@ -106,19 +103,17 @@ class FIFO(Buffer):
     FIFO(size=32)
     """
 
-    def __init__(self, size: int = 1) -> None:
-        self.size = _check_size(size)
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
 
     @property
     def code(self) -> int:
         return kernels.FIFO
 
-    def __repr__(self) -> str:
-        return f"FIFO(size={self.size})"
 
-    __str__ = __repr__
-
-
+@dataclass(frozen=True)
 class FullHistory(Buffer):
     """Every past record.
 
@@ -147,13 +142,15 @@ class FullHistory(Buffer):
     FullHistory(dtype='float64', max_records=10000000)
     """
 
-    def __init__(self, dtype: str = "float64", max_records: int = 10_000_000) -> None:
-        if dtype not in ("float64", "float32"):
-            raise ConfigError(f"dtype is {dtype!r}", fix="give 'float64' or 'float32'")
-        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
-            raise ConfigError(f"max_records is {max_records!r}", fix="give an integer of at least 1")
-        self.dtype = dtype
-        self.max_records = max_records
+    dtype: str = "float64"
+    max_records: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float64", "float32"):
+            raise ConfigError(f"dtype is {self.dtype!r}", fix="give 'float64' or 'float32'")
+        most = self.max_records
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ConfigError(f"max_records is {most!r}", fix="give an integer of at least 1")
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -169,12 +166,8 @@ class FullHistory(Buffer):
     def code(self) -> int:
         return kernels.FULL
 
-    def __repr__(self) -> str:
-        return f"FullHistory(dtype={self.dtype!r}, max_records={self.max_records})"
 
-    __str__ = __repr__
-
-
+@dataclass(frozen=True)
 class Reservoir(Buffer):
     """A uniform sample of all past records.
 
@@ -205,15 +198,12 @@ class Reservoir(Buffer):
     Reservoir(size=100, replacement=False)
     """
 
-    def __init__(self, size: int = 200, replacement: bool = False) -> None:
-        self.size = _check_size(size)
-        self.replacement = replacement
+    size: int = 200
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
 
     @property
     def code(self) -> int:
         return kernels.RESERVOIR_REPLACE if self.replacement else kernels.RESERVOIR
-
-    def __repr__(self) -> str:
-        return f"Reservoir(size={self.size}, replacement={self.replacement})"
-
-    __str__ = __repr__

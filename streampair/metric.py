@@ -111,11 +111,6 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     strategy, max_uses, forks, window, entity
         As in `streampair.auc.PairFTRL`.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the class
@@ -123,13 +118,6 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
     Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
     A step that learns from the transformed records, such as neighbours, is not private.
-
-    References
-    ----------
-    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
-
-    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
-    adaptive streams. NeurIPS.
 
     Examples
     --------
@@ -162,11 +150,6 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
@@ -174,11 +157,6 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
     symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
     Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
     A step that learns from the transformed records, such as neighbours, is not private.
-
-    References
-    ----------
-    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
-    guarantees. AAAI.
 
     Examples
     --------
@@ -217,11 +195,6 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairC`.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
@@ -229,11 +202,6 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
     symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
     Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
     A step that learns from the transformed records, such as neighbours, is not private.
-
-    References
-    ----------
-    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
-    guarantees. AAAI.
 
     Examples
     --------
@@ -272,11 +240,6 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     max_uses, forks, window, entity
         As in `streampair.auc.NoisyOGD`.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
@@ -284,10 +247,6 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
     Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
     A step that learns from the transformed records, such as neighbours, is not private.
-
-    References
-    ----------
-    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
 
     Examples
     --------

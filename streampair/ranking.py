@@ -137,23 +137,11 @@ class PairFTRL(Regressor, PrivateLearner):
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
         relevance makes a null slot.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
     classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-
-    References
-    ----------
-    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
-
-    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
-    adaptive streams. NeurIPS.
 
     Examples
     --------
@@ -190,21 +178,11 @@ class OnPairStrC(Regressor, PrivateLearner):
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
         relevance makes a null slot.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
     classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-
-    References
-    ----------
-    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
-    guarantees. AAAI.
 
     Examples
     --------
@@ -247,21 +225,11 @@ class OnPairC(Regressor, PrivateLearner):
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
         relevance makes a null slot.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
     classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-
-    References
-    ----------
-    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
-    guarantees. AAAI.
 
     Examples
     --------
@@ -304,20 +272,11 @@ class NoisyOGD(Regressor, PrivateLearner):
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
         relevance makes a null slot.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
     classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-
-    References
-    ----------
-    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
 
     Examples
     --------
