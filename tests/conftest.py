@@ -17,7 +17,7 @@ class TwoKinds(LoadScopeScheduling):
     With ``-n 2`` each kind has a process of its own: the one waits while the other computes.
     """
 
-    WAITING = frozenset(("broker", "connectors", "deploy", "typing"))
+    WAITING = frozenset(("broker", "connectors", "deploy", "docs", "typing"))
 
     def _split_scope(self, nodeid: str) -> str:
         return "waiting" if self.WAITING.intersection(nodeid.split("/")) else "computing"
