@@ -1,14 +1,24 @@
 """Parameters that share a line of a docstring, as ``epsilon, delta``, each with its own type and default.
 
-griffe gives all of them those of the first.
+griffe gives all of them those of the first, and knows none of the fields that a dataclass inherits.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from contextlib import suppress
 from typing import Any
 
 import griffe
+
+
+def signature(thing: griffe.Class | griffe.Function) -> dict[str, inspect.Parameter]:
+    """The parameters of the class or function itself, by name."""
+    found: Any = importlib.import_module(thing.module.path)
+    for name in thing.path.removeprefix(f"{thing.module.path}.").split("."):
+        found = getattr(found, name)
+    return dict(inspect.signature(found).parameters)
 
 
 def correct(thing: griffe.Class | griffe.Function) -> None:
@@ -17,10 +27,12 @@ def correct(thing: griffe.Class | griffe.Function) -> None:
         return
     for section in thing.docstring.parsed:
         if section.kind is griffe.DocstringSectionKind.parameters:
+            known = signature(thing)
             for parameter in section.value:
                 with suppress(KeyError):
-                    known = thing.parameters[parameter.name]
-                    parameter.annotation, parameter.value = known.annotation, known.default
+                    own = known[parameter.name]
+                    parameter.annotation = str(own.annotation)
+                    parameter.value = None if own.default is own.empty else repr(own.default)
 
 
 class Parameters(griffe.Extension):

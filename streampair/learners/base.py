@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,3 +266,13 @@ class Learner(base.Estimator):
                     f"this one has {name}={own.get(name)}",
                     fix="construct the learner with the parameters that the state was saved with",
                 )
+
+    def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> Self:
+        """A fresh learner with the same parameters, or with those in `new_params`.
+
+        With `include_attributes` it also takes what this one has learned.
+        """
+        copy: Self = super().clone(new_params)
+        if include_attributes:
+            copy._import(self._export())
+        return copy

@@ -7,7 +7,7 @@ import secrets
 import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,13 +416,3 @@ class FlatLearner(Learner):
         self.__dict__.update(state["own"])
         self._bind()
         self._import(state["saved"])
-
-    def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> Self:
-        """A fresh learner with the same parameters, or with those in `new_params`.
-
-        With `include_attributes` it also takes what this one has learned.
-        """
-        copy: Self = super().clone(new_params)
-        if include_attributes:
-            copy._import(self._export())
-        return copy
