@@ -117,7 +117,8 @@ class PrivateLearner(Learner):
         y
             Label; None and NaN: no label, a null slot.
         """
-        self._run.take(x, self._task.label_or_null(y))
+        task = self._task
+        self._run.take(x, 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y))
 
     def learn_null(self) -> None:
         """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3)."""

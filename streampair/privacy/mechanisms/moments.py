@@ -58,7 +58,7 @@ class MomentsRun(Run):
         self.spread = plan.spread
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
-        self._centre = 0.0
+        self._put_centre(0.0)
         card = plan.card()
         self.block = ExactSums(card[0], (plan.dim,))
         # The sums of all blocks, for the release at the horizon.
@@ -92,12 +92,12 @@ class MomentsRun(Run):
 
     def centre(self, mean: float) -> None:
         """Use a released mean of the labels -1 and 1, before the first record."""
-        self._centre = min(max(mean, -MOST_CENTRE), MOST_CENTRE)
+        self._put_centre(min(max(mean, -MOST_CENTRE), MOST_CENTRE))
 
-    @property
-    def _weight(self) -> float:
+    def _put_centre(self, centre: float) -> None:
+        self._centre = centre
         # With it |weight (y - centre)| <= 1 for |y| <= 1.
-        return 1.0 / (1.0 + abs(self._centre))
+        self._weight = 1.0 / (1.0 + abs(centre))
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -208,7 +208,7 @@ class MomentsRun(Run):
         self.block.load_state(state["sums"])
         self.total.load_state(state["total"])
         self._noise.load_state(state["noise"])
-        self._centre = float(state["centre"])
+        self._put_centre(float(state["centre"]))
         self.steps = steps
         self._releases = self.plan.releases(steps)
         self._due = self._next_end()
