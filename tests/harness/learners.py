@@ -64,6 +64,7 @@ PRIVATE: dict[str, Callable[..., Any]] = {
     "auc-paper": partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"),
     "auc-sampled": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, buffer=buffers.Reservoir(4), releases=7),
 }
+PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]
     PRIVATE[f"{kind}-endless"] = partial(family.PairFTRL, 1.0, 1e-3, warmup=0)

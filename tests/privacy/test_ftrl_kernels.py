@@ -81,7 +81,7 @@ def test_the_steps(
     scalars = np.array([clip, radius, grid])
     buffer = fifo(size, dim, loss, tangent)
     for t in range(steps):
-        one = slice(t, t + 1)
+        one, before = slice(t, t + 1), total.copy()
         kernels.ftrl_steps(
             rows[one],
             labels[one],
@@ -96,7 +96,10 @@ def test_the_steps(
             buffer.labels,
             buffer.ages,
         )
-        # A sum that rounds the other way moves a cell, once in a while.
+        # Each gradient is rounded by itself, and so is the noise: what is added is exact.
+        assert np.array_equal(vectors[2], np.floor(vectors[2]))
+        assert np.array_equal(total, before + vectors[2] + np.floor(noise[t] / grid + 0.5))
+        # A gradient that rounds the other way moves a cell, once in a while.
         assert np.abs(total - expected["total"][t]).max() <= 1 + t // 4
         assert np.abs(vectors[2] - expected["gradient"][t]).max() <= 2
         assert vectors[0] == pytest.approx(np.array(expected["w"][t]), abs=0.02)
