@@ -113,7 +113,7 @@ from streampair.kernels.state import (
     WIDTH,
     D,
 )
-from streampair.kernels.symmetric import eigen, positive_definite, project_psd, psd_root, quadratic
+from streampair.kernels.symmetric import eigen, positive_definite, project_psd, psd_root
 from streampair.kernels.vectors import (
     MAX_ABS,
     MAX_ABS_METRIC,
@@ -238,7 +238,6 @@ __all__ = [
     "project_ball",
     "project_psd",
     "psd_root",
-    "quadratic",
     "row_to_replace",
     "rows_of_columns",
     "score_many",

@@ -250,12 +250,3 @@ def psd_root(w: Array, out: Array) -> bool:
         for j in range(i):
             out[j, i] = out[i, j]
     return found
-
-
-@kernel
-def quadratic(w: Array, u: Array) -> float:
-    """u'Wu for a symmetric W (d, d)."""
-    total = 0.0
-    for i in range(u.shape[0]):
-        total += u[i] * dot(w[i], u)
-    return total

@@ -32,7 +32,7 @@ from naive.private import Pair, Places, gradient, linear_pair, mean_gradient, me
 from naive.private_steps import Gradient, ftrl, noisy, output, released, rounded_gradient
 from naive.rolling_auc import Window
 from naive.sensitivity import fifo_influence, moves, worst
-from naive.symmetric import eigenvalues, matrix, positive_definite, project_psd, psd_root, quadratic, vector
+from naive.symmetric import eigenvalues, matrix, positive_definite, project_psd, psd_root, vector
 from naive.vectors import (
     Vector,
     ball,
@@ -106,7 +106,6 @@ __all__ = [
     "project_ball",
     "project_psd",
     "psd_root",
-    "quadratic",
     "released",
     "rounded_gradient",
     "row_to_replace",

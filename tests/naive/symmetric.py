@@ -42,7 +42,3 @@ def positive_definite(w: np.ndarray) -> bool:
 def psd_root(w: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(w)
     return np.asarray(vectors @ np.diag(np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
-
-
-def quadratic(w: np.ndarray, u: np.ndarray) -> float:
-    return float(u @ w @ u)

@@ -393,12 +393,6 @@ def psd_root(kernel: Any, rng: Rng) -> None:
     close(out, naive.psd_root(w))
 
 
-@against(naive.quadratic)
-def quadratic(kernel: Any, rng: Rng) -> None:
-    w, u = symmetric(rng), rng.normal(size=4)
-    close(kernel(w, u), naive.quadratic(w, u))
-
-
 @against(naive.map_rows)
 def map_rows(kernel: Any, rng: Rng) -> None:
     w, rows, out = symmetric(rng), rng.normal(size=(3, 4)), np.empty((3, 4))
