@@ -1,6 +1,6 @@
 """What all learners share: records in order, frames, and a state that says whose it is.
 
-Three engines stand on it or beside it: `FlatLearner` (not private) and `PrivateLearner`; three faces
+Two engines stand on it: `FlatLearner` (not private) and `PrivateLearner`; three faces
 (`faces`) give a learner River's interface and its kind of labels.
 """
 

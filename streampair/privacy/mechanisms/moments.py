@@ -59,10 +59,10 @@ class MomentsRun(Run):
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
         self._put_centre(0.0)
-        card = plan.card()
-        self.block = ExactSums(card[0], (plan.dim,))
+        self._card = plan.card()
+        self.block = ExactSums(self._card[0], (plan.dim,))
         # The sums of all blocks, for the release at the horizon.
-        self.total = ExactSums(card[-1], (plan.dim if plan.horizon is not None else 0,))
+        self.total = ExactSums(self._card[-1], (plan.dim if plan.horizon is not None else 0,))
         self._running = np.zeros(plan.dim)  # C times the released sums
         self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
         self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
@@ -88,7 +88,7 @@ class MomentsRun(Run):
 
     def card(self) -> tuple[Release, ...]:
         """The sums of blocks, and that of all records at the horizon."""
-        return self.plan.card()
+        return self._card
 
     def centre(self, mean: float) -> None:
         """Use a released mean of the labels -1 and 1, before the first record."""

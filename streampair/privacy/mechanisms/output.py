@@ -79,8 +79,8 @@ class SecretIterate:
 
     @property
     def release(self) -> Release:
-        """What leaves is worth this; computed when it is asked for, which takes a pass over the plan."""
-        return self._plan.release()
+        """What leaves is worth this; computed when first asked for, which takes a pass over the plan."""
+        return self._plan.release
 
     def scatter(self, point: Floats, *, centre: bool) -> None:
         """Put the iterate, and w_0 with it if `centre`, at a random point; it depends on no record."""

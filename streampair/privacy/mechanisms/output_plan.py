@@ -133,6 +133,7 @@ class OutputPlan:
     def _counts(self) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(np.isfinite(self.sigmas))]).astype(np.int64)
 
+    @functools.cached_property
     def release(self) -> Release:
         """What is released, and what it is worth: the worst record's move over its noise, at each release."""
         shown = np.isfinite(self.sigmas)
