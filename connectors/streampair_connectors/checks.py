@@ -122,7 +122,7 @@ def _check_store(config: Config, report: Report) -> None:
         existing = existing.parent
     if directory.exists() and directory.is_dir():
         try:
-            DirectoryStore(directory).probe()
+            DirectoryStore(directory, group_access=config.store.group_access).probe()
         except StreampairError as error:
             report.bad("store", error)
             return

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from streampair.engine import LaneJournal
 from streampair.errors import StoreError
+from streampair_connectors.permissions import check_directory
 
 __all__ = ["DirectoryStore", "LaneStore", "Store"]
 
@@ -69,6 +70,13 @@ class DirectoryStore:
     ----------
     directory
         Made, with mode 0700, when it does not exist.
+    group_access
+        Whether its group may reach it.
+
+    Raises
+    ------
+    StoreError
+        It cannot be made, or others than its owner may reach it.
 
     Examples
     --------
@@ -82,10 +90,11 @@ class DirectoryStore:
     >>> lane.close()
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, group_access: bool = False) -> None:
         self._directory = directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_directory(directory, group=group_access)
         except OSError as error:
             raise StoreError(
                 f"the store directory {directory} cannot be made: {error.strerror}",

@@ -72,7 +72,11 @@ class Worker:
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self._health = Health(config.app, self.telemetry)
         self._kafka: KafkaConfig = config.require_kafka()
-        self._store = store if store is not None else DirectoryStore(config.state_directory)
+        self._store = (
+            store
+            if store is not None
+            else DirectoryStore(config.state_directory, group_access=config.store.group_access)
+        )
         self._decode = json_decoder(config.input)
         self._create_topics = create_topics
         self._held: dict[Partition, OpenLane] = {}

@@ -155,6 +155,7 @@ def test_a_password_comes_from_a_file_or_the_environment(
 ) -> None:
     file = tmp_path / "password"
     file.write_text("hunter2\n")
+    file.chmod(0o600)
     monkeypatch.setenv("BROKER_PASSWORD", "hunter3")
     for config, expected in (
         (sasl(password_file=str(file)), "hunter2"),
@@ -181,6 +182,7 @@ def test_a_secret_that_is_not_there(
     file = tmp_path / "password"
     if content is not None:
         file.write_text(content)
+        file.chmod(0o600)
     with pytest.raises(ConfigError, match="password"):
         sasl(password_file=str(file)).require_kafka().password()
     monkeypatch.delenv("NO_SUCH", raising=False)
@@ -193,6 +195,7 @@ def test_a_secret_that_is_not_there(
 def test_a_key_is_hexadecimal_and_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("ab" * 32)
+    file.chmod(0o600)
     config = parse_config(minimal(learner={"signing_key_file": str(file)}))
     assert config.learner.signing_key() == b"\xab" * 32
     file.write_text("open sesame")

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from streampair.errors import ConfigError
+from streampair_connectors.permissions import check_private
 
 __all__ = ["hex_key", "read_secret"]
 
@@ -18,8 +19,8 @@ def read_secret(what: str, file: Path | None, env: str | None) -> SecretStr | No
     Raises
     ------
     ConfigError
-        Both are named, the file cannot be read, or the value is empty. The message names the
-        place, never the value.
+        Both are named, the file cannot be read, others may read it too, or the value is empty. The message
+        names the place, never the value.
     """
     if file is not None and env is not None:
         raise ConfigError(
@@ -27,6 +28,7 @@ def read_secret(what: str, file: Path | None, env: str | None) -> SecretStr | No
         )
     if file is not None:
         try:
+            check_private(file, what)
             text = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

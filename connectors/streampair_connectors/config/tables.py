@@ -252,6 +252,8 @@ class StoreConfig(Table):
     """Where the snapshots lie. A relative path starts at the configuration file."""
 
     directory: Path = Path("state")
+    # Whether the group of the directory may reach it: where a volume is given to a process by its group.
+    group_access: bool = False
 
     @field_validator("directory", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from aiokafka import errors as kafka_errors
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.logs import get_logger
+from streampair_connectors.permissions import check_private
 
 __all__ = [
     "FATAL",
@@ -96,6 +97,8 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
                 cafile=None if config.ssl_cafile is None else str(config.ssl_cafile)
             )
             if config.ssl_certfile is not None:
+                # Without a file of its own the key stands in that of the certificate.
+                check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
                 context.load_cert_chain(
                     str(config.ssl_certfile),
                     None if config.ssl_keyfile is None else str(config.ssl_keyfile),
