@@ -143,11 +143,15 @@ def _check_store(config: Config, report: Report) -> None:
 
 def _check_ports(config: Config, report: Report) -> None:
     metrics = config.metrics
-    for key, port in (("metrics.port", metrics.port), ("metrics.public_port", metrics.public_port)):
+    for prefix, host, port in (
+        ("metrics.", metrics.host, metrics.port),
+        ("metrics.public_", metrics.public_host, metrics.public_port),
+    ):
         if port is None:
             continue
+        key = f"{prefix}port"
         try:
-            family, _, _, _, address = socket.getaddrinfo(metrics.host, port, type=socket.SOCK_STREAM)[0]
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
@@ -155,12 +159,12 @@ def _check_ports(config: Config, report: Report) -> None:
             report.bad(
                 key,
                 SourceError(
-                    f"cannot listen on {metrics.host}:{port}: {error.strerror or error}",
-                    fix=f"stop what uses the port, or set {key} (0 takes a free one)",
+                    f"cannot listen on {host}:{port}: {error.strerror or error}",
+                    fix=f"stop what uses the port, set {key} (0 takes a free one), or correct {prefix}host",
                 ),
             )
         else:
-            report.good(key, f"{metrics.host}:{port or 'a free port'}")
+            report.good(key, f"{host}:{port or 'a free port'}")
 
 
 async def _check_kafka(config: Config, report: Report, create: bool) -> None:

@@ -39,11 +39,12 @@ class MetricsServer:
         SourceError
             A port is taken or not allowed.
         """
-        self.url = await self._listen(self._config.port, public=False)
-        if self._config.public_port is not None:
-            self.public_url = await self._listen(self._config.public_port, public=True)
+        config = self._config
+        self.url = await self._listen(config.host, config.port, public=False)
+        if config.public_port is not None:
+            self.public_url = await self._listen(config.public_host, config.public_port, public=True)
 
-    async def _listen(self, port: int, *, public: bool) -> str:
+    async def _listen(self, host: str, port: int, *, public: bool) -> str:
         async def metrics(request: web.Request) -> web.Response:
             return web.Response(
                 body=self._telemetry.render(public=public), headers={"Content-Type": CONTENT_TYPE}
@@ -62,20 +63,20 @@ class MetricsServer:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._config.host, port).start()
+            await web.TCPSite(runner, host, port).start()
         except (OSError, OverflowError) as error:
             await runner.cleanup()
-            key = "metrics.public_port" if public else "metrics.port"
+            prefix = "metrics.public_" if public else "metrics."
             raise SourceError(
-                f"cannot listen on {self._config.host}:{port} ({key}): "
+                f"cannot listen on {host}:{port} ({prefix}host, {prefix}port): "
                 f"{getattr(error, 'strerror', None) or error}",
-                fix=f"stop what uses the port, or set {key} (0 takes a free one)",
+                fix=f"stop what uses the port, set {prefix}port (0: a free one), or correct {prefix}host",
                 retriable=False,
             ) from None
         self._runners.append(runner)
         address = runner.addresses[0]
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"http://{host}:{address[1]}"
+        name = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"http://{name}:{address[1]}"
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -161,6 +161,18 @@ def test_check_names_everything_that_is_missing(config: Path) -> None:
     assert [f["check"] for f in report["findings"] if not f["ok"]] == ["store", "metrics.port", "kafka"]
 
 
+def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
+    """192.0.2.1 is for documents, nobody's."""
+    own = 'metrics.port = 0\nmetrics.public_host = "192.0.2.1"\nmetrics.public_port = 0'
+    config.write_text(TOML.replace("metrics.port = 0", own))
+    findings = json.loads(call("check", config, "--json", code=1).stdout)["findings"]
+    ports = {f["check"]: f for f in findings if f["check"].startswith("metrics.")}
+    assert ports["metrics.port"] == {"check": "metrics.port", "ok": True, "text": "127.0.0.1:a free port"}
+    assert not ports["metrics.public_port"]["ok"]
+    assert "192.0.2.1" in ports["metrics.public_port"]["text"]
+    assert "correct metrics.public_host" in ports["metrics.public_port"]["fix"]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz"])
 def test_replay_scores_every_event(config: Path, suffix: str) -> None:
     data = rows()

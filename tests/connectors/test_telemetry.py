@@ -7,6 +7,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -180,6 +181,52 @@ def test_http(telemetry: Telemetry) -> None:
                 await MetricsServer(telemetry, MetricsConfig(port=port)).start()
         finally:
             telemetry.health("fraud", "running")
+            await server.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("settings", "operator", "public"),
+    [
+        ({}, "127.0.0.1", "127.0.0.1"),
+        ({"public_host": "127.0.0.2"}, "127.0.0.1", "127.0.0.2"),
+        ({"host": "127.0.0.2"}, "127.0.0.2", "127.0.0.1"),
+    ],
+)
+def test_each_endpoint_has_a_host_of_its_own(
+    telemetry: Telemetry, settings: dict[str, Any], operator: str, public: str
+) -> None:
+    """Whoever shows the public one to others shows nothing else, and the other way round."""
+
+    async def body() -> None:
+        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0, **settings))
+        await server.start()
+        try:
+            assert server.url.startswith(f"http://{operator}:")
+            assert server.public_url is not None
+            assert server.public_url.startswith(f"http://{public}:")
+            assert "streampair_lag" not in (await get(f"{server.public_url}/metrics"))[1]
+            if operator != public:
+                for url, other in ((server.url, public), (server.public_url, operator)):
+                    port = url.rpartition(":")[2]
+                    with pytest.raises(urllib.error.URLError):
+                        await get(f"http://{other}:{port}/metrics")
+        finally:
+            await server.stop()
+
+    asyncio.run(body())
+
+
+def test_a_public_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
+    config = MetricsConfig(port=0, public_port=0, public_host="192.0.2.1")  # for documents, nobody's
+
+    async def body() -> None:
+        server = MetricsServer(telemetry, config)
+        try:
+            with pytest.raises(SourceError, match=r"metrics\.public_host"):
+                await server.start()
+        finally:
             await server.stop()
 
     asyncio.run(body())

@@ -262,10 +262,14 @@ class StoreConfig(Table):
 
 
 class MetricsConfig(Table):
-    """Addresses of the metrics. Port 0 takes a free one, which the log names."""
+    """Addresses of the metrics. Port 0 takes a free one, which the log names.
+
+    Each endpoint has a host of its own: who shows the public one to the world shows nothing else.
+    """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 9464
+    public_host: str = "127.0.0.1"
     public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
 
     @model_validator(mode="after")
