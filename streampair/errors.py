@@ -8,6 +8,8 @@
     |-- SnapshotError     saved state cannot be read, or belongs to something else
     |-- StoreError        the state store cannot be read or written
     `-- SourceError       a broker, topic or file cannot be reached
+        |-- Fenced            what was open here has another owner now
+        `-- OutcomeUnknown    whether a commit was stored is not known
 
 Each message says what happened and what to do about it; `retriable` says whether
 trying again, without a change by the user, can help.
@@ -17,7 +19,9 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigError",
+    "Fenced",
     "LaneStopped",
+    "OutcomeUnknown",
     "PrivacyError",
     "RecordError",
     "SnapshotError",
@@ -106,3 +110,17 @@ class SourceError(StreampairError):
     """A broker, topic or file cannot be reached."""
 
     retriable = True
+
+
+class Fenced(SourceError):
+    """A lane has another owner, or the broker has given up on this one; what is in memory may be old.
+
+    Drop the lane's state, and open it again if the partition is still assigned: that reads what is committed.
+    """
+
+
+class OutcomeUnknown(SourceError):
+    """A commit was sent and its answer never came: it may be stored, or may not be.
+
+    Drop the lane's state and open it again: that reads which of the two it is.
+    """

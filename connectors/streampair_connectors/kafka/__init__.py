@@ -16,14 +16,24 @@ from streampair_connectors.kafka.admin import (
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.producer import Producer
+from streampair_connectors.kafka.register import (
+    Committed,
+    check_register,
+    commit_register,
+    read_register,
+    write_register_offline,
+)
 
 __all__ = [
+    "Committed",
     "Consumer",
     "Message",
     "Partition",
     "Producer",
     "Reader",
     "RecordLike",
+    "check_register",
+    "commit_register",
     "create_by_asking",
     "create_topics",
     "creates_topics",
@@ -31,4 +41,6 @@ __all__ = [
     "describe_topics",
     "is_compacted",
     "read_all",
+    "read_register",
+    "write_register_offline",
 ]

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.structs import OffsetAndMetadata
 
-from streampair.errors import SourceError
+from streampair.errors import Fenced, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka._client import (
     FATAL,
@@ -17,6 +18,7 @@ from streampair_connectors.kafka._client import (
     RecordLike,
     client_options,
     log,
+    reach_error,
     say,
     stop_quietly,
     within,
@@ -204,6 +206,21 @@ class Consumer:
             )
             return False
         return True
+
+    async def commit_registers(self, registers: Mapping[Partition, tuple[int, str]], seconds: float) -> None:
+        """Commit offsets, each with a text beside it; see `register.commit_register`."""
+        offsets = {TopicPartition(*p): OffsetAndMetadata(*register) for p, register in registers.items()}
+        try:
+            # The client tries again for ever what a broker may still do.
+            await asyncio.wait_for(self._consumer.commit(offsets), seconds)
+        except (kafka_errors.CommitFailedError, kafka_errors.IllegalStateError) as error:
+            raise Fenced(
+                f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in registers)} away: "
+                f"{say(error)}",
+                fix="none is needed: the member that has it now goes on at the last commit",
+            ) from None
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            raise reach_error(self._config, error) from None
 
     def _translate(self, error: BaseException) -> SourceError:
         for kind, fix in FATAL.items():
