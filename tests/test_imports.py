@@ -45,13 +45,14 @@ FLOORS = (
     ("errors", "kernels", "losses", "evaluation", "engine", "connectors"),
 )
 # Besides: a lane keeps the ledger of a private learner and refuses pipelines that break its guarantee; both
-# know no learner. The rest of privacy/ is none of its business. The papers' tables are AUCs.
-ALSO = {"engine": {"privacy.ledger", "privacy.pipeline"}, "reproduce": {"evaluation"}}
+# know no learner. It tells one where a record comes from. The rest of privacy/ is none of its business. The
+# tables of the papers are AUCs.
+ALSO = {"engine": {"privacy.ledger", "privacy.origin", "privacy.pipeline"}, "reproduce": {"evaluation"}}
 # The floors inside a room.
 INSIDE = {
     "privacy": (
         (
-            "accounting correlated ledger noise pipeline recursion sensitivity",
+            "accounting correlated ledger noise origin pipeline recursion sensitivity",
             "entities",
             "mechanisms",
             "report",

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.mechanisms.moments import Moments
+from streampair.privacy.origin import Origin
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
 
@@ -228,9 +229,8 @@ class _Trial:
         places = self.places(spot)
         shown = []
         for t in range(self.slots):
-            if self.entity is not None:
-                model.next_entity("canary" if t in places else f"other {t}")
-            model.learn_one(record if t in places else null, canary.y if t in places else self.low)
+            origin = Origin(entity="canary" if t in places else f"other {t}")
+            model.learn_one(record if t in places else null, canary.y if t in places else self.low, origin)
             if self.part == "learning":
                 shown.append(model.run.released)
         return np.array(shown) if shown else np.array([model.run.warmup.released])

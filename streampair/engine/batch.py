@@ -18,11 +18,13 @@ from streampair.engine.monitor import Monitor
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.engine.reservations import context_of
 from streampair.errors import LaneStopped, PrivacyError, RecordError
+from streampair.privacy.origin import Origin
 
 __all__ = ["Batch"]
 
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
+_NOWHERE: Final = Origin()
 
 
 class Batch:
@@ -73,6 +75,9 @@ class Batch:
         self._auc, self._regret = monitor.auc, monitor.regret
         self._topic = topic
         self._partition = partition
+        private = model.private
+        self._keyed = private is not None and private.noise_key is not None
+        self._entities = private is not None and private.entity is not None
         self.next_offset: int | None = None
         self.events = dict.fromkeys(_OUTCOMES, 0)
         self.stages = dict.fromkeys(_STAGES, 0)
@@ -129,28 +134,33 @@ class Batch:
             xs = raw if model.transform is None else list(map(model.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
-        score_one, learn_one, emit = model.score, self._learning(records), given.append
-        pairs = zip(xs, ys, strict=True)
+        score_one, learn_one, emit = model.score, model.learn, given.append
+        take = None if model.private is None else model.private.take
+        rows = zip(xs, ys, map(self._origin, records), strict=True)
         counted = 0
         hits = None if regret is None else regret.hits(truth)
         failed = False
         try:
             while True:
                 stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
-                for x, y in itertools.islice(pairs, stop - counted):
-                    score = score_one(x)
-                    learn_one(x, y)
-                    emit(score)
+                if take is None:
+                    for x, y, _ in itertools.islice(rows, stop - counted):
+                        score = score_one(x)
+                        learn_one(x, y)
+                        emit(score)
+                else:
+                    for x, y, origin in itertools.islice(rows, stop - counted):
+                        emit(take(x, y, origin))
                 if regret is None:
                     break
                 regret.pass_over(zeros, ones)
                 counted = stop
                 if stop == n:
                     break
-                x, y = next(pairs)
+                x, y, origin = next(rows)
                 score = score_one(x)
                 sample = regret.prepare(x, truth[stop], score, score_one)
-                learn_one(x, y)
+                model.learn_from(x, y, origin)
                 emit(score)
                 regret.commit(sample, truth[stop])
                 counted += 1
@@ -176,30 +186,17 @@ class Batch:
             self.next_offset = offsets[done - 1] + 1
         return done, saved
 
-    def _learning(self, records: Sequence[Record]) -> Callable[[Any, Any], object]:
-        """`model.learn`, which first tells a private learner what it has to know of each record."""
-        learn = self._model.learn
-        if self._model.next_record is None and self._model.next_entity is None:
-            return learn
-        upcoming = iter(records)
-
-        def learn_identified(x: Any, y: Any) -> None:
-            self._identify(next(upcoming))
-            learn(x, y)
-
-        return learn_identified
-
-    def _identify(self, record: Record) -> None:
-        """Tell the noise what record it is for, and the account whose it is.
+    def _origin(self, record: Record) -> Origin:
+        """What the noise of a record and its account go by, as far as its learner asks.
 
         An entity is the key of the message, never a field of its value: were the value damaged, its entity
-        would change with it, and with that what is learned of others (docs/privacy.md 8).
+        would change with it, and with that what is learned of others (docs/privacy.md 8). A message without a
+        key is nobody's: a null record.
         """
-        model = self._model
-        if model.next_record is not None:
-            model.next_record(context_of(self._partition, record.offset, record.key, record.value))
-        if model.next_entity is not None:
-            model.next_entity(record.key)
+        entity = record.key if self._entities else None
+        if self._keyed:
+            return Origin(context_of(self._partition, record.offset, record.key, record.value), entity)
+        return Origin(None, entity) if self._entities else _NOWHERE
 
     def _take_carefully(
         self,
@@ -223,8 +220,7 @@ class Batch:
                 continue
             expected = self.next_offset = offset + 1
             self.seen += 1
-            if private is not None:
-                self._identify(record)
+            origin = self._origin(record)
             event_id: str | None = None
             given_score: float | None = None
             sample = None
@@ -240,7 +236,7 @@ class Batch:
                 if y is None:
                     outcome = "scored"
                     if private is not None:
-                        private.learn_null()
+                        private.learn_null(origin)
                 else:
                     stage = "label"
                     label = bool(y == positive)
@@ -250,9 +246,9 @@ class Batch:
                         sample = regret.prepare(z, label, score, model.score)  # type: ignore[union-attr,arg-type]
                     stage = "learn"
                     if model.direct:
-                        model.learn(z, y)
-                    elif not model.learn_through(x, y) and private is not None:
-                        private.learn_null()
+                        model.learn_from(z, y, origin)
+                    elif not model.learn_through(x, y, origin) and private is not None:
+                        private.learn_null(origin)
                     outcome = "learned" if slots > 0 else "scored"
                     if hit:
                         regret.commit(sample, label)  # type: ignore[union-attr]
@@ -272,7 +268,7 @@ class Batch:
                     good.clear()
                     saved = model.checkpoint()
                 if private is not None:
-                    private.learn_null()
+                    private.learn_null(origin)
                 outcome = "dead_letter"
                 self._dead_letter(record, error, stage, output.dead_letters)
             slots -= 1

@@ -21,6 +21,7 @@ from river import base, compose
 
 from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, former_names, missing
 from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.privacy.origin import Origin
 from streampair.privacy.pipeline import check_pipeline, is_private, is_stateless, private_inside, walk
 
 __all__ = ["Model"]
@@ -111,17 +112,16 @@ class Model:
         self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
-        private = self.private
-        #: Takes what identifies the next record, where the noise depends on it.
-        self.next_record: Callable[[bytes], object] | None = None
-        #: Takes whose the next record is, where that counts.
-        self.next_entity: Callable[[bytes | None], object] | None = None
-        if private is not None:
-            self.next_record = private.next_record if private.noise_key is not None else None
-            self.next_entity = private.next_entity if private.entity is not None else None
         self._front = front
 
-    def learn_through(self, x: Any, y: object) -> bool:
+    def learn_from(self, z: Any, y: object, origin: Origin) -> None:
+        """Let the learner learn; a private one is told where the record comes from."""
+        if self.private is None:
+            self.learn(z, y)
+        else:
+            self.private.learn_one(z, y, origin)
+
+    def learn_through(self, x: Any, y: object, origin: Origin) -> bool:
         """Let the steps in front learn, then the learner, in the order of `river.compose.Pipeline.learn_one`.
 
         Returns
@@ -131,7 +131,7 @@ class Model:
         """
         z, passed = self._learn_front(x, y)
         if passed:
-            self.learn(z, y)
+            self.learn_from(z, y, origin)
         return passed
 
     def _learn_front(self, x: Any, y: object) -> tuple[Any, bool]:

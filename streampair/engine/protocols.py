@@ -21,6 +21,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from streampair.privacy.origin import Origin
+
 __all__ = [
     "LaneJournal",
     "OwnModel",
@@ -109,16 +111,16 @@ class PrivateModel(OwnModel, Protocol):
     @property
     def privacy(self) -> Any: ...
 
-    def learn_null(self) -> None:
-        """Take a slot without a record."""
+    def learn_one(self, x: Any, y: Any, origin: Origin | None = None) -> None:
+        """Take a slot for a record, which comes from `origin`."""
         ...
 
-    def next_record(self, context: bytes) -> None:
-        """Say what identifies the record of the next slot."""
+    def take(self, x: Any, y: Any, origin: Origin | None = None) -> float:
+        """`score_one`, then `learn_one`; an error of the score comes before the slot is taken."""
         ...
 
-    def next_entity(self, entity: Any) -> None:
-        """Say whose the record of the next slot is."""
+    def learn_null(self, origin: Origin | None = None) -> None:
+        """Take a slot without a record, in the place of one that comes from `origin`."""
         ...
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:

@@ -32,7 +32,7 @@ class Counts:
 
 
 class Identity:
-    """Who a learner is and what its next record is, as far as its noise depends on it.
+    """Who a learner is, as far as its noise depends on it.
 
     Parameters
     ----------
@@ -47,10 +47,6 @@ class Identity:
     ----------
     name, digests
         As `PrivateLearner.bind_noise` says.
-    context
-        What identifies the next record; None: its own bytes do.
-    entity
-        Whose the next record is.
     chained
         The state of a chain to continue.
     folded
@@ -63,8 +59,6 @@ class Identity:
         self.parameters = parameters
         self.name = ""
         self.digests: list[bytes] | None = None
-        self.context: bytes | None = None
-        self.entity: Any = None
         self.chained: Mapping[str, Any] | None = None
         self.folded = b""
 

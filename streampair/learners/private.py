@@ -13,12 +13,14 @@ from streampair import buffers, kernels, losses
 from streampair.errors import ConfigError, SnapshotError
 from streampair.learners.base import Learner
 from streampair.learners.identity import Counts, Identity
-from streampair.learners.run import SlotRun, Waiting
+from streampair.learners.run import SlotRun
 from streampair.learners.settings import check_bounds_known, settled
+from streampair.learners.waiting import Waiting
 from streampair.privacy.accounting import PrivacyReport
 from streampair.privacy.entities import Admission, EntityLimit
 from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
+from streampair.privacy.origin import Origin
 from streampair.privacy.report import Standing, build_report
 
 __all__ = ["PrivateLearner"]
@@ -60,6 +62,9 @@ class PrivateLearner(Learner):
         # The one parameter that is not stored as it came: bytes would show in a repr.
         self.noise_key = NoiseKey.of(self.noise_key)
         self._task = self._make_task()
+        # Whether `take` may score and learn in one: both calls are those of this class.
+        kind, own = type(self), PrivateLearner
+        self._one_packing = kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._standing = Standing()
         self._counts = Counts()
         self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
@@ -104,7 +109,7 @@ class PrivateLearner(Learner):
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
         return self._task.labels_or_null(y)
 
-    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+    def learn_one(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> None:
         """Take one slot: the record with its label, under noise; a model may be released.
 
         A record that cannot be used makes a null slot (see the notes of the class). After the horizon
@@ -116,13 +121,46 @@ class PrivateLearner(Learner):
             Real numbers by feature name.
         y
             Label; None and NaN: no label, a null slot.
+        origin
+            Where the record comes from: what identifies it, and whose it is. None: its values identify it,
+            and it names its own entity (`EntityLimit.field`).
         """
         task = self._task
-        self._run.take(x, 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y))
+        label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        self._run.take(x, label, origin)
 
-    def learn_null(self) -> None:
-        """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3)."""
-        self._run.null()
+    def take(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
+        """`score_one`, then `learn_one`: the score under the model before this record.
+
+        The record is read and prepared once, where the two calls would do it twice; the bits are the same.
+
+        Parameters
+        ----------
+        x, y, origin
+            As in `learn_one`.
+
+        Raises
+        ------
+        RecordError
+            As `score_one`; then no slot has been taken.
+        """
+        if not self._one_packing:
+            score = self.score_one(x)
+            self.learn_one(x, y, origin)
+            return score
+        task = self._task
+        label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        return self._run.score_and_take(x, label, origin)
+
+    def learn_null(self, origin: Origin | None = None) -> None:
+        """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3).
+
+        Parameters
+        ----------
+        origin
+            Where the record comes from that could not be read; a slot of its entity is used up all the same.
+        """
+        self._run.null(origin)
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn the rows of a data frame or array in order, each a slot: see the base.
@@ -139,21 +177,7 @@ class PrivateLearner(Learner):
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         self._run.take_frame(columns, rows, labels)
 
-    # ---- who is next -----------------------------------------------------------------------------------
-
-    def next_entity(self, entity: Hashable) -> None:
-        """Say whose the record of the next slot is: text, bytes or a whole number; None: not known.
-
-        A record of which that is not known takes its slot as a null record.
-        """
-        self._identity.entity = entity
-
-    def next_record(self, context: bytes) -> None:
-        """Say what identifies the record of the next slot, such as its place and a digest of its bytes.
-
-        Without it the record's own values do.
-        """
-        self._identity.context = context
+    # ---- who it is --------------------------------------------------------------------------------------
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
         """Say which learner this is, before it takes a record or once its state is loaded.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,16 @@ from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms.base import Release, Run, Settings
 from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream
+from streampair.privacy.origin import Origin
 from streampair.records import features as _features
-from streampair.records.design import Design, check_scored
+from streampair.records.design import Design, check_finite
 
-__all__ = ["SlotRun", "Waiting"]
+__all__ = ["SlotRun"]
 
 Array = NDArray[np.float64]
 
 _CHUNK = 1024
+_NOWHERE = Origin()
 
 
 class SlotRun:
@@ -123,7 +124,7 @@ class SlotRun:
 
     # ---- one record ------------------------------------------------------------------------------------
 
-    def take(self, x: Any, label: float) -> None:
+    def take(self, x: Any, label: float, origin: Origin | None) -> None:
         """Take one slot: the record is packed, and never refused; what is missing makes it a null slot.
 
         Parameters
@@ -132,19 +133,36 @@ class SlotRun:
             A record.
         label
             The number of its label; NaN: none.
+        origin
+            Where it comes from; None: nobody has said, and the record itself may name its entity.
         """
         design = self.design
         self.counts.ignored_features += design.read_learned(x)
         design.label[0] = label
-        if self.admission is not None and self.identity.entity is None:
-            self.identity.entity = self._named(x)
-        self._slot()
+        self._slot(self._origin(x) if origin is None else origin)
 
-    def null(self) -> None:
+    def score_and_take(self, x: Any, label: float, origin: Origin | None) -> float:
+        """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole."""
+        design = self.design
+        if not design.whole(x):
+            score = self.score(x)
+            self.take(x, label, origin)
+            return score
+        score = float(kernels.dot(self.rule.average, design.ready[0]))
+        self.counts.ignored_features += len(x) - len(design.names)
+        design.label[0] = label
+        self._slot(self._origin(x) if origin is None else origin, prepared=True)
+        return score
+
+    def null(self, origin: Origin | None) -> None:
         """Take one slot without a record."""
         self.design.raw.fill(math.nan)
         self.design.label[0] = math.nan
-        self._slot()
+        self._slot(_NOWHERE if origin is None else origin)
+
+    def _origin(self, x: Any) -> Origin:
+        """Of a record of which nobody has said where it comes from."""
+        return _NOWHERE if self.admission is None else Origin(entity=self._named(x))
 
     def _named(self, x: Any) -> Any:
         """The entity that a record names; None if it names none."""
@@ -156,9 +174,8 @@ class SlotRun:
             self.counts.ignored_features -= 1  # it was counted as a feature that nobody knows
         return x.get(field)
 
-    def _admit(self, admission: Admission) -> None:
+    def _admit(self, admission: Admission, who: Hashable) -> bool:
         """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""
-        who, self.identity.entity = self.identity.entity, None
         try:
             admitted = who is not None and admission.admit(who, self.slots + 1)
         except TypeError:  # it names nobody that could be told apart
@@ -167,26 +184,29 @@ class SlotRun:
             self.counts.refused_records += 1
             self.design.raw.fill(math.nan)
             self.design.label[0] = math.nan
+        return admitted
 
-    def _slot(self) -> None:
-        """A slot for the record in the scratch of the design: the hot path."""
-        design, rule, asked, identity = self.design, self.rule, self.settings, self.identity
+    def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
+        """A slot for the record in the scratch of the design, which is `prepared` or raw: the hot path."""
+        design, rule, asked = self.design, self.rule, self.settings
         if asked.horizon is not None and self.slots >= asked.horizon:
-            identity.context = identity.entity = None
             return
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
         label, ready, usable = design.label, design.ready, design.usable
         if chain is not None:
             # What identifies the record: what the caller said, or else its own bytes.
-            if identity.context is None:
+            if origin.context is None:
                 chain.record(b"own" + design.raw.tobytes() + label.tobytes())
             else:
-                chain.record(b"told" + identity.context)
-        if self.admission is not None:
-            self._admit(self.admission)
+                chain.record(b"told" + origin.context)
+        if self.admission is not None and not self._admit(self.admission, origin.entity):
+            prepared = False
         learning = self.slots >= asked.warmup
-        (design.prepare if learning else design.clip)(design.raw, ready, usable)
+        if not learning:
+            design.clip(design.raw, ready, usable)
+        elif not prepared:
+            design.prepare(design.raw, ready, usable)
         if usable.item() != 1.0:
             label[0] = math.nan
         given = label.item()
@@ -200,7 +220,6 @@ class SlotRun:
             self.slots += 1
         else:
             self._prefix(ready, usable, label, stream, chain)
-        identity.context = None
 
     def _prefix(
         self, ready: Array, usable: Array, label: Array, stream: Any, chain: ChainedNoise | None
@@ -223,7 +242,7 @@ class SlotRun:
 
     # ---- many records ----------------------------------------------------------------------------------
 
-    def take_many(self, raw: Array, given: Array) -> None:
+    def take_many(self, raw: Array, given: Array, first: Origin = _NOWHERE) -> None:
         """Take a slot for each row, up to the horizon: the prefix first, then learning.
 
         Parameters
@@ -232,6 +251,8 @@ class SlotRun:
             Values (n, d) in the order of the features; NaN where there is none.
         given
             Numbers of the labels (n,); NaN: none.
+        first
+            Where the first row comes from.
         """
         design, rule = self.design, self.rule
         stream = self._open() if self.stream is None else self.stream
@@ -240,7 +261,8 @@ class SlotRun:
             for row, label in zip(raw, given, strict=True):
                 design.raw[0] = row
                 design.label[0] = label
-                self._slot()
+                self._slot(first)
+                first = _NOWHERE
             return
         horizon, warmup = self.settings.horizon, self.settings.warmup
         n = len(raw) if horizon is None else min(len(raw), horizon - self.slots)
@@ -261,7 +283,6 @@ class SlotRun:
             at += count
             if prefix is not None and self.slots == warmup:
                 self._standardise(*prefix.release(stream))
-        self.identity.context = None
 
     def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         """`take_many` of rows whose columns have names."""
@@ -321,7 +342,7 @@ class SlotRun:
             If a known feature is not finite.
         """
         design = self.design
-        _check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
+        check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
         raw = design.arranged(columns, rows)
         ready = np.empty(raw.shape)
         design.prepare(raw, ready, np.empty(len(raw)))
@@ -358,115 +379,3 @@ class SlotRun:
         if saved["standardised"]:
             design.standardise(mean, factor)
         self.slots = int(saved["slots"])
-
-
-class Waiting:
-    """Stands in the place of a `SlotRun` before the feature names are known.
-
-    Parameters
-    ----------
-    settings
-        What is promised.
-    identity
-        Who the learner is.
-    begin
-        Makes the run, once a record has named its features, and puts it in this one's place.
-
-    Attributes
-    ----------
-    pending
-        Null slots that will be released once the features are known.
-    """
-
-    names: tuple[Hashable, ...] = ()
-    weights: Array = np.empty(0)
-    warmed = False
-    slots = 0
-    rule: Run | None = None
-    admission: Admission | None = None
-
-    def __init__(
-        self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], SlotRun]
-    ) -> None:
-        self.settings = settings
-        self.identity = identity
-        self.mu_warmup = settings.mu_warmup(None)
-        self.pending = 0
-        self._begin = begin
-
-    def card(self) -> tuple[Release, ...]:
-        """Nothing is calibrated yet."""
-        return ()
-
-    def take(self, x: Any, label: float) -> None:
-        """The first record that names features begins the run; what comes before it is a null slot."""
-        if isinstance(x, Mapping) and x:
-            self._start(list(x)).take(x, label)
-        else:
-            self.null()
-
-    def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
-        """The columns of a frame name features."""
-        self._start(columns).take_frame(columns, rows, labels)
-
-    def null(self) -> None:
-        """A slot that is released later."""
-        horizon, identity = self.settings.horizon, self.identity
-        if horizon is None or self.pending < horizon:
-            self.pending += 1
-            identity.folded = hashlib.blake2b(identity.folded + (identity.context or b"")).digest()
-        identity.context = None
-
-    def _start(self, names: Sequence[Hashable]) -> SlotRun:
-        """Fix the feature set, then take the null slots that came before it was known."""
-        run, identity = self._begin(names), self.identity
-        context = identity.context
-        identity.context = identity.folded if self.pending else context
-        while self.pending:
-            count = min(self.pending, _CHUNK)
-            self.pending -= count
-            run.take_many(np.full((count, len(names)), math.nan), np.full(count, math.nan))
-        identity.context = context
-        return run
-
-    def vector(self, x: Any) -> Array:
-        """Nothing, for a record that could be scored."""
-        check_scored(x)
-        return np.empty(0)
-
-    def score(self, x: Any) -> float:
-        """0, for a record that could be scored."""
-        check_scored(x)
-        return 0.0
-
-    def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
-        """Each by itself."""
-        return None
-
-    def prepared(self, columns: list[Hashable], rows: Array) -> Array:
-        """No columns, for rows that could be scored."""
-        _check_finite(columns, rows, list(range(len(columns))))
-        return np.empty((len(rows), 0))
-
-    def to_state(self) -> dict[str, Any]:
-        """As of a `SlotRun`, with nothing in it."""
-        return {
-            "names": None,
-            "slots": 0,
-            "pending": self.pending,
-            "standardised": False,
-            "sums": None,
-            "mean": None,
-            "factor": None,
-            "rule": None,
-            "chain": self.identity.chained,
-        }
-
-
-def _check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
-    """RecordError for the first known feature that is not finite."""
-    if kernels.unusable_row(rows, kernels.MAX_FINITE):  # there is one, if only of an unknown feature
-        bad = np.argwhere(~np.isfinite(rows[:, known]))
-        if len(bad):
-            i, j = int(bad[0][0]), known[int(bad[0][1])]
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)

@@ -22,6 +22,7 @@ from streampair.privacy.accounting import (
 from streampair.privacy.entities import EntityLimit
 from streampair.privacy.ledger import Journal, Ledger, Line
 from streampair.privacy.noise import ChainedNoise, NoiseKey
+from streampair.privacy.origin import Origin
 from streampair.privacy.pipeline import check_pipeline
 from streampair.privacy.sensitivity import Influence
 
@@ -40,6 +41,7 @@ __all__ = [
     "Ledger",
     "Line",
     "NoiseKey",
+    "Origin",
     "PrivacyPlan",
     "PrivacyReport",
     "Spend",

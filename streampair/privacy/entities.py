@@ -45,7 +45,7 @@ class EntityLimit:
         b: at least so many slots from one to the next.
     field
         The field of a record that names its entity: text or a whole number, and no feature. None: the caller
-        tells it. A lane takes the key of each message, and needs no field.
+        tells it (`Origin`). A lane takes the key of each message, and no field.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair import kernels
 from streampair.records import features as _features
 
-__all__ = ["Design", "check_scored"]
+__all__ = ["Design", "check_finite", "check_scored"]
 
 Array = NDArray[np.float64]
 
@@ -41,6 +41,15 @@ def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]
             raise _features.unusable_value(name, x[name])
         values.append(number)
     return values
+
+
+def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
+    """RecordError for the first known feature that is not finite."""
+    if kernels.unusable_row(rows, kernels.MAX_FINITE):  # there is one, if only of an unknown feature
+        bad = np.argwhere(~np.isfinite(rows[:, known]))
+        if len(bad):
+            i, j = int(bad[0][0]), known[int(bad[0][1])]
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
 
 
 class Design:
@@ -102,6 +111,21 @@ class Design:
                     raw[i] = math.nan
             return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
 
+    def whole(self, x: Any) -> bool:
+        """Prepare a dict that has all features, each a finite number; False, and nothing to rely on, if not.
+
+        `raw` and `ready` then are what both `read_learned` and `of` would make of it.
+        """
+        try:
+            values = self._take(x)
+            if x.__class__ is not dict:
+                return False
+            self._pack(self._buf, 0, *values)
+        except Exception:
+            return False
+        self.prepare(self.raw, self.ready, self.usable)
+        return bool(self.usable[0])
+
     def of(self, x: Any) -> Array:
         """The design (d,) of a record that is scored, in scratch: missing features are neutral.
 
@@ -110,19 +134,9 @@ class Design:
         RecordError
             If the record is empty, or a feature in the set is no finite number.
         """
-        try:
-            values = self._take(x)
-            if x.__class__ is not dict:
-                raise KeyError
-            self._pack(self._buf, 0, *values)
-            packed = True
-        except Exception:
-            packed = False
-        if not packed:
+        if not self.whole(x):
             self._pack(self._buf, 0, *check_scored(x, self.names))
-        self.prepare(self.raw, self.ready, self.usable)
-        if packed and self.usable[0] == 0.0:
-            check_scored(x, self.names)  # raises, naming the value
+            self.prepare(self.raw, self.ready, self.usable)
         row: Array = self.ready[0]
         return row
 

@@ -21,6 +21,7 @@ from streampair.privacy import (
     EntityLimit,
     EntitySpend,
     Influence,
+    Origin,
     Toeplitz,
     entity_pattern,
     fifo_pattern,
@@ -303,13 +304,12 @@ def test_null_records_use_up_what_an_entity_may_have(content: Any) -> None:
     told = []
     for first in ({"a": 0.5, "b": 0.5}, content):
         model = learner(limit=EntityLimit(1))
-        model.next_entity("ann")
+        ann = Origin(entity="ann")
         if first is None:
-            model.learn_null()
+            model.learn_null(ann)
         else:
-            model.learn_one(first, True)
-        model.next_entity("ann")
-        model.learn_one({"a": 0.1, "b": 0.1}, False)
+            model.learn_one(first, True, ann)
+        model.learn_one({"a": 0.1, "b": 0.1}, False, ann)
         told.append(model.refused_records)
     assert told == [1, 1]
 

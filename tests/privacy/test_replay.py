@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.privacy import ChainedNoise
+from streampair.privacy import ChainedNoise, Origin
 
 KEY = bytes(range(32))
 Event = tuple[Any, Any]
@@ -92,12 +92,8 @@ def test_another_record_gives_fresh_noise_from_there_on(at: int, change: str, wa
         changed[at] = ({}, y)
     one, two = make(warmup=warmup), make(warmup=warmup)
     first = noise_of(one, data)
-    if change == "context":
-        two.next_record(b"")
-        second = noise_of(two, data)
-        at = 0
-    else:
-        second = noise_of(two, changed)
+    second = noise_of(two, changed, Origin(b"") if change == "context" else None)
+    at = 0 if change == "context" else at
     begin = max(at, warmup) - warmup
     assert np.array_equal(first[:begin], second[:begin])
     assert not_shared(first[begin:], second[begin:])
@@ -108,14 +104,15 @@ def not_shared(one: np.ndarray, two: np.ndarray) -> bool:
     return np.count_nonzero((one == two).all(axis=1)) <= 1
 
 
-def noise_of(model: auc.PairFTRL, data: list[Event]) -> np.ndarray:
-    """The noise of each learning slot: what the sum moved by, less the gradient."""
+def noise_of(model: auc.PairFTRL, data: list[Event], origin: Origin | None = None) -> np.ndarray:
+    """The noise of each learning slot: what the sum moved by, less the gradient; the first from `origin`."""
     out = []
     for x, y in data:
         rule = model.run.rule
         assert rule is not None
         before, steps = rule.door.total.copy(), rule.steps
-        model.learn_one(x, y)
+        model.learn_one(x, y, origin)
+        origin = None
         if rule.steps > steps:
             out.append(rule.door.total - before - rule.door._scratch[2])
     return np.array(out)
@@ -171,8 +168,7 @@ def test_what_the_caller_says_identifies_a_record() -> None:
         model, digests = make(features=None), list[bytes]()
         model.bind_noise("lane", digests)
         for context, (x, y) in zip(contexts, [({}, None), ({}, None), *events(9)[1:]], strict=False):
-            model.next_record(bytes([context]))
-            model.learn_one(x, y)
+            model.learn_one(x, y, Origin(bytes([context])))
         told.append(digests)
     assert told[0] == told[1]
     assert len(told[0]) == 3

@@ -1,0 +1,35 @@
+"""Where a record comes from: what its noise and its account go by, beside its content."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+__all__ = ["Origin"]
+
+
+class Origin(NamedTuple):
+    """What is known of a record besides its content (docs/privacy.md 1, 8): metadata, which is not protected.
+
+    Parameters
+    ----------
+    context
+        What identifies the record, such as its place and a digest of its bytes: noise that is keyed depends
+        on it. None: the record's own values identify it.
+    entity
+        Whose the record is: text, bytes or a whole number. None: nobody's, or not known; where entities are
+        declared such a record takes its slot as a null record.
+
+    Examples
+    --------
+    >>> from streampair import auc, privacy
+    >>> limit = privacy.EntityLimit(records=1)
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=100, features=["a"], entity=limit)
+    >>> for _ in range(2):
+    ...     model.learn_one({"a": 0.5}, True, privacy.Origin(entity="ann"))
+    >>> model.slots, model.refused_records
+    (2, 1)
+    """
+
+    context: bytes | None = None
+    entity: Hashable = None

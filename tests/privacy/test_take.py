@@ -1,0 +1,148 @@
+"""`take` of a private learner is `score_one`, then `learn_one`, bit for bit; and what an origin says."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import pytest
+from harness.learners import NAMES, PRIVATE, stream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streampair import auc, metric
+from streampair.engine.envelope import pack
+from streampair.errors import RecordError
+from streampair.privacy import EntityLimit, Origin
+
+KEY = bytes(range(32))
+
+#: Learners beside those of the contract: a warm-up that ends in the stream, and entities.
+MAKES = {
+    **PRIVATE,
+    "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="moments", warmup=10),
+    "metric-warm": partial(metric.PairFTRL, 1.0, 1e-3, 60, warmup=10),
+    "auc-entities": partial(
+        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, solver="gradients"
+    ),
+    "auc-entities-warm": partial(
+        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, warmup=10
+    ),
+    "auc-entities-field": partial(
+        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2, field="who"), features=NAMES
+    ),
+}
+
+
+def damaged(x: dict[str, Any], how: str) -> Any:
+    """A record as it may come: whole, or not."""
+    first = next(iter(x))
+    return {
+        "whole": x,
+        "turned": dict(reversed(x.items())),
+        "more": {**x, "unknown": 1.0},
+        "less": {name: value for name, value in x.items() if name != first},
+        "text": {**x, first: "text"},
+        "nan": {**x, first: math.nan},
+        "infinite": {**x, first: math.inf},
+        "huge": {**x, first: 1e300},
+        "integers": dict.fromkeys(x, 1),
+        "beyond": {**x, first: 10**400},
+        "defaults": defaultdict(float, {"f0": 0.5}),
+        "empty": {},
+        "none": None,
+    }[how]
+
+
+KINDS = ["whole", "turned", "more", "less", "text", "nan", "infinite", "huge", "integers", "beyond"]
+KINDS += ["defaults", "empty", "none"]
+steps = st.tuples(
+    st.sampled_from(KINDS) | st.just("whole"),
+    st.sampled_from(["label", "no label", "null"]) | st.just("label"),
+    st.sampled_from(["told", "nobody", "not told"]),
+)
+
+
+def state(model: Any) -> bytes:
+    return pack({**model.to_state(), "continued": None})
+
+
+@pytest.mark.parametrize("name", MAKES)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_take_is_score_and_learn_bit_for_bit(name: str, data: st.DataObject) -> None:
+    """Over null records, records that cannot be scored, the end of the warm-up and the horizon."""
+    one, two = MAKES[name](noise_key=KEY), MAKES[name](noise_key=KEY)
+    events = stream(one, 70, seed=data.draw(st.integers(0, 3)))
+    plan = data.draw(st.lists(steps, min_size=24, max_size=24))
+    for i, (x, y) in enumerate(events):
+        what, labelled, told = plan[i] if i < 24 else ("whole", "label", "told")
+        given_x = damaged({**x, "who": i % 4} if name.endswith("field") else x, what)
+        given_y = y if labelled == "label" else None
+        who = {"told": b"p%d" % (i % 4), "nobody": None}.get(told)
+        origin = None if told == "not told" else Origin(b"place %d" % i, who)
+        if labelled == "null":
+            one.learn_null(origin)
+            two.learn_null(origin)
+            continue
+        try:
+            expected: Any = one.score_one(given_x)
+        except RecordError as error:
+            expected = str(error)
+            before = state(two)
+            with pytest.raises(RecordError) as caught:
+                two.take(given_x, given_y, origin)
+            assert str(caught.value) == expected
+            assert state(two) == before  # no slot was taken
+            one.learn_null(origin)
+            two.learn_null(origin)
+        else:
+            one.learn_one(given_x, given_y, origin)
+            score = two.take(given_x, given_y, origin)
+            assert score.hex() == expected.hex()
+    assert one.slots == two.slots == (60 if one.horizon else 70)
+    assert state(one) == state(two)
+    assert one.privacy == two.privacy
+
+
+def test_a_take_that_scores_after_it_learns_is_caught() -> None:
+    """The twin: the score of a record under a model that has seen it."""
+    model, other = (auc.PairFTRL(1.0, 1e-3, 60, features=NAMES, noise_key=KEY) for _ in range(2))
+    differences = 0
+    for x, y in stream(model, 30):
+        score = model.take(x, y)
+        other.learn_one(x, y)
+        differences += score != other.score_one(x)
+    assert differences > 20
+
+
+def test_a_score_or_a_step_of_a_subclass_is_the_one_that_counts() -> None:
+    class Halved(auc.PairFTRL):
+        def score_one(self, x: Any) -> float:
+            return 0.5 * super().score_one(x)
+
+    class Deaf(auc.PairFTRL):
+        def learn_one(self, x: Any, y: Any, origin: Origin | None = None) -> None:
+            self.learn_null(origin)
+
+    plain, halved, deaf = (
+        kind(1.0, 1e-3, 60, features=NAMES, seed=1) for kind in (auc.PairFTRL, Halved, Deaf)
+    )
+    for x, y in stream(plain, 30):
+        assert halved.take(x, y) == 0.5 * plain.take(x, y)
+        deaf.take(x, y)
+    assert (plain.null_slots, deaf.null_slots) == (0, 30)
+
+
+def test_an_origin_is_of_one_record() -> None:
+    """What was told of a record that failed, or was not taken, says nothing of the next one."""
+    limit = EntityLimit(1)
+    model = auc.PairFTRL(1.0, 1e-3, 60, features=["a"], entity=limit, seed=1)
+    with pytest.raises(RecordError):
+        model.take({"a": "text"}, True, Origin(entity=b"ann"))
+    model.learn_one({"a": 0.5}, True)  # nobody's
+    assert (model.slots, model.refused_records) == (1, 1)
+    model.take({"a": 0.5}, True, Origin(entity=b"ann"))
+    assert (model.slots, model.refused_records) == (2, 1)
