@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +15,7 @@ from streampair.engine.envelope import unpack
 from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
 
-__all__ = ["Budget", "LaneBudget", "read_budget", "show_budget"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "show_budget", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,10 @@ class LaneBudget:
     ----------
     app, topic, partition, learner
         Which lane it is.
-    epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon_left, kind, guarantee
+    epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon_left, kind, guarantee, unit
         As in `streampair.privacy.PrivacyReport`.
+    partitions
+        How many the topic had when the account began; None: not known.
     forks, forks_planned
         Second views of a window that are charged for good, and how many the plan has room for; None without a
         ledger.
@@ -59,34 +61,122 @@ class LaneBudget:
     window: int | None
     generation: int | None
     uncommitted: int
+    unit: str
+    partitions: int | None = None
+
+    @property
+    def by_entity(self) -> bool:
+        """Whether the numbers are those of all records of an entity, in this lane."""
+        return "entity" in self.unit
+
+
+@dataclass(frozen=True)
+class Total:
+    """What lanes come to together.
+
+    Attributes
+    ----------
+    spend
+        Of all of them.
+    unit
+        Whose spend it is.
+    over_lanes
+        How lanes were put together: their `"maximum"`, or the `"root of the sum of squares"`.
+    why
+        The reason for that, in words.
+    """
+
+    spend: Spend
+    unit: Literal["record", "entity"]
+    over_lanes: Literal["maximum", "root of the sum of squares"]
+    why: str
 
 
 @dataclass(frozen=True)
 class Budget:
-    """All private lanes of a store, and what they come to for one record.
+    """All private lanes of a store, and what they come to for one record, or one entity.
 
     Attributes
     ----------
     accounts
         The lanes, in order.
     epsilon_spent, mu_spent
-        Of all of them together: several learners on one partition compose, partitions hold different records
-        (docs/privacy.md 8).
+        Of all of them together, as `total_of` says.
     delta
         At which `epsilon_spent` holds: the smallest of the lanes'.
+    unit, over_lanes, why
+        As in `Total`.
     """
 
     accounts: tuple[LaneBudget, ...]
     epsilon_spent: float
     mu_spent: float
     delta: float
+    unit: Literal["record", "entity"]
+    over_lanes: Literal["maximum", "root of the sum of squares"]
+    why: str
 
     def as_dict(self) -> dict[str, Any]:
         """The budget for machines."""
         return asdict(self)
 
 
-def read_budget(directory: Path, app: str | None = None) -> Budget:
+def total_of(accounts: Sequence[LaneBudget], *, keyed: Collection[str] = ()) -> Total:
+    """Put the accounts of lanes together (docs/privacy.md, Lemmas 2 and 3, and 8.5).
+
+    Learners on one partition see the same records: they compose. Partitions hold different records, so of a
+    *record* the largest lane counts. The records of an *entity* can be in several lanes, and then its spends
+    compose too: in lanes of one topic, unless that is `keyed` and its partitions have not become more; in
+    lanes of several topics always.
+
+    Parameters
+    ----------
+    accounts
+        At least one.
+    keyed
+        The topics in which all records of one key are in one partition (`input.keyed_by_entity`).
+    """
+    learners: dict[tuple[str, int], list[Spend]] = {}
+    counts: dict[str, set[int]] = {}
+    for account in accounts:
+        learners.setdefault((account.topic, account.partition), []).append(Spend(mu=account.mu_spent))
+        if account.partitions is not None:
+            counts.setdefault(account.topic, set()).add(account.partitions)
+    lanes = {lane: Spend().then(*spends) for lane, spends in learners.items()}
+    if not any(account.by_entity for account in accounts):
+        why = "partitions hold different records, so the largest lane counts"
+        return Total(Spend().beside(*lanes.values()), "record", "maximum", why)
+    total, added, several = Spend(), False, False
+    topics = sorted({topic for topic, _ in lanes})
+    for topic in topics:
+        own = [spend for (name, _), spend in lanes.items() if name == topic]
+        grown = len(counts.get(topic, ())) > 1
+        if topic in keyed and not grown:
+            total = total.then(Spend().beside(*own))
+        else:
+            total = total.then(*own)
+            several = several or len(own) > 1
+            added = added or grown
+    if not several and len(topics) == 1:
+        why = (
+            "input.keyed_by_entity: all records of an entity are in one lane, so the largest counts"
+            if len(lanes) > 1
+            else "there is one lane"
+        )
+        return Total(total, "entity", "maximum", why)
+    if added:
+        why = "partitions were added, so the records of an entity may be in several lanes, which add up"
+    elif several:
+        why = (
+            "the records of an entity may be in several lanes, which add up (mu^2), unless "
+            "input.keyed_by_entity says that a key stays in one partition"
+        )
+    else:
+        why = "the records of an entity may be in several topics, which add up (mu^2)"
+    return Total(total, "entity", "root of the sum of squares", why)
+
+
+def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[str] = ()) -> Budget:
     """Read the accounts in a store; takes no lock and changes nothing.
 
     Parameters
@@ -95,6 +185,8 @@ def read_budget(directory: Path, app: str | None = None) -> Budget:
         Of the store.
     app
         Only of this application; None: of all.
+    keyed
+        As in `total_of`.
 
     Raises
     ------
@@ -119,13 +211,17 @@ def read_budget(directory: Path, app: str | None = None) -> Budget:
             f"no private lane of {app or 'any application'} has its state in {directory}",
             fix="run the application first; `streampair check` says what it would promise",
         )
-    # Applications that read one partition hold accounts about the same records.
-    lanes: dict[Hashable, list[Spend]] = {}
-    for account in accounts:
-        lanes.setdefault((account.topic, account.partition), []).append(Spend(mu=account.mu_spent))
-    total = Spend.of_application({lane: tuple(spends) for lane, spends in lanes.items()})
+    total = total_of(accounts, keyed=keyed)
     delta = min(account.delta for account in accounts)
-    return Budget(tuple(accounts), total.epsilon(delta), total.mu, delta)
+    return Budget(
+        tuple(accounts),
+        total.spend.epsilon(delta),
+        total.spend.mu,
+        delta,
+        total.unit,
+        total.over_lanes,
+        total.why,
+    )
 
 
 def _account(path: Path) -> LaneBudget | None:
@@ -155,6 +251,9 @@ def _account(path: Path) -> LaneBudget | None:
             window=None if ledger is None else ledger["window"],
             generation=None if ledger is None else ledger["generation"],
             uncommitted=0 if ledger is None else _uncommitted(path.with_suffix(".journal"), ledger),
+            # A snapshot of an earlier release does not say it; of an entity the most is told.
+            unit=report.get("unit", "one record, or all of an entity"),
+            partitions=body.get("partitions"),
         )
     except (KeyError, TypeError) as error:
         raise SnapshotError(
@@ -192,7 +291,7 @@ def show_budget(budget: Budget, console: Console) -> None:
 
     for account in budget.accounts:
         block(_name(account), _lane_rows(account))
-    block("together, for one record", _total_rows(budget))
+    block(f"together, for one {budget.unit}", _total_rows(budget))
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -220,6 +319,7 @@ def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
         more = ", and 1 more is charged until the replay after a crash has caught up"
         yield "forks", f"{a.forks} of {a.forks_planned} planned" + (more if a.pending else "")
         yield "attempt", f"{a.attempt}, window {a.window}, generation {a.generation} of the noise"
+    yield "protected", a.unit
     yield "guarantee", a.guarantee if a.guarantee.startswith(a.kind) else f"{a.kind}: {a.guarantee}"
 
 
@@ -227,7 +327,10 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
     yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
     yield "mu", f"{budget.mu_spent:.4g}"
     count = len(budget.accounts)
-    yield "lanes", f"{count}. Learners on one partition add up; partitions hold different records"
+    yield "lanes", f"{count}. Learners on one partition add up"
+    yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
     for a in budget.accounts:
+        if budget.unit == "entity" and not a.by_entity:
+            yield "not covered", f"{_name(a)}: it protects one record, not all of an entity's"
         if a.kind != "holds":
             yield "not covered", f"{_name(a)}: its guarantee is {a.kind}"

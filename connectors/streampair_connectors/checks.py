@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streampair.errors import SourceError, StreampairError
+from streampair.privacy import PrivacyReport, Spend
 from streampair_connectors import kafka
 from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
@@ -72,10 +73,12 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
         f"topic {config.input.topic!r}, label {config.input.label!r} ({labels}), "
         + ("features are all other fields" if names is None else f"{len(names)} features"),
     )
-    _check_learner(config, report)
+    privacy = _check_learner(config, report)
     _check_store(config, report)
     _check_ports(config, report)
-    await _check_kafka(config, report, create_topics)
+    lanes = await _check_kafka(config, report, create_topics)
+    if privacy is not None:
+        _check_entities(config, privacy, lanes, report)
     worker = config.worker
     report.good(
         "worker",
@@ -88,16 +91,16 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     return report
 
 
-def _check_learner(config: Config, report: Report) -> None:
+def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
     try:
         lane = build_lane(config, json_decoder(config.input), topic=config.input.topic, partition=0)
     except StreampairError as error:
         report.bad("learner", error)
-        return
+        return None
     learner = config.learner
     paths = [learner.class_] if learner.class_ is not None else [step.class_ for step in learner.steps]
     text = f"{learner.label()} ({' | '.join(map(str, paths))})"
-    privacy = lane.privacy
+    privacy: PrivacyReport | None = lane.privacy
     report.good("learner", text if privacy is not None else f"{text}, not private")
     if privacy is not None:
         report.good(
@@ -112,6 +115,22 @@ def _check_learner(config: Config, report: Report) -> None:
             f"reserves {lane.learner.window} events at a time; room for {lane.learner.forks} replay(s) that "
             f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
         )
+    return privacy
+
+
+def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: Report) -> None:
+    """What the budget of a lane comes to for an entity whose records are in all of them."""
+    if "entity" not in privacy.unit or lanes < 2:
+        return
+    if config.input.keyed_by_entity:
+        text = "one lane each (input.keyed_by_entity): the budget above is an entity's"
+    else:
+        total = Spend().then(*[Spend(mu=privacy.mu_budget)] * lanes)
+        text = (
+            f"one with records in all {lanes} lanes may come to epsilon {total.epsilon(privacy.delta):.4g} "
+            f"at delta {privacy.delta:g}; if a key stays in one partition, set input.keyed_by_entity"
+        )
+    report.good("entities", text)
 
 
 def _check_store(config: Config, report: Report) -> None:
@@ -167,7 +186,8 @@ def _check_ports(config: Config, report: Report) -> None:
             report.good(key, f"{host}:{port or 'a free port'}")
 
 
-async def _check_kafka(config: Config, report: Report, create: bool) -> None:
+async def _check_kafka(config: Config, report: Report, create: bool) -> int:
+    """Return the partitions of the input; 0 when nobody knows."""
     made: dict[str, int] = {}
     errors: dict[str, SourceError] = {}
     try:
@@ -176,13 +196,13 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> None:
         report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
     except StreampairError as error:
         report.bad("kafka", error)
-        return
+        return 0
     if create:
         try:
             creation = await create_missing(config, topics)
         except StreampairError as error:
             report.bad(FLAG, error)
-            return
+            return 0
         made, errors = creation.made, creation.errors
         topics |= made
     name = config.input.topic
@@ -210,6 +230,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> None:
             report.good(key, f"{name!r} does not exist; `run` asks for it, and the broker may create it")
         else:
             report.bad(key, missing_topic(config, key, name))
+    return topics.get(config.input.topic, 0)
 
 
 def _has(name: str, made: dict[str, int]) -> str:

@@ -347,7 +347,8 @@ def budget_show(
 
     with _errors(as_json):
         settings = load_config(config)
-        budget = read_budget(settings.state_directory, None if every else settings.app)
+        keyed = [settings.input.topic] if settings.input.keyed_by_entity else []
+        budget = read_budget(settings.state_directory, None if every else settings.app, keyed=keyed)
         if as_json:
             typer.echo(json.dumps(budget.as_dict()))
         else:

@@ -198,7 +198,7 @@ SERIES: tuple[Series, ...] = (
     ),
     _privacy(
         "privacy_epsilon_spent",
-        "Epsilon of all releases so far, at privacy_delta.",
+        "Epsilon of all releases of this lane so far, at privacy_delta.",
         lambda report: report.epsilon_spent,
     ),
     _privacy("privacy_epsilon_budget", "Epsilon that is never passed.", lambda report: report.epsilon_budget),

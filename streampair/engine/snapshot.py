@@ -83,4 +83,4 @@ def summary(report: Any) -> dict[str, Any] | None:
     if report is None:
         return None
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
-    return {name: getattr(report, name) for name in (*names, "kind", "guarantee")}
+    return {name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import random
 import subprocess
 import sys
 import textwrap
@@ -10,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streampair_connectors.assemble import build_lane
+from streampair_connectors.budget import LaneBudget, total_of
+from streampair_connectors.checks import Report, _check_entities
 from streampair_connectors.cli import app
 from streampair_connectors.config import load_config
 from streampair_connectors.lanes import OpenLane
@@ -19,8 +25,9 @@ from streampair_connectors.telemetry import Telemetry
 from typer.testing import CliRunner
 
 from streampair.engine import Record
+from streampair.engine.envelope import pack, unpack
 from streampair.errors import StoreError
-from streampair.privacy import mu_from
+from streampair.privacy import epsilon_from, mu_from
 
 TOML = """
 app = "{app}"
@@ -128,7 +135,7 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
             held.lane.process(records(60, 7))
         held.close()
     told = json.loads(call("budget", "show", paths[0], "--all", "--json"))
-    assert told.keys() == {"accounts", "epsilon_spent", "mu_spent", "delta"}
+    assert told.keys() == {"accounts", "epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why"}
     text = call("budget", "show", paths[0], "--all", columns=columns)
     assert "…" not in text
     assert "\x1b" not in text
@@ -137,6 +144,7 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
     assert title == "together, for one record"
     assert total["epsilon"] == f"{told['epsilon_spent']:.4g} at delta {told['delta']:.3g}"
     assert total["mu"] == f"{told['mu_spent']:.4g}"
+    assert total["over lanes"] == f"the maximum: {told['why']}"
     # A name that is longer than a line goes on in the next one.
     covered = f"{long}: payments[7], PairFTRL: its guarantee is void"
     assert "".join(total["not covered"].split()) == "".join(covered.split())
@@ -151,6 +159,7 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
         assert rows["releases"].split(",")[0] == str(a["releases"])
         assert (f"and {a['uncommitted']} since" in rows["releases"]) == (a["uncommitted"] > 0)
         assert rows["left"].split()[0] == {None: "no"}.get(a["horizon_left"], str(a["horizon_left"]))
+        assert rows["protected"] == a["unit"]
         assert rows["guarantee"].startswith(a["kind"])
         assert rows["guarantee"].endswith(a["guarantee"])
         if a["forks"] is None:
@@ -164,6 +173,143 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
             )
     assert [a["horizon_left"] for a in told["accounts"]] == [None, 340, 0]
     assert told["accounts"][1]["uncommitted"] == 7
+
+
+ENTITY = (
+    'options = {epsilon = 1.0, delta = 1e-4, horizon = 400, solver = "gradients", '
+    'entity = {class = "streampair.privacy.EntityLimit", records = 2, separation = 50}}'
+)
+
+
+def account(
+    mu: float,
+    *,
+    topic: str = "payments",
+    partition: int = 0,
+    unit: str = "the contents of all records of one entity: at most 2",
+    partitions: int | None = None,
+) -> LaneBudget:
+    return LaneBudget(
+        *("app", topic, partition, "L", 0.0, 1.0, 1e-4, mu, 9.0, 0, None, "holds", "holds"),
+        *(None, None, False, None, None, None, 0, unit, partitions),
+    )
+
+
+def naive_total(accounts: list[LaneBudget], keyed: set[str]) -> float:
+    """The most that any placement of an entity's records can cost it, squared: all of them are tried."""
+    lanes: dict[tuple[str, int], float] = {}
+    for a in accounts:
+        lanes[a.topic, a.partition] = lanes.get((a.topic, a.partition), 0.0) + a.mu_spent**2
+    worst = 0.0
+    for size in range(len(lanes) + 1):
+        for places in itertools.combinations(lanes, size):
+            topics = [topic for topic, _ in places]
+            if all(topics.count(topic) < 2 for topic in keyed):
+                worst = max(worst, sum(lanes[place] for place in places))
+    return worst
+
+
+def the_largest_lane(accounts: list[LaneBudget]) -> float:
+    """The broken twin: what was printed before."""
+    lanes: dict[tuple[str, int], list[float]] = {}
+    for a in accounts:
+        lanes.setdefault((a.topic, a.partition), []).append(a.mu_spent)
+    return max(math.hypot(*mus) for mus in lanes.values())
+
+
+def test_the_total_of_an_entity_is_that_of_its_worst_placement() -> None:
+    coin = random.Random(5)
+    too_low = 0
+    for _ in range(200):
+        accounts = [
+            account(coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(3))
+            for _ in range(coin.randrange(1, 6))
+        ]
+        keyed = {topic for topic in "ab" if coin.random() < 0.5}
+        total = total_of(accounts, keyed=keyed)
+        assert total.unit == "entity"
+        assert total.spend.mu**2 == pytest.approx(naive_total(accounts, keyed))
+        too_low += the_largest_lane(accounts) < total.spend.mu * (1 - 1e-9)
+        assert (total.over_lanes == "maximum") == (
+            total.spend.mu == pytest.approx(the_largest_lane(accounts))
+        )
+    assert too_low > 50
+
+
+def test_added_partitions_void_the_declaration() -> None:
+    before = [account(1.0, partition=0, partitions=2), account(1.0, partition=1, partitions=2)]
+    assert total_of(before, keyed={"payments"}).spend.mu == 1.0
+    added = total_of([*before, account(1.0, partition=2, partitions=3)], keyed={"payments"})
+    assert added.spend.mu == pytest.approx(3**0.5)
+    assert "partitions were added" in added.why
+
+
+def test_records_are_in_one_lane_each_whatever_is_declared() -> None:
+    unit = "the content of one record (its feature values and its label)"
+    accounts = [account(1.0, unit=unit), account(2.0, unit=unit, partition=1)]
+    for keyed in ((), ("payments",)):
+        total = total_of(accounts, keyed=keyed)
+        assert (total.unit, total.over_lanes, total.spend.mu) == ("record", "maximum", 2.0)
+
+
+def test_the_total_of_an_entity(tmp_path: Path) -> None:
+    """Two lanes, nobody says that a key stays in one: the root of the sum of squares, and the reason."""
+    path = write(tmp_path, options=ENTITY)
+    for partition in (0, 1):
+        held = hold(path, partition)
+        held.lane.process(records(0, 100))
+        held.save(held.lane.snapshot(clean=True))
+        held.close()
+    told = json.loads(call("budget", "show", path, "--json"))
+    mus = [a["mu_spent"] for a in told["accounts"]]
+    assert told["mu_spent"] == pytest.approx(math.hypot(*mus))
+    assert told["mu_spent"] > 1.4 * max(mus) > 0.0
+    assert told["epsilon_spent"] == pytest.approx(epsilon_from(math.hypot(*mus), 1e-4))
+    assert (told["unit"], told["over_lanes"]) == ("entity", "root of the sum of squares")
+    text = call("budget", "show", path)
+    assert "together, for one entity" in text
+    assert "the root of the sum of squares: the records of an entity may be in several lanes" in text
+    # Declared, the largest lane counts; and another application that protects single records is named.
+    path.write_text(path.read_text().replace("[input]", "[input]\nkeyed_by_entity = true"))
+    told = json.loads(call("budget", "show", path, "--json"))
+    assert (told["mu_spent"], told["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
+    other = hold(write(tmp_path, "churn"), 0)
+    other.save(other.lane.snapshot())
+    other.close()
+    text = call("budget", "show", path, "--all")
+    assert "churn: payments[0], PairFTRL: it protects one record, not all of an entity's" in text
+
+
+@pytest.mark.parametrize(("lanes", "keyed", "worse"), [(1, False, None), (4, True, 1.0), (4, False, 2.0)])
+def test_check_says_what_an_entity_may_come_to(
+    tmp_path: Path, lanes: int, keyed: bool, worse: float | None
+) -> None:
+    config = load_config(write(tmp_path, options=ENTITY))
+    config = config.model_copy(update={"input": config.input.model_copy(update={"keyed_by_entity": keyed})})
+    privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=0).privacy
+    report = Report()
+    _check_entities(config, privacy, lanes, report)
+    told = [finding["text"] for finding in report.findings]
+    if worse is None:
+        assert told == []
+    elif keyed:
+        assert "the budget above is an entity's" in told[0]
+    else:
+        assert f"epsilon {epsilon_from(worse * privacy.mu_budget, 1e-4):.4g} at delta" in told[0]
+
+
+def test_a_snapshot_that_does_not_say_whom_it_protects(tmp_path: Path) -> None:
+    """Written by a release that did not note it: the larger total is told."""
+    path = write(tmp_path)
+    for partition in (0, 1):
+        held = hold(path, partition)
+        held.lane.process(records(0, 60))
+        data = unpack(held.lane.snapshot(clean=True))
+        del data["privacy"]["unit"]
+        held.save(pack(data))
+        held.close()
+    told = json.loads(call("budget", "show", path, "--json"))
+    assert told["mu_spent"] == pytest.approx(math.hypot(*(a["mu_spent"] for a in told["accounts"])))
 
 
 def test_a_store_without_a_private_lane(tmp_path: Path) -> None:

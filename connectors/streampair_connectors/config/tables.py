@@ -103,6 +103,9 @@ class InputConfig(Table):
     # Whether a record already in the topic may be another one later (log compaction, erasure): what a private
     # lane releases after a crash is then always charged as new.
     payloads_change: bool = False
+    # Whether all records of one key, now and in the past, are in one partition. Only who writes them knows;
+    # without it the spend of an entity adds up over the lanes.
+    keyed_by_entity: bool = False
 
     @field_validator("topic")
     @classmethod
