@@ -134,7 +134,10 @@ class Batch:
             xs = raw if model.transform is None else list(map(model.transform, raw))
         except Exception:
             return 0, saved  # whatever it is, the careful way meets it again, alone
-        score_one, learn_one, emit = model.score, model.learn, given.append
+        score_one, learn_one = model.score, model.learn
+        refusals: list[int] = []  # so far, after each record
+        refused = self._refused()
+        emit = self._counting(given, refusals) if self._entities else given.append
         take = None if model.private is None else model.private.take
         rows = zip(xs, ys, map(self._origin, records), strict=True)
         counted = 0
@@ -173,18 +176,37 @@ class Batch:
         if regret is not None:
             regret.skip(truth[counted:done])
         labels.extend(truth[:done])
-        outcome = "learned" if slots > 0 else "scored"
+        usual = "learned" if slots > 0 else "scored"
+        outcomes = [usual] * done
+        if self._entities:
+            pairs = itertools.pairwise([refused, *refusals])
+            outcomes = [usual if before == after else "scored" for before, after in pairs]
         output.scores.extend(
             [
                 Scored(record.offset, record.key, event.id, score, outcome)
-                for record, event, score in zip(records, events, given, strict=False)
+                for record, event, score, outcome in zip(records, events, given, outcomes, strict=False)
             ]
         )
-        self.events[outcome] += done
+        for outcome in set(outcomes):
+            self.events[outcome] += outcomes.count(outcome)
         self.seen += done
         if done:
             self.next_offset = offsets[done - 1] + 1
         return done, saved
+
+    def _refused(self) -> int:
+        """Records so far whose entity had been learned from often enough: by entity and slot alone."""
+        private = self._model.private
+        return private.refused_records if private is not None and self._entities else 0
+
+    def _counting(self, given: list[float], refusals: list[int]) -> Callable[[float], None]:
+        """Append a score to `given`, and to `refusals` how many records have been refused by then."""
+
+        def emit(score: float) -> None:
+            given.append(score)
+            refusals.append(self._refused())
+
+        return emit
 
     def _origin(self, record: Record) -> Origin:
         """What the noise of a record and its account go by, as far as its learner asks.
@@ -220,7 +242,7 @@ class Batch:
                 continue
             expected = self.next_offset = offset + 1
             self.seen += 1
-            origin = self._origin(record)
+            origin, refused = self._origin(record), self._refused()
             event_id: str | None = None
             given_score: float | None = None
             sample = None
@@ -249,7 +271,7 @@ class Batch:
                         model.learn_from(z, y, origin)
                     elif not model.learn_through(x, y, origin) and private is not None:
                         private.learn_null(origin)
-                    outcome = "learned" if slots > 0 else "scored"
+                    outcome = "learned" if slots > 0 and self._refused() == refused else "scored"
                     if hit:
                         regret.commit(sample, label)  # type: ignore[union-attr]
                     elif counts_for_regret:

@@ -84,6 +84,9 @@ class PrivateModel(OwnModel, Protocol):
         Records taken, and how many of them wait until the features are known.
     null_slots
         Slots without a usable record.
+    refused_records
+        Records that were not learned from because their entity had enough, or because nobody knows whose they
+        are: by entity and slot alone.
     horizon_left
         Slots until it stops to learn; None: no horizon.
     privacy
@@ -104,6 +107,9 @@ class PrivateModel(OwnModel, Protocol):
 
     @property
     def null_slots(self) -> int: ...
+
+    @property
+    def refused_records(self) -> int: ...
 
     @property
     def horizon_left(self) -> int | None: ...

@@ -77,7 +77,8 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
         Given before learning; None for a dead letter, and while a step in front of a River model has seen too
         little to pass on finite numbers.
     outcome
-        `"learned"`, `"scored"` (no label, or past the horizon of a private learner), `"dead_letter"`.
+        `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity that was
+        learned from often enough), `"dead_letter"`.
     """
 
     offset: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from typing import Any
 
@@ -309,3 +310,61 @@ def test_a_lane_needs_keys_for_entities() -> None:
     driver = Driver(lambda: auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1))
     driver.feed(lanes.stream(10))
     assert driver.lane.learner.refused_records == driver.lane.learner.null_slots == 10
+
+
+def entity_lane(**options: Any) -> tuple[Any, Any]:
+    """A lane that decodes on its own, and names the entity in the value as well; and a writer of records."""
+    limit = privacy.EntityLimit(records=2, separation=3, field="who")
+    learner = auc.PairFTRL(1.0, 1e-4, 40, features=["a"], entity=limit, seed=1, solver="gradients", warmup=0)
+
+    def decode(record: Record) -> Event:
+        value: Any = json.loads(record.value or b"")
+        return Event({"a": value["a"], "who": value["who"]}, value["y"])
+
+    def write(offset: int, who: str, y: Any, key: bytes | None) -> Record:
+        return Record(offset, json.dumps({"a": 0.3, "who": who, "y": y}).encode(), key=key)
+
+    return Lane(learner, decode, app="a", topic="t", partition=0, **options), write
+
+
+@pytest.mark.parametrize("batch", [1, 5, 20])
+def test_an_entity_that_only_the_value_names_is_nobody(batch: int) -> None:
+    """Read from the value, a change of content would move what is learned of others (docs/privacy.md 8)."""
+    lane, write = entity_lane()
+    records = [write(i, f"p{i}", i % 2 == 0, None) for i in range(20)]
+    for at in range(0, 20, batch):
+        lane.process(records[at : at + batch])
+    assert lane.learner.refused_records == lane.learner.null_slots == lane.learner.slots == 20
+    assert len(lane.learner.to_state()["entities"]["keys"]) == 0
+    # A direct user of the learner may name the entity in the record.
+    alone, _ = entity_lane()
+    for i in range(4):
+        alone.learner.learn_one({"a": 0.3, "who": f"p{i}"}, True)
+    assert alone.learner.refused_records == 0
+
+
+@pytest.mark.parametrize("regret", [None, RegretConfig(pairs=16, exact=4)])
+@pytest.mark.parametrize("batch", [1, 5, 20])
+def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, regret: Any) -> None:
+    """By entity and slot alone: the outcome is the same whatever the record holds."""
+    admission = privacy.Admission(privacy.EntityLimit(records=2, separation=3))
+    keys = [None if i == 7 else b"p%d" % (i % 4 if i < 10 else i % 7) for i in range(20)]
+    expected = [
+        "learned" if key is not None and admission.admit(key, slot) else "scored"
+        for slot, key in enumerate(keys, start=1)
+    ]
+    assert {"learned", "scored"} == set(expected)
+    for y in (True, False):
+        lane, write = entity_lane(regret=regret)
+        records = [write(i, "x", y if i == 3 else i % 2 == 0, key) for i, key in enumerate(keys)]
+        scores = []
+        for at in range(0, 20, batch):
+            scores += lane.process(records[at : at + batch]).scores
+        assert [scored.outcome for scored in scores] == expected
+        events = lane.gauges().events
+        assert (events["learned"], events["scored"]) == (expected.count("learned"), expected.count("scored"))
+        assert lane.learner.refused_records == expected.count("scored")
+        # The slow way, past an unlabelled record, says the same.
+        slow, write = entity_lane(regret=regret)
+        slow_scores = slow.process([*records[:19], write(19, "x", None, b"new")]).scores
+        assert [scored.outcome for scored in slow_scores] == [*expected[:19], "scored"]
