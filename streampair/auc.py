@@ -229,8 +229,8 @@ class PairFTRL(Classifier, PrivateLearner):
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
-        Names of the features. Without it they are the keys of the first record, which the report then calls
-        public. Other features are ignored and counted.
+        Names of the features. Without it they are those with bounds and the keys of the first record, which
+        the report then calls public. Other features are ignored and counted.
     bounds
         Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
         scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.

@@ -17,7 +17,7 @@ from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.engine.reservations import context_of
-from streampair.errors import LaneStopped, PrivacyError, RecordError
+from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
 from streampair.privacy.origin import Origin
 
 __all__ = ["Batch"]
@@ -309,6 +309,8 @@ class Batch:
         """Whether this is about the event; everything else is about us, and must be heard."""
         if isinstance(error, MemoryError | PrivacyError):
             return False
+        if isinstance(error, ConfigError) and self._model.private is not None:
+            return True  # what was declared was checked long ago: this record names features, or too many
         return isinstance(error, RecordError) or stage in ("decode", "label") or self._model.foreign
 
     def _dead_letter(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:

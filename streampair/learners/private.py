@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar
@@ -70,7 +71,7 @@ class PrivateLearner(Learner):
         self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
         settings = self._settle(None)
         self._admission = None if settings.entity is None else Admission(settings.entity)
-        self._run: SlotRun | Waiting = Waiting(settings, self._identity, self._begin)
+        self._run: SlotRun | Waiting = Waiting(settings, self._identity, self._begin_with)
         if self.features is not None:
             self._begin(self.features)
 
@@ -93,9 +94,28 @@ class PrivateLearner(Learner):
                 fix="select or hash the features first",
             )
         settings = self._settle(len(names))
-        check_bounds_known(settings.bounds, names, "the first record")
+        check_bounds_known(settings.bounds, names, "the features")
         run = SlotRun(settings, names, self._identity, self._counts, self._admission, saved)
         self._run = run
+        return run
+
+    def _begin_with(self, names: Sequence[Hashable]) -> SlotRun:
+        """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
+
+        Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
+        is a null record, as any other would be.
+        """
+        declared = self.settings.bounds
+        given = set(names)
+        lacking = [name for name in declared if name not in given]
+        run = self._begin([*declared, *(name for name in names if name not in declared)])
+        if lacking:
+            warnings.warn(
+                f"bounds names {', '.join(map(repr, lacking))}, which the first record lacks: a feature all "
+                "the same, without which a record is a null record; is the name misspelt?",
+                UserWarning,
+                stacklevel=2,
+            )
         return run
 
     def _fingerprint(self) -> dict[str, object]:

@@ -124,7 +124,7 @@ class SlotRun:
 
     # ---- one record ------------------------------------------------------------------------------------
 
-    def take(self, x: Any, label: float, origin: Origin | None) -> None:
+    def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
         """Take one slot: the record is packed, and never refused; what is missing makes it a null slot.
 
         Parameters
@@ -141,7 +141,7 @@ class SlotRun:
         design.label[0] = label
         self._slot(self._origin(x) if origin is None else origin)
 
-    def score_and_take(self, x: Any, label: float, origin: Origin | None) -> float:
+    def score_and_take(self, x: Any, label: float, origin: Origin | None = None) -> float:
         """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole."""
         design = self.design
         if not design.whole(x):
@@ -154,7 +154,7 @@ class SlotRun:
         self._slot(self._origin(x) if origin is None else origin, prepared=True)
         return score
 
-    def null(self, origin: Origin | None) -> None:
+    def null(self, origin: Origin | None = None) -> None:
         """Take one slot without a record."""
         self.design.raw.fill(math.nan)
         self.design.label[0] = math.nan

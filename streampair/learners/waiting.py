@@ -62,14 +62,14 @@ class Waiting:
         """Nothing is calibrated yet."""
         return ()
 
-    def take(self, x: Any, label: float, origin: Origin | None) -> None:
+    def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
         """The first record that names features begins the run; what comes before it is a null slot."""
         if isinstance(x, Mapping) and x:
             self._start(list(x)).take(x, label, origin)
         else:
             self.null(origin)
 
-    def score_and_take(self, x: Any, label: float, origin: Origin | None) -> float:
+    def score_and_take(self, x: Any, label: float, origin: Origin | None = None) -> float:
         """`score`, then `take`."""
         score = self.score(x)
         self.take(x, label, origin)
@@ -79,7 +79,7 @@ class Waiting:
         """The columns of a frame name features."""
         self._start(columns).take_frame(columns, rows, labels)
 
-    def null(self, origin: Origin | None) -> None:
+    def null(self, origin: Origin | None = None) -> None:
         """A slot that is released later."""
         horizon, identity = self.settings.horizon, self.identity
         if horizon is None or self.pending < horizon:

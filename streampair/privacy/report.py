@@ -106,9 +106,11 @@ def build_report(
             "have been, made again in another way."
         )
     if not declared:
+        also = " (and the bounds)" if settings.bounds else ""
         notes.append(
-            "The feature set is taken from the first record and public: the names are assumed equal for "
-            "neighbouring streams, and the first record readable. With features= declared neither is needed."
+            f"The feature set is taken from the first record{also} and public: the names are assumed equal "
+            "for neighbouring streams, and the first record readable. With features= declared neither is "
+            "needed."
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")

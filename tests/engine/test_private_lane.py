@@ -368,3 +368,36 @@ def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, reg
         slow, write = entity_lane(regret=regret)
         slow_scores = slow.process([*records[:19], write(19, "x", None, b"new")]).scores
         assert [scored.outcome for scored in slow_scores] == [*expected[:19], "scored"]
+
+
+BOUNDS = {"a": (-1.0, 1.0), "b": (-1.0, 1.0), "c": (-1.0, 1.0)}
+
+
+@pytest.mark.parametrize("batch", [1, 12])
+def test_a_first_record_that_lacks_a_feature_with_bounds_stops_nothing(batch: int) -> None:
+    """It is a null record, as it would be anywhere else, and its feature is known from the bounds."""
+    first = ({"b": 0.1, "d": 0.2}, True)
+    events = [first, *(({**x, "d": 0.5}, y) for x, y in lanes.stream(11))]
+    driver = Driver(lambda: auc.PairFTRL(1.0, 1e-4, 30, bounds=BOUNDS, seed=1))
+    with pytest.warns(UserWarning, match="bounds names 'a', 'c', which the first record lacks"):
+        driver.feed(events[:batch])
+    for at in range(batch, 12, batch):
+        driver.feed(events[at : at + batch])
+    learner = driver.lane.learner
+    assert learner.feature_names == ("a", "b", "c", "d")
+    assert (learner.slots, learner.null_slots) == (12, 1)
+    driver.commit()
+    driver.crash()
+    assert driver.lane.learner.feature_names == ("a", "b", "c", "d")
+    # With the features declared, nothing is left to the first record.
+    declared = Driver(lambda: auc.PairFTRL(1.0, 1e-4, 30, bounds=BOUNDS, features=list("abcd"), seed=1))
+    declared.feed(events)
+    assert declared.lane.learner.weights == learner.weights
+
+
+def test_a_first_record_with_too_many_features_stops_nothing() -> None:
+    driver = Driver(lambda: metric.PairFTRL(1.0, 1e-4, 30, seed=1))
+    output = driver.feed([({f"f{i}": 0.0 for i in range(300)}, True), *lanes.stream(5)])
+    assert [scored.outcome for scored in output.scores] == ["dead_letter", *["learned"] * 5]
+    assert "300 features, more than 256" in output.dead_letters[0].error
+    assert (driver.lane.learner.slots, driver.lane.learner.feature_names) == (6, ("a", "b", "c"))

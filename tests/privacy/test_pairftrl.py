@@ -332,10 +332,20 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
 # ---- configuration -------------------------------------------------------------------------------------
 
 
-def test_bounds_outside_an_undeclared_feature_set_are_refused() -> None:
-    model = auc.PairFTRL(bounds={"z": (0, 1)})
+def test_bounds_outside_an_undeclared_feature_set_are_told_and_belong_to_it() -> None:
+    """Refused, one bad first record would stop a lane for ever: it would meet it again after each restart."""
+    one, many = (auc.PairFTRL(bounds={"z": (0, 1)}, seed=1) for _ in range(2))
+    with pytest.warns(UserWarning, match="bounds names 'z', which the first record lacks"):
+        one.learn_one({"a": 1.0}, True)
+    with pytest.warns(UserWarning, match="is the name misspelt"):
+        many.learn_many(pd.DataFrame({"a": [1.0]}), pd.Series([True]))
+    for model in (one, many):
+        assert model.feature_names == ("a", "z")
+        assert (model.slots, model.null_slots) == (1, 1)
+        assert "taken from the first record (and the bounds)" in str(model.privacy)
+    # Where the features are declared, a name that is none of them is refused at once.
     with pytest.raises(ConfigError, match="'z'"):
-        model.learn_one({"a": 1.0}, True)
+        auc.PairFTRL(bounds={"z": (0, 1)}, features=["a"])
 
 
 def test_other_losses_and_buffers_run() -> None:
