@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from streampair.privacy.origin import Origin
@@ -135,6 +135,10 @@ class PrivateModel(OwnModel, Protocol):
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
         """Say how many second views of a window are charged altogether."""
+        ...
+
+    def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:
+        """Say for good why nothing is guaranteed, or what an operator vouches for, each with its date."""
         ...
 
     def mark_restarted(self, clean: bool) -> None:

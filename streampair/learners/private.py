@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar
 
@@ -369,6 +370,19 @@ class PrivateLearner(Learner):
         else:
             self._standing.unclean += 1
 
+    def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:
+        """Put on record what the report has to say from here on, in every copy and snapshot.
+
+        Parameters
+        ----------
+        void
+            Why nothing is guaranteed: a record was, or will be, taken under conditions that break it.
+        accepted
+            What an operator vouches for, each beginning with its date: ``"2026-11-22 (the log was lost)"``.
+            The report says "vouched by the operator on ...".
+        """
+        self._standing.mark(void, accepted)
+
     def _export(self) -> dict[str, Any]:
         standing, counts = self._standing, self._counts
         return {
@@ -379,6 +393,8 @@ class PrivateLearner(Learner):
             "restarts": [standing.clean, standing.unclean],
             "charged": standing.charged,
             "continued": standing.continued,
+            "void": list(standing.void_reasons),
+            "accepted": list(standing.accepted),
             "entities": None if self._admission is None else self._admission.to_state(),
             "y_name": self._y_name if isinstance(self._y_name, str) else None,
             "folded": self._identity.folded,
@@ -395,6 +411,11 @@ class PrivateLearner(Learner):
         counts.refused_records = int(saved["refused_records"])
         standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
         standing.charged = int(saved["charged"])
+        # States of 0.1 have neither.
+        own = standing.void_reasons, standing.accepted
+        standing.void_reasons, standing.accepted = [], []
+        standing.mark(*(_texts(saved.get(name, [])) for name in ("void", "accepted")))
+        standing.mark(*own)
         if self._admission is not None:
             self._admission.load_state(saved["entities"])
         self._y_name = saved["y_name"]
@@ -436,10 +457,13 @@ class PrivateLearner(Learner):
             raise SnapshotError(
                 "the learner has taken records already", fix="load the state into a newly made learner"
             )
+        standing, identity = copy.deepcopy(self._standing), self._identity
         try:
             self._checked_import(state)
         except SnapshotError:
             self.__init__(**self._parameters())  # type: ignore[misc]
+            self._standing = standing
+            self.bind_noise(identity.name, identity.digests)
             raise
 
     def _parameters(self) -> dict[str, Any]:
@@ -451,3 +475,9 @@ class PrivateLearner(Learner):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["params"])  # type: ignore[misc]
         self._import(saved["saved"])
+
+
+def _texts(saved: Any) -> list[str]:
+    if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
+        raise ValueError("reasons that are no texts")
+    return saved

@@ -376,7 +376,8 @@ class PrivacyReport:
     releases
         Models released so far, one a learning slot, and one for the moments.
     guarantee
-        What holds, in words; starts with "void" or "unvouched" where it does not.
+        What holds, in words; where it does not, it starts with "void", "unvouched" or "vouched by the
+        operator".
     kind
         One word for a metric label: `"holds"`, `"void"` or `"unvouched"`.
     horizon_left

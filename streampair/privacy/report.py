@@ -6,8 +6,8 @@ What is told follows docs/privacy.md 1, 7 and 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
 from streampair.privacy.mechanisms.base import Release, Run, Settings
@@ -27,12 +27,24 @@ class Standing:
         How often it was restored from a snapshot that held every release, or may not have.
     charged
         Second views of a window that a ledger has charged.
+    void_reasons
+        Why nothing is guaranteed any more: sticky, for a record was taken under each of them.
+    accepted
+        What an operator has taken upon himself, each with its date: that nothing was released but what is
+        charged, where the account alone cannot show it.
     """
 
     continued: bool = False
     clean: int = 0
     unclean: int = 0
     charged: int = 0
+    void_reasons: list[str] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+
+    def mark(self, void: Iterable[str], accepted: Iterable[str]) -> None:
+        """Add what is not known yet."""
+        for known, told in ((self.void_reasons, void), (self.accepted, accepted)):
+            known.extend(text for text in dict.fromkeys(told) if text not in known)
 
 
 def build_report(
@@ -90,9 +102,9 @@ def build_report(
     kind: Kind = "holds"
     if standing.clean:
         notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
+    doubts = []
     if standing.continued or standing.unclean:
-        kind = "unvouched"
-        guarantee = (
+        doubts.append(
             "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
             "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
         )
@@ -100,6 +112,13 @@ def build_report(
             f"Restarts that may have lost releases: {standing.unclean + standing.continued}. Lost releases "
             "about a record come on top of the spend above."
         )
+    if standing.accepted:
+        doubts.append(
+            f"vouched by the operator on {'; on '.join(standing.accepted)}: that no more was released than "
+            "is charged rests on the operator's word"
+        )
+    if doubts:
+        kind, guarantee = "unvouched", "; ".join(doubts)
     if charged:
         notes.append(
             f"{charged} fork(s) are charged: after a crash up to {settings.window} releases were, or may "
@@ -119,11 +138,16 @@ def build_report(
             "Which of its records these are is decided by entity and slot alone. All records of an entity "
             "have to come to one lane: over several its spends add up (mu^2)."
         )
+    reasons = list(standing.void_reasons)
     if seeded:
-        guarantee, kind = "void (fixed seed)", "void"
+        reasons.append("fixed seed")
         notes.append(
             "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
         )
+    if reasons:
+        kind, guarantee = "void", f"void ({'; '.join(reasons)})"
+        if standing.accepted:
+            notes.append(f"Vouched by the operator on {'; on '.join(standing.accepted)}.")
     return PrivacyReport(
         epsilon_spent=epsilon_from(mu, settings.delta),
         epsilon_budget=settings.epsilon,

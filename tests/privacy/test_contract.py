@@ -14,7 +14,7 @@ import pytest
 from harness.learners import NAMES, PRIVATE, stream, taught
 
 from streampair import buffers
-from streampair.errors import RecordError
+from streampair.errors import RecordError, SnapshotError
 
 every_private_learner = pytest.mark.parametrize("name", PRIVATE)
 
@@ -126,3 +126,51 @@ def test_the_noise_key_repeats_a_run_and_nothing_else(name: str) -> None:
         changed = run(other)
         assert np.array_equal(one[:20], changed[:20])
         assert not np.any(one[-1] == changed[-1])
+
+
+VOID = "a breaker stops the lane because of what events contain"
+ACCEPTED = "2026-11-22 (the log was lost)"
+
+
+@every_private_learner
+@pytest.mark.parametrize("twin", COPIES, ids=["deepcopy", "pickle", "state"])
+def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
+    """What voids a guarantee, and what an operator vouched for, outlives its reason (docs/privacy.md 8)."""
+    model = taught(PRIVATE[name](noise_key=bytes(range(32))), 5)
+    model.mark(accepted=[ACCEPTED])
+    other = twin(model)
+    other.mark_restarted(clean=True)
+    for each in (model, other):
+        if name != "auc-paper":
+            assert each.privacy.kind == "unvouched"
+        assert f"vouched by the operator on {ACCEPTED}" in each.privacy.guarantee
+    model.mark(void=[VOID, VOID], accepted=[ACCEPTED])
+    model.mark(void=["another", VOID])
+    other = twin(model)
+    other.mark_restarted(clean=True)
+    for each in (model, other, twin(other)):
+        assert (each.privacy.kind, each.privacy.guarantee) == ("void", f"void ({VOID}; another)")
+        assert f"Vouched by the operator on {ACCEPTED}." in each.privacy.notes
+    assert f"NO GUARANTEE HOLDS: void ({VOID}; another)" in str(other.privacy)
+    # A new learner of the same parameters has no past.
+    assert not {"void", "unvouched"} & {PRIVATE[name](noise_key=bytes(range(32))).privacy.kind}
+    assert VOID not in str(model.clone().privacy)
+    # What a lane knows before it restores stays too.
+    third = model.clone()
+    third.mark(void=["known before"])
+    third.load_state(model.to_state())
+    assert third.privacy.guarantee == f"void ({VOID}; another; known before)"
+    # So it does where the state that it is given is damaged, and so does its name.
+    fourth, named = model.clone(), model.clone()
+    for each in (fourth, named):
+        each.bind_noise("a lane")
+        each.mark(void=["known before"])
+    with pytest.raises(SnapshotError):
+        fourth.load_state({**model.to_state(), "restarts": "broken"})
+    assert fourth.privacy == named.privacy
+    for each in (fourth, named):
+        taught(each, 20)
+    assert np.array_equal(shown(fourth), shown(named))
+    seeded = PRIVATE[name](seed=1)
+    seeded.mark(void=[VOID])
+    assert seeded.privacy.guarantee == f"void ({VOID}; fixed seed)"

@@ -160,6 +160,8 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
         return
     if path[0] in ("version", "params"):
         yield from (MISSING, None, {"kind": "x"}, "much", -1)
+    elif path[0] in ("void", "accepted"):  # states of 0.1 have neither
+        yield from (None, {"kind": "x"}, "much", [1])
     elif path[0] in ("sums", "mean", "factor"):
         yield from (None, {"kind": "x"}, np.zeros((7, 7))) if value is not None else ()
     elif path[0] == "rule":
