@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from streampair_connectors.assemble import build_lane, build_learner
-from streampair_connectors.config import Config, load_config, parse_config
+from streampair_connectors.config import Config, KafkaConfig, load_config, parse_config
 from streampair_connectors.records import json_decoder
 
 from streampair.auc import PairFTRL, PairOGD
@@ -202,6 +202,33 @@ def test_a_key_is_hexadecimal_and_never_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="openssl rand -hex 32") as caught:
         config.learner.signing_key()
     assert "sesame" not in str(caught.value)
+
+
+# Static membership
+
+
+def test_the_name_in_the_group_comes_from_the_configuration_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def named(**more: object) -> KafkaConfig:
+        servers = {"bootstrap_servers": "localhost:9092"}
+        return parse_config(minimal(kafka={**servers, **more})).require_kafka()
+
+    assert named().instance_id() is None
+    assert named(group_instance_id="worker-0").instance_id() == "worker-0"
+    monkeypatch.setenv("POD_NAME", "fraud-1")
+    assert named(group_instance_id_env="POD_NAME").instance_id() == "fraud-1"
+    for wrong in ("", "a b", "..", "x" * 250):
+        monkeypatch.setenv("POD_NAME", wrong)
+        with pytest.raises(ConfigError, match="not a group instance id") as caught:
+            named(group_instance_id_env="POD_NAME").instance_id()
+        assert "set POD_NAME to a name that no other worker has" in str(caught.value)
+        with pytest.raises(ConfigError, match="not a group instance id"):
+            named(group_instance_id=wrong)
+    with pytest.raises(ConfigError, match="both set; keep one"):
+        named(group_instance_id="a", group_instance_id_env="POD_NAME")
+    with pytest.raises(ConfigError, match=r"kafka\.max_poll_interval_seconds"):
+        named(max_poll_interval_seconds=0.5)
 
 
 # The learner

@@ -5,12 +5,14 @@ A table knows itself alone. What two of them must agree on stands in `Config`.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from streampair.errors import ConfigError
 from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
@@ -55,6 +57,11 @@ class KafkaConfig(Table):
     ssl_keyfile: Path | None = None
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
     session_timeout_seconds: Annotated[float, Field(ge=1)] = 10.0
+    # How long the worker may be busy with what it has polled before the group takes it for stuck.
+    max_poll_interval_seconds: Annotated[float, Field(ge=1)] = 600.0
+    # Static membership: the name of this worker in the group, of which there may be only one.
+    group_instance_id: str | None = None
+    group_instance_id_env: str | None = None
 
     @field_validator("password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", mode="before")
     @classmethod
@@ -81,6 +88,36 @@ class KafkaConfig(Table):
             if self.password_file is None and self.password_env is None:
                 raise ValueError("SASL needs password_file or password_env")
         return self
+
+    @field_validator("group_instance_id")
+    @classmethod
+    def _instance(cls, value: str | None) -> str | None:
+        return None if value is None else _check_instance(value)
+
+    @model_validator(mode="after")
+    def _one_instance(self) -> KafkaConfig:
+        if self.group_instance_id is not None and self.group_instance_id_env is not None:
+            raise ValueError("group_instance_id and group_instance_id_env are both set; keep one")
+        return self
+
+    def instance_id(self) -> str | None:
+        """Return the id of this worker in the group, read now; None when membership is not static.
+
+        Raises
+        ------
+        ConfigError
+            The environment variable is not set, or does not hold an id.
+        """
+        env = self.group_instance_id_env
+        if env is None:
+            return self.group_instance_id
+        try:
+            return _check_instance(os.environ.get(env, ""))
+        except ValueError as error:
+            raise ConfigError(
+                f"kafka.group_instance_id_env: {error}",
+                fix=f"set {env} to a name that no other worker has, such as that of its host or pod",
+            ) from None
 
     def password(self) -> SecretStr | None:
         """Return the password, read now; None when none is declared."""
@@ -305,6 +342,15 @@ class WorkerConfig(Table):
     breaker_window: Annotated[int, Field(ge=1)] = 1000
     stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
     auc_window: Annotated[int, Field(ge=2)] = 1000
+
+
+def _check_instance(value: str) -> str:
+    # Kafka wants of an id what it wants of a topic's name.
+    if not _TOPIC.match(value) or value in {".", ".."}:
+        raise ValueError(
+            f"{value!r} is not a group instance id; use letters, digits, dot, dash and underscore"
+        )
+    return value
 
 
 def _check_topic(value: str) -> str:

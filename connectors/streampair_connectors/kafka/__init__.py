@@ -15,6 +15,7 @@ from streampair_connectors.kafka.admin import (
     is_compacted,
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
+from streampair_connectors.kafka.membership import Takeovers
 from streampair_connectors.kafka.producer import Producer
 from streampair_connectors.kafka.register import (
     Committed,
@@ -32,6 +33,7 @@ __all__ = [
     "Producer",
     "Reader",
     "RecordLike",
+    "Takeovers",
     "check_register",
     "commit_register",
     "create_by_asking",

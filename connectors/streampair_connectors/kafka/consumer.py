@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import Fenced, SourceError
@@ -23,6 +23,15 @@ from streampair_connectors.kafka._client import (
     stop_quietly,
     within,
 )
+from streampair_connectors.kafka.membership import (
+    Assignor,
+    Takeovers,
+    describe_group,
+    is_fenced,
+    leave_to_others,
+    member_of,
+    rejoin,
+)
 
 __all__ = ["Consumer", "Reader", "read_all"]
 
@@ -37,6 +46,10 @@ class Consumer:
     on_revoked, on_assigned
         Called during a rebalance. aiokafka swallows what they raise, so it is kept and raised
         by the next `poll`.
+    takeovers
+        Of a static member: what is remembered over several connections. None: of this one alone.
+    watch_seconds
+        How often the number of partitions is looked at.
     """
 
     def __init__(
@@ -47,10 +60,26 @@ class Consumer:
         *,
         on_revoked: Callable[[list[Partition]], Awaitable[None]],
         on_assigned: Callable[[list[Partition]], Awaitable[None]],
+        takeovers: Takeovers | None = None,
+        watch_seconds: float = 30.0,
     ) -> None:
         self._config = config
+        self._topic = topic
+        self._group = group
         self.error: BaseException | None = None
         self._stopped = False
+        self._assignor = Assignor()
+        self._instance_id = config.instance_id()
+        if takeovers is None and self._instance_id is not None:
+            takeovers = Takeovers(self._instance_id)
+        self._takeovers = takeovers
+        self._is_member = False
+        # Since when the caller does not poll, and the longest that it did not; None: it polls.
+        self._busy_since: float | None = None
+        self._longest_busy = 0.0
+        self._watch_seconds = watch_seconds
+        self._watcher: asyncio.Task[None] | None = None
+        self._first_count: int | None = None
         session = int(config.session_timeout_seconds * 1000)
         self._consumer = AIOKafkaConsumer(
             **client_options(config),
@@ -59,22 +88,27 @@ class Consumer:
             # Positions come from snapshots. One that Kafka no longer has must not be moved silently.
             auto_offset_reset="none",
             isolation_level="read_committed",
-            # Co-partitioned topics need the range assignor.
-            partition_assignment_strategy=(RangePartitionAssignor,),
+            group_instance_id=self._instance_id,
+            partition_assignment_strategy=(self._assignor,),
             session_timeout_ms=session,
             heartbeat_interval_ms=max(session // 4, 250),
             rebalance_timeout_ms=60_000,
             max_partition_fetch_bytes=4 * 1024 * 1024,
-            max_poll_interval_ms=600_000,
+            max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),
+            metadata_max_age_ms=int(watch_seconds * 1000),
             fetch_max_wait_ms=250,
         )
         outer = self
 
         class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
             async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+                too_many = outer._look_at_membership()
                 await outer._guard(on_revoked, revoked)
+                if too_many:
+                    leave_to_others(outer._consumer)
 
             async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+                outer._is_member = True
                 await outer._guard(on_assigned, assigned)
 
         self._consumer.subscribe([topic], listener=_Listener())
@@ -93,7 +127,10 @@ class Consumer:
 
     async def start(self) -> None:
         """Connect and join the group."""
+        self._busy_since = time.monotonic()
         await within(self._config, self._consumer.start())
+        self._first_count = self.partition_count()
+        self._watcher = asyncio.create_task(self._watch())
 
     async def poll(
         self, max_records: int, timeout_seconds: float
@@ -109,6 +146,8 @@ class Consumer:
         """
         if self.error is not None:
             raise self.error
+        self._longest_busy = max(self._longest_busy, self._busy())
+        self._busy_since = None
         try:
             found = await self._consumer.getmany(
                 timeout_ms=int(timeout_seconds * 1000), max_records=max_records
@@ -121,8 +160,93 @@ class Consumer:
             await self._skip_lost(error.args[0])
             return {}
         except kafka_errors.KafkaError as error:
-            raise self._translate(error) from None
+            raise self.error or self._translate(error) from None
+        finally:
+            self._busy_since = time.monotonic()
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+
+    def _busy(self) -> float:
+        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+
+    def _look_at_membership(self) -> bool:
+        """Count a takeover, when the group has forgotten a static member. Whether there were too many.
+
+        It also forgets one whose session had expired, or that did not poll for too long: then it was busy,
+        and nobody has taken anything.
+        """
+        busy = max(self._longest_busy, self._busy())
+        self._longest_busy = 0.0
+        forgotten = self._is_member and not member_of(self._consumer)
+        patience = min(self._config.session_timeout_seconds, self._config.max_poll_interval_seconds)
+        if self._takeovers is None or not forgotten or busy >= patience:
+            return False
+        self._is_member = False
+        return not self._taken_over(self._takeovers).retriable
+
+    def _taken_over(self, takeovers: Takeovers) -> SourceError:
+        """Count one. The error of too many is raised by the next `poll`."""
+        log.warning(
+            "taken_over",
+            group=self._group,
+            instance_id=self._instance_id,
+            next_step="another worker has joined with the same kafka.group_instance_id: give each its own",
+        )
+        too_many = takeovers.note(time.monotonic())
+        if too_many is not None:
+            self.error = too_many
+            return too_many
+        return SourceError(
+            f"another worker has joined the group as {self._instance_id!r}",
+            fix="give each worker a kafka.group_instance_id of its own",
+        )
+
+    def partition_count(self) -> int | None:
+        """Return how many partitions the topic has, as the client knows; None when it does not yet."""
+        partitions = self._consumer.partitions_for_topic(self._topic)
+        return len(partitions) if partitions else None
+
+    def partition_change(self) -> tuple[int, int] | None:
+        """Return how many partitions the topic had at this consumer's start, and has now, if they differ."""
+        before, now = self._first_count, self.partition_count()
+        return None if before is None or now is None or before == now else (before, now)
+
+    async def _watch(self) -> None:
+        """Notice added partitions, and let the group assign those that nobody has.
+
+        The leader of a group does so by itself. A static leader that came back does not know that it is one;
+        so static members look, at their start and after each change. The first one in the group acts.
+        """
+        known, settled = self._first_count, self._instance_id is None
+        while True:
+            await asyncio.sleep(self._watch_seconds)
+            count = self.partition_count()
+            if count is None:
+                continue
+            if known is not None and count != known:
+                log.info("partitions_added", topic=self._topic, before=known, now=count)
+                settled = self._instance_id is None
+            known = count
+            if settled:
+                continue
+            try:
+                group = await describe_group(self._config, self._group, self._topic)
+            except SourceError as error:
+                log.debug("group_not_described", group=self._group, error=str(error))
+                continue
+            if not group.stable:
+                continue
+            missing = set(range(count)) - group.assigned
+            settled = not missing
+            if missing and group.members[:1] == (member_of(self._consumer),):
+                log.warning(
+                    "partitions_unassigned",
+                    group=self._group,
+                    topic=self._topic,
+                    partitions=sorted(missing),
+                    next_step="none: the group is made to assign them",
+                )
+                self._assignor.ask()
+                rejoin(self._consumer)
 
     async def _skip_lost(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on at the first record that is left, and say how many are gone."""
@@ -226,11 +350,16 @@ class Consumer:
         for kind, fix in FATAL.items():
             if isinstance(error, kind):
                 return SourceError(f"Kafka refuses: {say(error)}", fix=fix, retriable=False)
+        if self._takeovers is not None and is_fenced(error):
+            return self._taken_over(self._takeovers)
         return SourceError(f"the Kafka consumer failed: {say(error)}", fix="wait, it is tried again")
 
     async def stop(self, seconds: float = 5.0) -> None:
         """Leave the group and disconnect. No callback runs from here on."""
         self._stopped = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait({self._watcher})
         await stop_quietly(self._consumer.stop(), seconds)
 
 

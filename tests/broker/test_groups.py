@@ -1,0 +1,286 @@
+"""Members of a group: static ones, two with one name, added partitions, idle and busy ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.new_partitions import NewPartitions
+from harness.applications import App, Inside, events
+from harness.kafka import Cluster
+from harness.worker_process import wait_for
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka import Consumer, Partition, Takeovers
+from streampair_connectors.kafka.membership import describe_group, member_of
+
+from streampair.errors import SourceError
+
+Unique = Callable[[str], str]
+
+
+async def until(what: str, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for a condition, which is looked at all the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110  # not an event of ours
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+
+class Member:
+    """A consumer that polls until it is stopped or has failed, and notes what it holds."""
+
+    def __init__(
+        self,
+        kafka: Cluster,
+        topic: str,
+        name: str | None = None,
+        *,
+        takeovers: Takeovers | None = None,
+        watch_seconds: float = 0.5,
+        max_poll_interval: float = 600.0,
+    ) -> None:
+        self.settings = KafkaConfig(
+            bootstrap_servers=kafka.bootstrap,
+            session_timeout_seconds=6.0,
+            max_poll_interval_seconds=max_poll_interval,
+            group_instance_id=name,
+        )
+        self.topic = topic
+        self.held: set[int] = set()
+        self.assignments: list[set[int]] = []
+        self.error: BaseException | None = None
+        self.busy = False
+        self.consumer = Consumer(
+            self.settings,
+            topic,
+            f"{topic}-group",
+            on_revoked=self._revoked,
+            on_assigned=self._assigned,
+            takeovers=takeovers,
+            watch_seconds=watch_seconds,
+        )
+        self._polling: asyncio.Task[None] | None = None
+
+    async def _revoked(self, partitions: list[Partition]) -> None:
+        self.held.clear()
+
+    async def _assigned(self, partitions: list[Partition]) -> None:
+        self.held = {p.partition for p in partitions}
+        self.assignments.append(set(self.held))
+        for partition in partitions:
+            self.consumer.seek(partition, 0)
+
+    async def start(self) -> Member:
+        await self.consumer.start()
+        self._polling = asyncio.create_task(self._poll())
+        return self
+
+    async def _poll(self) -> None:
+        while True:
+            if self.busy:
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                await self.consumer.poll(100, 0.1)
+            except SourceError as error:
+                if not error.retriable:
+                    self.error = error
+                    return
+
+    async def die(self) -> None:
+        """Go away without a word, as a process that is killed: its connections end, nobody is told."""
+
+        async def say_nothing() -> None:
+            return None
+
+        self.consumer._consumer._coordinator._maybe_leave_group = say_nothing
+        await self.stop()
+
+    async def stop(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        await self.consumer.stop()
+
+
+async def add_partitions(kafka: Cluster, topic: str, total: int) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        await admin.create_partitions({topic: NewPartitions(total)})
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_a_member_that_was_killed_comes_back(
+    apache_kafka: Cluster, unique: Unique, static: bool, record_property: Callable[[str, object], None]
+) -> None:
+    """A static one has its partitions back at once, and nobody notices; another waits for the session."""
+    topic = apache_kafka.create_topic(unique("in"), partitions=2)
+
+    async def body() -> None:
+        names = ("a", "b") if static else (None, None)
+        one = await Member(apache_kafka, topic, names[0]).start()
+        await until("both partitions", lambda: one.held == {0, 1})
+        other = await Member(apache_kafka, topic, names[1]).start()
+        await until("one each", lambda: len(one.held) == len(other.held) == 1)
+        seen, had = len(other.assignments), set(one.held)
+        await one.die()
+        begin = time.monotonic()
+        again = await Member(apache_kafka, topic, names[0]).start()
+        await until("its partition", lambda: len(again.held) == 1)
+        record_property("seconds", round(time.monotonic() - begin, 2))
+        print(f"back after {time.monotonic() - begin:.2f} s, static={static}")
+        if static:
+            assert again.held == had
+            assert len(other.assignments) == seen
+        else:
+            await until("the other one notices", lambda: len(other.assignments) > seen)
+        await again.stop()
+        await other.stop()
+
+    asyncio.run(body())
+
+
+def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> None:
+    """They take the partitions from each other, until one is stopped and told why; the other keeps them."""
+    topic = apache_kafka.create_topic(unique("in"), partitions=2)
+
+    async def body() -> None:
+        members = [await Member(apache_kafka, topic, "same").start() for _ in range(2)]
+        await until("one is stopped", lambda: any(member.error for member in members))
+        (loser,) = (member for member in members if member.error)
+        (winner,) = (member for member in members if not member.error)
+        assert "two workers have the same kafka.group_instance_id" in str(loser.error)
+        await loser.stop()
+        await until("the other has them", lambda: winner.held == {0, 1})
+        taken = len(winner.assignments)
+        told = await describe_group(winner.settings, f"{topic}-group", topic)
+        assert told.members == (member_of(winner.consumer._consumer),)
+        assert (winner.error, len(winner.assignments)) == (None, taken)
+        await winner.stop()
+
+    asyncio.run(body())
+
+
+def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
+    """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
+    topic = apache_kafka.create_topic(unique("in"))
+    takeovers = Takeovers("same")
+    assert takeovers.note(0.0) is None
+
+    async def body() -> None:
+        old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()
+        await until("its partition", lambda: old.held == {0})
+        new = await Member(apache_kafka, topic, "same").start()
+        await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
+        assert old.error is None
+        await new.stop()
+        assert takeovers._times[-1] > 0.0
+        await old.stop()
+
+    asyncio.run(body())
+
+
+def test_a_busy_member_is_not_taken_for_a_stolen_one(apache_kafka: Cluster, unique: Unique) -> None:
+    """It did not poll in time: the group forgets it, and it comes back under a new name. Nobody took it."""
+    topic = apache_kafka.create_topic(unique("in"))
+    takeovers = Takeovers("same", limit=1)  # a single one would stop it
+
+    async def body() -> None:
+        member = await Member(apache_kafka, topic, "same", takeovers=takeovers, max_poll_interval=1.0).start()
+        await until("its partition", lambda: member.held == {0})
+        name = member_of(member.consumer._consumer)
+        member.busy = True
+        await until("it is out of the group", lambda: member_of(member.consumer._consumer) != name)
+        member.busy = False
+        await until("it is back", lambda: len(member.assignments) == 2 or member.error)
+        assert member.error is None
+        assert member_of(member.consumer._consumer) != name
+        assert not takeovers._times
+        await member.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, static: bool) -> None:
+    topic = apache_kafka.create_topic(unique("in"), partitions=2)
+
+    async def body() -> None:
+        names = ("a", "b") if static else (None, None)
+        members = [await Member(apache_kafka, topic, name).start() for name in names]
+        await until("one each", lambda: all(len(m.held) == 1 for m in members))
+        assert [m.consumer.partition_count() for m in members] == [2, 2]
+        assert [m.consumer.partition_change() for m in members] == [None, None]
+        await add_partitions(apache_kafka, topic, 4)
+        await until("two each", lambda: set.union(*(m.held for m in members)) == {0, 1, 2, 3})
+        await until("both know", lambda: all(m.consumer.partition_change() == (2, 4) for m in members))
+        for member in members:
+            await member.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_static_members_that_were_away_get_the_added_partitions(
+    apache_kafka: Cluster, unique: Unique, count: int
+) -> None:
+    """Kafka gives them back what they had, and asks nobody to assign: the new partitions would stay alone."""
+    topic = apache_kafka.create_topic(unique("in"), partitions=2)
+    names = "ab"[:count]
+
+    async def body() -> None:
+        members = [await Member(apache_kafka, topic, name).start() for name in names]
+        await until("both", lambda: set.union(*(m.held for m in members)) == {0, 1})
+        for member in members:
+            await member.stop()
+        await add_partitions(apache_kafka, topic, 3)
+        # The trap: nobody watches.
+        members = [await Member(apache_kafka, topic, name, watch_seconds=3600).start() for name in names]
+        await until("what they had", lambda: all(m.assignments for m in members))
+        assert set.union(*(m.held for m in members)) == {0, 1}
+        told = await describe_group(members[0].settings, f"{topic}-group", topic)
+        assert (told.stable, len(told.members), told.assigned) == (True, count, {0, 1})
+        for member in members:
+            await member.stop()
+        # And they do.
+        members = [await Member(apache_kafka, topic, name).start() for name in names]
+        await until("all three", lambda: set.union(*(m.held for m in members)) == {0, 1, 2})
+        for member in members:
+            assert member.error is None
+            await member.stop()
+
+    asyncio.run(body())
+
+
+def test_a_worker_without_a_partition_is_well(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """More workers than partitions: the second one runs, polls, and takes over when the first one stops."""
+    app = App(kafka, tmp_path, unique("app")).create_topics()
+    values = events(80)
+    app.produce(values[:40])
+    with Inside(app) as first:
+        app.await_scores({0: 40}, first)
+        with Inside(app) as second:
+            wait_for(
+                "one of them has the partition, and both run",
+                lambda: (
+                    sorted(first.lanes() + second.lanes()) == [0]
+                    and first.health() == second.health() == "running"
+                ),
+            )
+            idle, busy = (second, first) if first.lanes() else (first, second)
+            assert idle.telemetry.health_report()[0]
+            assert busy.stop() is None
+            app.produce(values[40:])
+            app.await_scores({0: 80}, idle)
+            assert idle.stop() is None
