@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.new_partitions import NewPartitions
-from harness.applications import App, Inside, events
+from harness.applications import App, Inside, events, produce
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, Takeovers
 from streampair_connectors.kafka.membership import describe_group, member_of
+from streampair_connectors.pace import Pace
 
 from streampair.errors import SourceError
 
@@ -259,6 +260,44 @@ def test_static_members_that_were_away_get_the_added_partitions(
         for member in members:
             assert member.error is None
             await member.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("paced", [True, False], ids=["paced", "twin"])
+def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: Unique, paced: bool) -> None:
+    """Twenty events of a fifth of a second, a poll is due every second; all twenty at once are too late."""
+    topic = apache_kafka.create_topic(unique("in"))
+
+    async def body() -> None:
+        await produce(apache_kafka.bootstrap, topic, [b"{}"] * 20)
+        member = Member(apache_kafka, topic, max_poll_interval=1.0)
+        consumer, learned, thrown_out = member.consumer, list[int](), False
+        await consumer.start()
+        await until("its partition", lambda: member.held == {0})
+        name = member_of(consumer._consumer)
+        pace = Pace(1000, 1.0) if paced else None
+        async with asyncio.timeout(60):
+            while len(learned) < 20 and not thrown_out:
+                found = await consumer.poll(pace.records if pace else 1000, 0.1)
+                for records in found.values():
+                    if pace:
+                        pace.polled()
+                    for record in records:
+                        if pace and pace.over:
+                            consumer.seek(Partition(topic, 0), record.offset)
+                            break
+                        if pace:
+                            await pace.run(lambda: time.sleep(0.2), 1)
+                        else:
+                            await asyncio.to_thread(time.sleep, 0.2)
+                        learned.append(record.offset)
+                thrown_out = member_of(consumer._consumer) != name
+        assert thrown_out != paced
+        if paced:
+            assert learned == list(range(20))
+            assert member.assignments == [{0}]
+        await consumer.stop()
 
     asyncio.run(body())
 

@@ -1,0 +1,118 @@
+"""How much a worker takes at once, so that a learner of any speed leaves it time to answer its group.
+
+A group gives the partitions of a member to others when its event loop sends no heartbeat for
+`kafka.session_timeout_seconds`, when it does not poll for `kafka.max_poll_interval_seconds`, and when a
+rebalance waits for it for a minute. Three measures keep a slow learner from all of that:
+
+- a poll takes no more records than are learned in about a second, so that polls and rebalances get a turn;
+- where a learner has become slow in the middle of what was taken, the rest is put back: `over`;
+- a call that may take long runs in a thread, while the event loop goes on: `run`.
+
+One event may still take as long as it likes, up to `kafka.max_poll_interval_seconds`. A learner that was fast
+and takes that long for each event of a whole call, all at once, is not foreseen: it leaves the group once, and
+comes back with its speed known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["Pace"]
+
+_R = TypeVar("_R")
+
+_SLICE_SECONDS = 0.05  # a call may keep the event loop, and the heartbeats, for about this long
+_THREAD_SECONDS = 0.25  # one that may take longer does not run on the loop at all
+_POLL_SECONDS = 1.0  # records of one poll are learned within about this
+_OVER_SECONDS = 5.0  # and if they are not within this, the rest is put back
+
+
+class Pace:
+    """The speed of a learner, and what follows from it.
+
+    Parameters
+    ----------
+    batch_size
+        The most records that are taken at once (`worker.batch_size`).
+    max_poll_interval_seconds
+        Of the consumer. Polls come at least ten times as often.
+    clock
+        Monotonic, in seconds.
+
+    Examples
+    --------
+    >>> pace = Pace(1000)
+    >>> pace.records
+    1
+    >>> pace.learned(100, 20.0)
+    >>> pace.records, pace.slice
+    (5, 1)
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        max_poll_interval_seconds: float = 600.0,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._batch_size = batch_size
+        self._poll_seconds = min(_POLL_SECONDS, max_poll_interval_seconds / 10)
+        self._over_seconds = min(_OVER_SECONDS, max_poll_interval_seconds / 2)
+        self._clock = clock
+        self._by_event: float | None = None
+        self._polled = clock()
+
+    @property
+    def records(self) -> int:
+        """How many records the next poll may take; one, as long as nothing is known of the learner."""
+        return self._within(self._poll_seconds)
+
+    @property
+    def slice(self) -> int:
+        """How many records the next call may take."""
+        return self._within(_SLICE_SECONDS)
+
+    def _within(self, seconds: float) -> int:
+        if self._by_event is None:
+            return 1
+        return max(1, min(int(seconds / max(self._by_event, 1e-9)), self._batch_size))
+
+    def polled(self) -> None:
+        """Say that a poll has just returned: its records are learned now."""
+        self._polled = self._clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether the records of the last poll take too long: seek back to the rest of them, and poll."""
+        return self._clock() - self._polled > self._over_seconds
+
+    def learned(self, count: int, seconds: float) -> None:
+        """Say how long a call took.
+
+        Slowness is believed at once, speed by halves: a slow event now and then must not meet a large call.
+        """
+        self._by_event = max(seconds / count, (self._by_event or 0.0) / 2)
+
+    async def run(self, work: Callable[[], _R], count: int) -> _R:
+        """Return what `work`, which takes `count` records, returns; in a thread where it may take long.
+
+        Nobody else may touch what it works on meanwhile: the caller holds a lock. When the caller is
+        cancelled, the thread still finishes its call, before the cancellation goes on.
+        """
+        start = self._clock()
+        if self._by_event is not None and self._by_event * count <= _THREAD_SECONDS:
+            result = work()
+        else:
+            thread = asyncio.ensure_future(asyncio.to_thread(work))
+            try:
+                result = await asyncio.shield(thread)
+            except asyncio.CancelledError:
+                # A thread cannot be stopped, and what it works on must not be closed under it.
+                await asyncio.wait({thread})
+                raise
+        self.learned(count, self._clock() - start)
+        return result

@@ -1,0 +1,170 @@
+"""The pace of a worker: how much it takes at once, and what runs beside its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+from streampair_connectors.pace import Pace
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulate(costs: list[float], batch_size: int, interval: float) -> tuple[int, float, float]:
+    """A worker's loop over events of given costs: events learned, longest time between polls, and in a call
+    beside its longest event.
+    """
+    clock = Clock()
+    pace = Pace(batch_size, interval, clock=clock)
+    at, between, call = 0, 0.0, 0.0
+
+    async def body() -> None:
+        nonlocal at, between, call
+        while at < len(costs):
+            begin = clock.now
+            stop = min(at + pace.records, len(costs))
+            pace.polled()
+            while at < stop and not pace.over:
+                part = costs[at : min(at + pace.slice, stop)]
+                start = clock.now
+
+                def work(part: list[float] = part) -> None:
+                    clock.now += sum(part)
+
+                await pace.run(work, len(part))
+                call = max(call, clock.now - start - max(part))
+                at += len(part)
+            between = max(between, clock.now - begin)
+
+    asyncio.run(body())
+    return at, between, call
+
+
+@pytest.mark.parametrize("interval", [600.0, 10.0])
+@pytest.mark.parametrize("cost", [1e-6, 1e-4, 0.01, 0.3, 2.0, 60.0])
+def test_a_learner_of_any_speed_polls_in_time(cost: float, interval: float) -> None:
+    count = 3000 if cost < 0.1 else 60
+    learned, between, call = simulate([cost] * count, 1000, interval)
+    assert learned == count
+    # One event takes as long as it takes; what can be shared out is.
+    assert between <= max(interval / 10 if interval < 10 else 1.0, cost) * 1.01
+    assert call <= 0.05 * 1.01
+
+
+def test_one_that_slows_down_in_the_middle_puts_the_rest_back() -> None:
+    """A thousand were taken at a microsecond each, then each takes a second: it still polls, learning all."""
+    costs = [1e-6] * 5000 + [1.0] * 40 + [1e-6] * 100
+    learned, between, _ = simulate(costs, 1000, 600.0)
+    assert learned == len(costs)
+    assert between < 600.0 / 2
+    coin = random.Random(1)
+    wild = [coin.choice([1e-6, 1e-3, 0.5, 3.0]) for _ in range(400)]
+    learned, between, _ = simulate(wild, 1000, 60.0)
+    assert learned == 400
+    assert between < 60.0
+
+
+def test_a_fast_learner_takes_whole_batches() -> None:
+    pace = Pace(1000)
+    pace.learned(1, 1e-5)
+    assert (pace.records, pace.slice) == (1000, 1000)
+    pace.learned(1000, 0.1)
+    assert (pace.records, pace.slice) == (1000, 500)
+    # It believes in speed by halves.
+    pace.learned(1, 1.0)
+    polls = []
+    while pace.records < 1000:
+        polls.append(pace.records)
+        pace.learned(pace.records, 1e-6 * pace.records)
+    assert polls == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def test_a_fast_call_stays_on_the_loop_and_a_slow_one_does_not() -> None:
+    async def body() -> None:
+        here = threading.get_ident()
+        pace = Pace(1000)
+        assert await pace.run(threading.get_ident, 1) != here  # nothing is known of it yet
+        pace = Pace(1000)
+        pace.learned(1000, 0.01)
+        assert await pace.run(threading.get_ident, 1000) == here
+        pace.learned(1, 3.0)
+        assert await pace.run(threading.get_ident, 1) != here
+
+    asyncio.run(body())
+
+
+def test_the_loop_goes_on_while_one_event_takes_long() -> None:
+    """The event is done once the loop has turned a hundred times; on the loop itself it would never be."""
+
+    async def body() -> tuple[bool, bool]:
+        async def turn(turned: threading.Event) -> None:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            turned.set()
+
+        found = []
+        for twin in (False, True):
+            pace = Pace(1000)
+            turned = threading.Event()
+            turning = asyncio.create_task(turn(turned))
+
+            def event(turned: threading.Event = turned, seconds: float = 0.2 if twin else 60.0) -> bool:
+                return turned.wait(seconds)
+
+            pace.learned(1, 0.0 if twin else 60.0)  # the twin is taken for a fast one
+            found.append(await pace.run(event, 1))
+            await turning
+        return found[0], found[1]
+
+    assert asyncio.run(body()) == (True, False)
+
+
+def test_a_cancelled_call_is_waited_for() -> None:
+    """What a thread works on is not closed under it."""
+
+    async def body() -> list[str]:
+        order: list[str] = []
+        go, begun = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            go.wait(60)
+            order.append("worked")
+
+        async def caller() -> None:
+            try:
+                await Pace(10).run(work, 1)
+            finally:
+                order.append("let go")
+
+        task = asyncio.create_task(caller())
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return order
+
+    assert asyncio.run(body()) == ["worked", "let go"]
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    def work() -> None:
+        raise ZeroDivisionError
+
+    for seconds in (1e-6, 10.0):
+        pace = Pace(10)
+        pace.learned(1, seconds)
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(pace.run(work, 1))
