@@ -9,8 +9,8 @@ rebalance waits for it for a minute. Three measures keep a slow learner from all
 - a call that may take long runs in a thread, while the event loop goes on: `run`.
 
 One event may still take as long as it likes, up to `kafka.max_poll_interval_seconds`. A learner that was fast
-and takes that long for each event of a whole call, all at once, is not foreseen: it leaves the group once, and
-comes back with its speed known.
+and takes that long for each event of a whole call, all at once, is not foreseen: it leaves the group once,
+and comes back with its speed known.
 """
 
 from __future__ import annotations
