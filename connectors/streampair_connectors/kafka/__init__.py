@@ -15,6 +15,7 @@ from streampair_connectors.kafka.admin import (
     is_compacted,
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
+from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.membership import Takeovers
 from streampair_connectors.kafka.producer import Producer
 from streampair_connectors.kafka.register import (
@@ -28,6 +29,7 @@ from streampair_connectors.kafka.register import (
 __all__ = [
     "Committed",
     "Consumer",
+    "LogTopic",
     "Message",
     "Partition",
     "Producer",

@@ -99,7 +99,11 @@ async def create_by_asking(config: KafkaConfig, topic: str) -> bool:
 
 
 async def create_topics(
-    config: KafkaConfig, wanted: Mapping[str, int], replication_factor: int | None
+    config: KafkaConfig,
+    wanted: Mapping[str, int],
+    replication_factor: int | None,
+    *,
+    settings: Mapping[str, str] | None = None,
 ) -> dict[str, int | SourceError]:
     """Make topics, and wait until each of their partitions has a leader.
 
@@ -109,6 +113,8 @@ async def create_topics(
         Partitions by name.
     replication_factor
         Of all of them; None for the cluster's own default.
+    settings
+        Of all of them.
 
     Returns
     -------
@@ -135,7 +141,10 @@ async def create_topics(
         # The client takes -1, the cluster's own default, only beside an assignment, which may be empty.
         default = replication_factor is None
         factor = -1 if default else replication_factor
-        topics = [NewTopic(name, count, factor, {} if default else None) for name, count in wanted.items()]
+        topics = [
+            NewTopic(name, count, factor, {} if default else None, dict(settings or {}))
+            for name, count in wanted.items()
+        ]
         answer = await within(config, admin.create_topics(topics))
         refused: dict[str, int | SourceError] = {}
         for name, code, message in answer.topic_errors:

@@ -1,0 +1,176 @@
+"""The topic that keeps the logs of lanes: set up so that it loses nothing, and read to its very end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from streampair.errors import ConfigError, SourceError
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka._client import (
+    Partition,
+    client_options,
+    reach_error,
+    stop_quietly,
+    within,
+)
+from streampair_connectors.kafka.admin import create_topics, describe_topics
+
+__all__ = ["SETTINGS", "LogTopic"]
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    # What was deleted is freed by whole segments: a log is short, and its segments are to be.
+    "segment.bytes": str(16 * 1024 * 1024),
+    "unclean.leader.election.enable": "false",
+}
+"""What a log topic is made with."""
+
+# Without these an entry can be lost, and nobody is told: then a log is no account.
+_NEEDED: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable")
+
+
+class LogTopic:
+    """A topic with a partition for each lane, which nothing but the lanes' owners writes to.
+
+    Parameters
+    ----------
+    config
+        The cluster.
+    name
+        Of the topic.
+    """
+
+    def __init__(self, config: KafkaConfig, name: str) -> None:
+        self._config = config
+        self.name = name
+
+    async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> None:
+        """Make the topic, or check the one that is there.
+
+        Parameters
+        ----------
+        partitions
+            Of the input: as many are needed. More are harmless.
+        replication_factor
+            Of a new topic; None for the cluster's own default.
+        strict
+            Whether an account depends on it: then settings that can lose entries are refused.
+
+        Raises
+        ------
+        ConfigError
+            It has too few partitions, or settings that can lose entries.
+        SourceError
+            The cluster does not answer, or does not make it.
+        """
+        found = (await describe_topics(self._config)).get(self.name)
+        if found is None:
+            made = await create_topics(
+                self._config, {self.name: partitions}, replication_factor, settings=SETTINGS
+            )
+            outcome = made[self.name]
+            if isinstance(outcome, SourceError):
+                raise outcome
+            found = outcome
+        if found < partitions:
+            raise ConfigError(
+                f"the log topic {self.name!r} has {found} partition(s), and the input has {partitions}",
+                fix=f"add partitions: kafka-topics.sh --alter --topic {self.name} --partitions {partitions}",
+            )
+        if strict:
+            await self._check_settings()
+
+    async def _check_settings(self) -> None:
+        told = await self._settings()
+        for name in _NEEDED:
+            value = told.get(name)
+            if value is None or value == SETTINGS[name]:
+                continue  # a broker that does not tell its settings cannot be asked for more
+            raise ConfigError(
+                f"the log topic {self.name!r} has {name} = {value}: it can lose entries of the "
+                "privacy account",
+                fix=f"kafka-configs.sh --alter --topic {self.name} --add-config {name}={SETTINGS[name]}",
+            )
+
+    async def _settings(self) -> dict[str, str]:
+        admin = AIOKafkaAdminClient(**client_options(self._config))
+        try:
+            await within(self._config, admin.start())
+            asked = ConfigResource(ConfigResourceType.TOPIC, self.name, dict.fromkeys(_NEEDED, ""))
+            answers = await within(self._config, admin.describe_configs([asked]))
+            return {
+                entry[0]: str(entry[1])
+                for answer in answers
+                for found in answer.resources
+                for entry in found[4]
+            }
+        finally:
+            await stop_quietly(admin.close(), 2.0)
+
+    async def read(self, partition: int) -> list[tuple[int, bytes | None, bytes]]:
+        """Return offset, key and value of all committed records of a partition, in order.
+
+        Read it after `PartitionProducer.start`: nothing is then under way any more.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer.
+        """
+        tp = TopicPartition(self.name, partition)
+        consumer = AIOKafkaConsumer(
+            **client_options(self._config),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            fetch_max_wait_ms=50,
+            max_partition_fetch_bytes=8 * 1024 * 1024,
+        )
+        found: list[tuple[int, bytes | None, bytes]] = []
+        loop = asyncio.get_running_loop()
+        try:
+            await within(self._config, consumer.start())
+            consumer.assign([tp])
+            first = (await within(self._config, consumer.beginning_offsets([tp])))[tp]
+            end = (await within(self._config, consumer.end_offsets([tp])))[tp]
+            consumer.seek(tp, first)
+            heard = loop.time()
+            # Not by counting: markers that end transactions have offsets, and are no records.
+            while await within(self._config, consumer.position(tp)) < end:
+                records = (await consumer.getmany(tp, timeout_ms=100)).get(tp, [])
+                found.extend((r.offset, r.key, r.value or b"") for r in records)
+                if records:
+                    heard = loop.time()
+                elif loop.time() - heard > self._config.connect_timeout_seconds:
+                    raise TimeoutError
+        except (kafka_errors.KafkaError, TimeoutError) as error:
+            raise reach_error(self._config, error) from None
+        finally:
+            await stop_quietly(consumer.stop(), 2.0)
+        return found
+
+    async def trim(self, partition: int, before: int) -> None:
+        """Delete what lies before an offset.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer, or refuses.
+        """
+        admin = AIOKafkaAdminClient(**client_options(self._config))
+        try:
+            await within(self._config, admin.start())
+            target = TopicPartition(*Partition(self.name, partition))
+            await within(self._config, admin.delete_records({target: RecordsToDelete(before_offset=before)}))
+        finally:
+            await stop_quietly(admin.close(), 2.0)
