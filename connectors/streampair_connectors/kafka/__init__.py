@@ -17,7 +17,7 @@ from streampair_connectors.kafka.admin import (
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.membership import Takeovers
-from streampair_connectors.kafka.producer import Producer
+from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.register import (
     Committed,
     check_register,
@@ -25,6 +25,7 @@ from streampair_connectors.kafka.register import (
     read_register,
     write_register_offline,
 )
+from streampair_connectors.kafka.transactions import PartitionProducer, transactional_id
 
 __all__ = [
     "Committed",
@@ -32,9 +33,11 @@ __all__ = [
     "LogTopic",
     "Message",
     "Partition",
+    "PartitionProducer",
     "Producer",
     "Reader",
     "RecordLike",
+    "Routes",
     "Takeovers",
     "check_register",
     "commit_register",
@@ -46,5 +49,6 @@ __all__ = [
     "is_compacted",
     "read_all",
     "read_register",
+    "transactional_id",
     "write_register_offline",
 ]

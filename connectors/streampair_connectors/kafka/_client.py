@@ -35,6 +35,11 @@ FATAL: dict[type[BaseException], str] = {
     kafka_errors.TopicAuthorizationFailedError: "allow this user to use the topic",
     kafka_errors.GroupAuthorizationFailedError: "allow this user to use the consumer group",
     kafka_errors.ClusterAuthorizationFailedError: "allow this user idempotent writes on the cluster",
+    kafka_errors.TransactionalIdAuthorizationFailed: "allow this user Write and Describe on transactional "
+    "ids that begin with streampair- (kafka-acls.sh --add --operation Write --operation Describe "
+    "--transactional-id streampair- --resource-pattern-type prefixed)",
+    kafka_errors.InvalidTransactionTimeout: "raise transaction.max.timeout.ms of the brokers, or lower the "
+    "transaction time-out",
     kafka_errors.AuthenticationFailedError: "check kafka.username and its password",
     kafka_errors.MessageSizeTooLargeError: "raise max.message.bytes of the topic, "
     "or lower output.max_message_bytes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -24,14 +24,98 @@ from streampair_connectors.kafka._client import (
     within,
 )
 
-__all__ = ["Producer"]
+__all__ = ["BATCH_BYTES", "Producer", "Routes", "in_parts", "submit"]
 
 Headers = Sequence[tuple[str, bytes]]
 
 # A batch stays below what brokers accept by default (message.max.bytes, 1 048 588).
-_BATCH_BYTES = 900_000
+BATCH_BYTES = 900_000
 # Bytes of a batch around its records, and an upper bound of those around one record.
 _OVERHEAD = 61 + 40
+
+
+def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
+    """Return the messages as a topic takes them that takes `limit` bytes a message.
+
+    A larger one is cut; the header `streampair.part` of its parts says `1/3`, `2/3`, `3/3`. `size` is that
+    of all keys and values.
+    """
+    if size + _OVERHEAD * len(messages) <= limit and not messages[-1].headers:
+        return messages
+    out: list[Message] = []
+    for message in messages:
+        value = message.value or b""
+        fixed = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
+        if len(value) + fixed <= limit:
+            out.append(message)
+            continue
+        room = max(limit - fixed - 64, 512)  # 64: the header that counts the parts
+        parts = [value[i : i + room] for i in range(0, len(value), room)]
+        for number, part in enumerate(parts, 1):
+            mark = ("streampair.part", f"{number}/{len(parts)}".encode())
+            out.append(Message(message.key, part, [*message.headers, mark]))
+    return out
+
+
+async def submit(
+    producer: AIOKafkaProducer,
+    target: Partition,
+    messages: list[Message],
+    sent: Callable[[asyncio.Future[Any], int], None],
+) -> None:
+    """Hand messages for one partition to the client, in whole batches.
+
+    `sent` is told of each batch: the future of where it is stored, and how many messages it holds.
+    """
+
+    async def enqueue(batch: Any) -> None:
+        batch.close()
+        future = await producer.send_batch(batch, target.topic, partition=target.partition)
+        # Its exception is read later; without this, Python warns when everything is given up before.
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
+        sent(future, batch.record_count())
+
+    batch = producer.create_batch()
+    append = batch.append
+    for key, value, headers in messages:
+        if append(timestamp=None, key=key, value=value, headers=headers) is None:
+            await enqueue(batch)
+            batch = producer.create_batch()
+            append = batch.append
+            # The first record of a batch is always taken, whatever its size.
+            append(timestamp=None, key=key, value=value, headers=headers)
+    await enqueue(batch)
+
+
+class Routes:
+    """Which partition of an output topic a message goes to.
+
+    Parameters
+    ----------
+    partitions
+        Of each output topic.
+    """
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        self._partitions = dict(partitions)
+
+    def learn(self, topic: str, partitions: int) -> None:
+        """Take in how many partitions a topic has."""
+        self._partitions[topic] = partitions
+
+    def target(self, topic: str, key: bytes | None, source: int) -> Partition:
+        """Return the partition for a key, the one Kafka's own clients choose.
+
+        Without a key, all outputs of an input partition go to one output partition: order stays.
+        """
+        count = self._partitions[topic]
+        if key is None:
+            return Partition(topic, source % count)
+        return Partition(topic, _hash(key) % count if count > 1 else 0)
+
+    def single(self, topic: str) -> bool:
+        """Whether all outputs of a topic go to one partition, whatever their key."""
+        return self._partitions[topic] == 1
 
 
 class Unacknowledged(NamedTuple):
@@ -54,7 +138,9 @@ class Producer:
         self._producer: AIOKafkaProducer | None = None
         self._unacknowledged: list[Unacknowledged] = []
         self._futures: list[asyncio.Future[Any]] = []
-        self._partitions: dict[str, int] = {}
+        self._routes = Routes({})
+        # Asked for each event: without another call in between.
+        self.target, self.single = self._routes.target, self._routes.single
         self.unacknowledged_bytes = 0
 
     @property
@@ -76,7 +162,7 @@ class Producer:
             acks="all",
             linger_ms=0,
             # A batch is a message to the broker: it obeys the same limit.
-            max_batch_size=min(_BATCH_BYTES, self._max_message_bytes),
+            max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
             max_request_size=max(self._max_message_bytes, 1024 * 1024),
         )
         try:
@@ -89,34 +175,18 @@ class Producer:
         """Return how many partitions a topic has. Brokers that create topics do so here."""
         assert self._producer is not None
         found = await within(self._config, self._producer.partitions_for(topic))
-        self._partitions[topic] = len(found)
+        self._routes.learn(topic, len(found))
         return len(found)
-
-    def target(self, topic: str, key: bytes | None, source: int) -> Partition:
-        """Return the partition for a key, the one Kafka's own clients choose.
-
-        Without a key, all outputs of an input partition go to one output partition: order stays.
-        """
-        count = self._partitions[topic]
-        if key is None:
-            return Partition(topic, source % count)
-        return Partition(topic, _hash(key) % count if count > 1 else 0)
-
-    def single(self, topic: str) -> bool:
-        """Whether all outputs of a topic go to one partition, whatever their key."""
-        return self._partitions[topic] == 1
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Hand over messages for one partition, in order; `flush` awaits their storage.
 
-        A message that is larger than the topic takes is sent in parts, whose header
-        `streampair.part` says `1/3`, `2/3`, `3/3`.
+        A message that is larger than the topic takes is sent in parts (`in_parts`).
         """
         if not messages:
             return
         size = sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
-        if size + _OVERHEAD * len(messages) > self._max_message_bytes or messages[-1].headers:
-            messages = self._split(messages)
+        messages = in_parts(messages, self._max_message_bytes, size)
         self._unacknowledged.append(Unacknowledged(target, messages))
         self.unacknowledged_bytes += size
         # A failure shows in `flush`, which sends again everything that is kept.
@@ -125,44 +195,10 @@ class Producer:
             return
         self._futures.append(_failed())
 
-    def _split(self, messages: list[Message]) -> list[Message]:
-        limit = self._max_message_bytes
-        out: list[Message] = []
-        for message in messages:
-            value = message.value or b""
-            fixed = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
-            if len(value) + fixed <= limit:
-                out.append(message)
-                continue
-            room = max(limit - fixed - 64, 512)  # 64: the header that counts the parts
-            parts = [value[i : i + room] for i in range(0, len(value), room)]
-            for number, part in enumerate(parts, 1):
-                mark = ("streampair.part", f"{number}/{len(parts)}".encode())
-                out.append(Message(message.key, part, [*message.headers, mark]))
-        return out
-
     async def _submit(self, target: Partition, messages: list[Message]) -> None:
-        producer = self._producer
-        if producer is None:
+        if self._producer is None:
             raise kafka_errors.ProducerClosed
-        batch = producer.create_batch()
-        append = batch.append
-        for key, value, headers in messages:
-            if append(timestamp=None, key=key, value=value, headers=headers) is None:
-                await self._enqueue(batch, target)
-                batch = producer.create_batch()
-                append = batch.append
-                # The first record of a batch is always taken, whatever its size.
-                append(timestamp=None, key=key, value=value, headers=headers)
-        await self._enqueue(batch, target)
-
-    async def _enqueue(self, batch: Any, target: Partition) -> None:
-        assert self._producer is not None
-        batch.close()
-        future = await self._producer.send_batch(batch, target.topic, partition=target.partition)
-        # Its exception is read by `flush`; without this, Python warns when the worker gives up.
-        future.add_done_callback(lambda f: f.cancelled() or f.exception())
-        self._futures.append(future)
+        await submit(self._producer, target, messages, lambda future, _: self._futures.append(future))
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
         """Wait until everything that was sent is stored; False when `give_up` came first.

@@ -1,0 +1,596 @@
+"""All or nothing, by one writer: what a transaction stores, and what every way to fail leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import errors as kafka_errors
+from harness.apache_kafka import KafkaBroker
+from harness.kafka import Cluster
+from harness.tiers import STOPPABLE_TIERS, open_cluster
+from harness.worker_process import wait_for
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka import (
+    Committed,
+    Message,
+    Partition,
+    PartitionProducer,
+    read_register,
+    transactional_id,
+)
+
+from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
+
+Unique = Callable[[str], str]
+
+
+def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
+    return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout_seconds=seconds)
+
+
+def producer_of(kafka: Cluster, app: str, source: Partition, **options: Any) -> PartitionProducer:
+    return PartitionProducer(config_of(kafka), app, source, max_message_bytes=900_000, **options)
+
+
+def messages(*values: str) -> list[Message]:
+    return [Message(None, value.encode()) for value in values]
+
+
+async def ends(kafka: Cluster, partition: Partition, isolation: str) -> int:
+    """The end of a partition for one who reads what is committed, or everything."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, isolation_level=isolation)
+    await consumer.start()
+    try:
+        tp = TopicPartition(*partition)
+        return int((await consumer.end_offsets([tp]))[tp])
+    finally:
+        await consumer.stop()
+
+
+async def committed(kafka: Cluster, partition: Partition, count: int = 0) -> list[tuple[int, str]]:
+    """Everything of a partition that is committed: offsets and values.
+
+    A broker answers a commit before its marker is in every partition. Who does not fence waits for `count`.
+    """
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        tp = TopicPartition(*partition)
+        consumer.assign([tp])
+        end = (await consumer.end_offsets([tp]))[tp]
+        found: list[tuple[int, str]] = []
+        async with asyncio.timeout(30):
+            while await consumer.position(tp) < end or len(found) < count:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found.extend((r.offset, (r.value or b"").decode()) for r in records)
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def until(what: Callable[[], bool], task: asyncio.Task[Any]) -> None:
+    """Return when something has come true; raise what the task raises that is to bring it about."""
+    async with asyncio.timeout(60):
+        while not what():
+            if task.done():
+                task.result()
+            await asyncio.wait({task}, timeout=0.002)
+
+
+def test_the_parts_of_an_id_do_not_run_into_each_other() -> None:
+    ids = {
+        transactional_id(*parts)
+        for parts in (
+            ("a-b", "c", 1),
+            ("a", "b-c", 1),
+            ("a", "b", 1),
+            ("a", "b1", 1),
+            ("a", "b", 11),
+            ("ab", "", 1),
+        )
+    }
+    assert len(ids) == 6
+    assert transactional_id("a", "b", 1) == transactional_id("a", "b", 1)
+    assert all(i.startswith("streampair-") for i in ids)
+
+
+def test_all_of_it_is_stored_where_it_says(apache_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    out, log = (
+        apache_kafka.create_topic(unique("out"), partitions=2),
+        apache_kafka.create_topic(unique("log")),
+    )
+    group, line = unique("group"), Partition(log, 0)
+    many = [str(n) * 1000 for n in range(2500)]  # three batches
+
+    async def body() -> None:
+        producer = producer_of(apache_kafka, unique("app"), source)
+        await producer.start()
+        try:
+            assert await producer.transaction([], group=group, offsets={}) == {}
+            sends = [
+                (Partition(out, 0), messages("a", "b")),
+                (line, messages("first")),
+                (Partition(out, 1), messages(*many)),
+                (Partition(out, 0), messages("c")),
+            ]
+            stored = await producer.transaction(sends, group=group, offsets={source: (7, "tip")})
+            assert {p: len(o) for p, o in stored.items()} == {
+                Partition(out, 0): 3,
+                line: 1,
+                Partition(out, 1): 2500,
+            }
+            for partition, values in ((Partition(out, 0), ["a", "b", "c"]), (Partition(out, 1), many)):
+                found = await committed(apache_kafka, partition, len(values))
+                assert found == list(zip(stored[partition], values, strict=True))
+            again = await producer.transaction(
+                [(line, messages("second", "third"))], group=group, offsets={source: (9, "next")}
+            )
+            assert await committed(apache_kafka, line, 3) == [
+                *zip([*stored[line], *again[line]], ["first", "second", "third"], strict=True)
+            ]
+            assert stored[line] == [0]
+            assert again[line] == [2, 3], "the marker of the first transaction has an offset too"
+            # The register alone, as an offset that moves over events without outputs.
+            await producer.transaction([], group=group, offsets={source: (12, "last")})
+        finally:
+            await producer.stop()
+        found_register = await read_register(config_of(apache_kafka), group, [source])
+        assert found_register == {source: Committed(12, "last")}
+
+    asyncio.run(body())
+
+
+def test_a_register_that_is_too_long_costs_nothing(apache_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+
+    async def body() -> None:
+        producer = producer_of(apache_kafka, unique("app"), source)
+        await producer.start()
+        try:
+            with pytest.raises(StoreError, match="would have 5000 bytes"):
+                await producer.transaction([], group="g", offsets={source: (1, "x" * 5000)})
+            assert producer.usable
+        finally:
+            await producer.stop()
+
+    asyncio.run(body())
+
+
+def test_the_former_owner_is_fenced_for_good(apache_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
+
+    async def body() -> None:
+        old, new = (producer_of(apache_kafka, app, source) for _ in range(2))
+        try:
+            await old.start()
+            await old.transaction([(out, messages("old"))], group=group, offsets={source: (1, "old")})
+            await new.start()
+            for _ in range(2):  # it says so each time, and sends nothing
+                with pytest.raises(Fenced):
+                    await old.transaction(
+                        [(out, messages("zombie"))], group=group, offsets={source: (2, "z")}
+                    )
+                assert not old.usable
+            await new.transaction([(out, messages("new"))], group=group, offsets={source: (2, "new")})
+        finally:
+            await old.stop()
+            await new.stop()
+        assert [value for _, value in await committed(apache_kafka, out, 2)] == ["old", "new"]
+        assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(2, "new")}
+
+    asyncio.run(body())
+
+
+def test_what_a_former_owner_has_open_is_undone(apache_kafka: Cluster, unique: Unique) -> None:
+    """A process that stood still with everything sent but the commit, and wakes up behind its successor."""
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
+
+    async def body() -> None:
+        new = producer_of(apache_kafka, app, source)
+        zombie = AIOKafkaProducer(
+            bootstrap_servers=apache_kafka.bootstrap,
+            transactional_id=transactional_id(app, source.topic, source.partition),
+        )
+        await zombie.start()
+        try:
+            await zombie.begin_transaction()
+            await zombie.send_and_wait(out.topic, b"zombie", partition=0)
+            await zombie.send_offsets_to_transaction({TopicPartition(*source): (5, "zombie")}, group)
+            assert await ends(apache_kafka, out, "read_committed") == 0
+            assert await ends(apache_kafka, out, "read_uncommitted") == 1
+            await new.start()
+            # The open transaction no longer hides what comes after it.
+            assert await ends(apache_kafka, out, "read_committed") == 2
+            assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
+            with pytest.raises(kafka_errors.ProducerFenced):
+                await zombie.commit_transaction()
+            await new.transaction([(out, messages("new"))], group=group, offsets={source: (1, "new")})
+        finally:
+            await zombie.stop()
+            await new.stop()
+        assert [value for _, value in await committed(apache_kafka, out, 1)] == ["new"]
+        assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(1, "new")}
+
+    asyncio.run(body())
+
+
+def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, unique: Unique) -> None:
+    """The takeover falls anywhere into the commits of the old owner; what is read then is the last word."""
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    log, app, group = Partition(apache_kafka.create_topic(unique("log")), 0), unique("app"), unique("group")
+    config = config_of(apache_kafka)
+
+    async def own(producer: PartitionProducer, number: int, acknowledged: list[int]) -> None:
+        """Commit one number after the other, until somebody else takes over."""
+        for n in itertools.count(number):
+            try:
+                await producer.transaction(
+                    [(log, messages(str(n)))], group=group, offsets={source: (n + 1, str(n))}
+                )
+            except SourceError as error:
+                # Fenced; or, when the takeover falls into the commit, a broker of version 4 may say that it
+                # has failed, and then it is not known.
+                assert not producer.usable, error  # noqa: PT017  # the one error that may come at any time
+                return
+            acknowledged.append(n)
+
+    async def body() -> None:
+        coin = random.Random(5)
+        acknowledged: list[int] = []
+        producers: list[PartitionProducer] = []
+        running: asyncio.Task[None] | None = None
+        try:
+            for _ in range(6):
+                producer = producer_of(apache_kafka, app, source)
+                producers.append(producer)
+                await producer.start()
+                register = (await read_register(config, group, [source]))[source]
+                entries = await committed(apache_kafka, log)
+                if running is not None:
+                    await running
+                # What the old owner had done by then, and not a thing since.
+                assert (await read_register(config, group, [source]))[source] == register
+                assert await committed(apache_kafka, log) == entries
+                done = 0 if register is None else register.offset
+                assert [value for _, value in entries] == [str(n) for n in range(done)]
+                assert set(acknowledged) <= set(range(done)), "what was acknowledged is there"
+                count = len(acknowledged)
+                running = asyncio.create_task(own(producer, done, acknowledged))
+                await until(lambda count=count: len(acknowledged) >= count + 3, running)
+                await asyncio.sleep(coin.random() * 0.05)
+        finally:
+            for producer in producers:
+                await producer.stop()
+            if running is not None:
+                await running
+
+    asyncio.run(body())
+
+
+def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
+    out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
+
+    async def body() -> None:
+        producer = producer_of(stoppable_kafka, unique("app"), source)
+        await producer.start()
+        try:
+            await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+            await asyncio.to_thread(stoppable_kafka.kill)
+            for _ in range(2):
+                with pytest.raises(SourceError, match="no Kafka broker answers") as away:
+                    await producer.transaction(
+                        [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=1.0
+                    )
+                assert away.value.retriable
+                assert not isinstance(away.value, Fenced | OutcomeUnknown)
+                assert producer.usable, "nothing was begun, so there is nothing to undo"
+            await asyncio.to_thread(stoppable_kafka.start)
+            await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
+        finally:
+            await producer.stop()
+        assert [value for _, value in await committed(stoppable_kafka, out, 2)] == ["a", "b"]
+
+    asyncio.run(body())
+
+
+def test_kills_of_the_broker_lose_nothing_and_double_nothing(
+    stoppable_kafka: Cluster, unique: Unique
+) -> None:
+    """As a lane does it: after whatever error, start again, read the register, go on behind it."""
+    source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
+    out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
+    config = config_of(stoppable_kafka)
+    told: set[str] = set()
+
+    async def body() -> None:
+        coin = random.Random(11)
+        producer = producer_of(stoppable_kafka, unique("app"), source)
+        done = asyncio.Event()
+        stored = 0
+
+        async def own() -> None:
+            nonlocal stored
+            n = 0
+            while not done.is_set():
+                try:
+                    if not producer.usable:
+                        await producer.start()
+                        register = (await read_register(config, group, [source]))[source]
+                        n = 0 if register is None else register.offset
+                    await producer.transaction(
+                        [(out, messages(str(n)))], group=group, offsets={source: (n + 1, "")}, seconds=20.0
+                    )
+                    n += 1
+                    stored = n
+                except SourceError as error:
+                    told.add(type(error).__name__)
+                    await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(own())
+        try:
+            for _ in range(2):
+                count = stored
+                await until(lambda count=count: stored >= count + 5, task)
+                await asyncio.sleep(coin.random() * 0.03)
+                await asyncio.to_thread(stoppable_kafka.kill)
+                await asyncio.to_thread(stoppable_kafka.start)
+            count = stored
+            await until(lambda: stored >= count + 5, task)
+            done.set()
+            await task
+        finally:
+            task.cancel()
+            await producer.stop()
+        found = [int(value) for _, value in await committed(stoppable_kafka, out, stored)]
+        assert found == list(range(stored))
+        assert await read_register(config, group, [source]) == {source: Committed(stored, "")}
+
+    asyncio.run(body())
+
+
+class _StopsBeforeTheCommit(PartitionProducer):
+    """The broker falls silent when all is sent and only the commit is missing."""
+
+    pid: int
+
+    async def _commit(self, producer: AIOKafkaProducer, seconds: float) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        await super()._commit(producer, seconds)
+
+
+def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, unique: Unique) -> None:
+    assert isinstance(stoppable_kafka, KafkaBroker)
+    source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
+    out, app, group = (
+        Partition(stoppable_kafka.create_topic(unique("out")), 0),
+        unique("app"),
+        unique("group"),
+    )
+
+    async def body() -> None:
+        assert stoppable_kafka.pid is not None
+        producer = _StopsBeforeTheCommit(
+            config_of(stoppable_kafka), app, source, max_message_bytes=900_000, timeout_seconds=30.0
+        )
+        producer.pid = stoppable_kafka.pid
+        await producer.start()
+        try:
+            with pytest.raises(OutcomeUnknown, match="not known whether"):
+                await producer.transaction(
+                    [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=2.0
+                )
+            assert not producer.usable
+        finally:
+            os.kill(stoppable_kafka.pid, signal.SIGCONT)
+        after = producer_of(stoppable_kafka, app, source)
+        await after.start()
+        try:
+            # Which of the two it is shows now, the same in both places.
+            register = (await read_register(config_of(stoppable_kafka), group, [source]))[source]
+            entries = [value for _, value in await committed(stoppable_kafka, out)]
+            assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
+            done = len(entries)
+            await after.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
+        finally:
+            await after.stop()
+            await producer.stop()
+        assert len(await committed(stoppable_kafka, out, done + 1)) == done + 1
+
+    asyncio.run(body())
+
+
+def test_a_record_that_the_topic_does_not_take(apache_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    small = Partition(apache_kafka.create_topic(unique("small"), max_message_bytes="2000"), 0)
+    other, group = Partition(apache_kafka.create_topic(unique("other")), 0), unique("group")
+
+    async def body() -> None:
+        producer = producer_of(apache_kafka, unique("app"), source)
+        await producer.start()
+        try:
+            with pytest.raises(SourceError, match=r"max\.message\.bytes") as refused:
+                await producer.transaction(
+                    [(other, messages("x")), (small, messages("y" * 5000))],
+                    group=group,
+                    offsets={source: (1, "a")},
+                )
+            assert not refused.value.retriable
+            assert await committed(apache_kafka, other) == []
+            assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
+        finally:
+            await producer.stop()
+
+    asyncio.run(body())
+
+
+def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: Unique) -> None:
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
+
+    async def body() -> None:
+        producer = producer_of(apache_kafka, app, source)
+        await producer.start()
+        try:
+            work = asyncio.create_task(
+                producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+            )
+            await until(lambda: not producer.usable, work)  # it is under way
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            assert not producer.usable
+            await producer.start()
+            entries = [value for _, value in await committed(apache_kafka, out)]
+            register = (await read_register(config_of(apache_kafka), group, [source]))[source]
+            assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
+        finally:
+            await producer.stop()
+
+    asyncio.run(body())
+
+
+# ---- a broker of our own: one that forgets quickly, and that keeps rules ---------------------------
+
+
+@pytest.fixture(scope="module", params=STOPPABLE_TIERS)
+def forgetful(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """It looks for transactions that have timed out, and forgets unused ids, every moment."""
+    settings = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+        "transactional.id.expiration.ms": "1500",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+        "producer.id.expiration.ms": "1500",
+        "producer.id.expiration.check.interval.ms": "100",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    cluster = open_cluster(request.param, settings=settings)
+    assert isinstance(cluster, KafkaBroker)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.mark.broker
+def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
+    source = Partition(forgetful.create_topic(unique("in")), 0)
+    out, app, group = Partition(forgetful.create_topic(unique("out")), 0), unique("app"), unique("group")
+
+    class StandsStill(PartitionProducer):
+        """The machine stands still, until the broker has lost patience, when all is sent but the offsets."""
+
+        async def _send(self, *arguments: Any) -> dict[Partition, list[int]]:
+            stored = await super()._send(*arguments)
+            # A marker comes behind the message: the broker has aborted.
+            async with asyncio.timeout(30):
+                while True:
+                    if await ends(forgetful, out, "read_committed") == 2:
+                        return stored
+
+    async def body() -> None:
+        producer = StandsStill(
+            config_of(forgetful), app, source, max_message_bytes=900_000, timeout_seconds=1.0
+        )
+        await producer.start()
+        try:
+            with pytest.raises(Fenced, match="open for more than 1 s"):
+                await producer.transaction(
+                    [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=30.0
+                )
+            assert not producer.usable
+        finally:
+            await producer.stop()
+        assert await committed(forgetful, out) == []
+        assert await read_register(config_of(forgetful), group, [source]) == {source: None}
+
+    asyncio.run(body())
+
+
+@pytest.mark.broker
+def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
+    """The client's sender dies of it; nothing hangs."""
+    source = Partition(forgetful.create_topic(unique("in")), 0)
+    out, app, group = Partition(forgetful.create_topic(unique("out")), 0), unique("app"), unique("group")
+
+    def known() -> str:
+        return forgetful.tool(
+            "org.apache.kafka.tools.TransactionsCommand", ["--bootstrap-server", forgetful.bootstrap, "list"]
+        )
+
+    async def body() -> None:
+        producer = producer_of(forgetful, app, source)
+        await producer.start()
+        try:
+            await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+            await asyncio.to_thread(
+                wait_for, "the broker to forget the id", lambda: producer.transactional_id not in known()
+            )
+            with pytest.raises(Fenced):
+                await producer.transaction(
+                    [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=20.0
+                )
+            assert not producer.usable
+            await producer.start()
+            await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
+        finally:
+            await producer.stop()
+        assert [value for _, value in await committed(forgetful, out, 2)] == ["a", "b"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.broker
+def test_a_user_who_may_not_write(forgetful: KafkaBroker, unique: Unique) -> None:
+    source = Partition(forgetful.create_topic(unique("in")), 0)
+    out, closed = (Partition(forgetful.create_topic(unique(name)), 0) for name in ("out", "closed"))
+    app, barred, group = unique("app"), unique("barred"), unique("group")
+    barred_id = transactional_id(barred, source.topic, source.partition)
+    for rule in (
+        ("--topic", closed.topic),
+        ("--transactional-id", barred_id),
+        ("--group", group),
+    ):
+        forgetful.tool(
+            "kafka.admin.AclCommand"
+            if forgetful.version.startswith("3.")
+            else "org.apache.kafka.tools.AclCommand",
+            [
+                *("--bootstrap-server", forgetful.bootstrap, "--add", "--force"),
+                *("--deny-principal", "User:*", "--operation", "All", *rule),
+            ],
+        )
+
+    async def body() -> None:
+        with pytest.raises(SourceError, match="ids that begin with streampair-") as refused:
+            await producer_of(forgetful, barred, source).start()
+        assert not refused.value.retriable
+        producer = producer_of(forgetful, app, source)
+        try:
+            for sends, offsets, fix in (
+                ([(out, messages("a")), (closed, messages("b"))], {}, "use the topic"),
+                ([(out, messages("a"))], {source: (1, "a")}, "use the consumer group"),
+            ):
+                await producer.start()
+                with pytest.raises(SourceError, match=fix) as refused:
+                    await producer.transaction(sends, group=group, offsets=offsets, seconds=20.0)
+                assert not refused.value.retriable
+        finally:
+            await producer.stop()
+        assert await committed(forgetful, out) == []
+
+    asyncio.run(body())
