@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 from rich.text import Text
@@ -70,6 +70,25 @@ class LaneBudget:
         return "entity" in self.unit
 
 
+class Account(Protocol):
+    """What is asked of a lane's account to put it together with others; as in `LaneBudget`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def mu_spent(self) -> float: ...
+
+    @property
+    def by_entity(self) -> bool: ...
+
+    @property
+    def partitions(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Total:
     """What lanes come to together.
@@ -121,7 +140,7 @@ class Budget:
         return asdict(self)
 
 
-def total_of(accounts: Sequence[LaneBudget], *, keyed: Collection[str] = ()) -> Total:
+def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Total:
     """Put the accounts of lanes together (docs/privacy.md, Lemmas 2 and 3, and 8.5).
 
     Learners on one partition see the same records: they compose. Partitions hold different records, so of a

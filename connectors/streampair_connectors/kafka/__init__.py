@@ -14,7 +14,7 @@ from streampair_connectors.kafka.admin import (
     describe_topics,
     is_compacted,
 )
-from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
+from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
 from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.membership import Takeovers
 from streampair_connectors.kafka.producer import Producer, Routes
@@ -48,6 +48,7 @@ __all__ = [
     "describe_topics",
     "is_compacted",
     "read_all",
+    "read_newest",
     "read_register",
     "transactional_id",
     "write_register_offline",

@@ -23,6 +23,7 @@ from streampair_connectors.kafka._client import (
     stop_quietly,
     within,
 )
+from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.kafka.membership import (
     Assignor,
     Takeovers,
@@ -33,7 +34,7 @@ from streampair_connectors.kafka.membership import (
     rejoin,
 )
 
-__all__ = ["Consumer", "Reader", "read_all"]
+__all__ = ["Consumer", "Reader", "read_all", "read_newest"]
 
 
 class Consumer:
@@ -415,6 +416,44 @@ async def read_all(
         raise SourceError(
             f"{partition.topic} has {len(found)} records, {count} were expected",
             fix="check that all of them were written",
+        ) from None
+    finally:
+        await reader.stop()
+    return found
+
+
+async def read_newest(config: KafkaConfig, topic: str, *, seconds: float = 30.0) -> dict[bytes, bytes]:
+    """Return the newest value of each key in a topic, as compaction would leave it; deleted keys are gone.
+
+    Raises
+    ------
+    SourceError
+        The topic does not exist, or its end is not reached within `seconds`.
+    """
+    count = (await describe_topics(config)).get(topic)
+    if count is None:
+        raise SourceError(f"topic {topic!r} does not exist", fix="correct its name", retriable=False)
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    reader = Reader(config, [Partition(topic, number) for number in range(count)])
+    found: dict[bytes, bytes] = {}
+    try:
+        await reader.start()
+        consumer = reader._consumer
+        async with asyncio.timeout(seconds):
+            ends = await consumer.end_offsets(partitions)
+            # Markers of transactions and what compaction has removed are passed without a record.
+            while any([await consumer.position(p) < end for p, end in ends.items()]):
+                for records in (await reader.poll(0.2)).values():
+                    for record in records:
+                        if record.value is None:
+                            found.pop(record.key or b"", None)
+                        else:
+                            found[record.key or b""] = record.value
+    except kafka_errors.KafkaError as error:
+        raise reach_error(config, error) from None
+    except TimeoutError:
+        raise SourceError(
+            f"the end of {topic} was not reached within {seconds:g} s", fix="try again, or allow more time"
         ) from None
     finally:
         await reader.stop()
