@@ -213,6 +213,25 @@ def test_a_busy_member_is_not_taken_for_a_stolen_one(apache_kafka: Cluster, uniq
     asyncio.run(body())
 
 
+def test_a_stuck_member_is_noticed_in_a_group_without_offsets(apache_kafka: Cluster, unique: Unique) -> None:
+    """A poll that fails because the group has no offset must not count as one that goes on for ever."""
+    topic = apache_kafka.create_topic(unique("in"))
+
+    async def body() -> None:
+        member = Member(apache_kafka, topic, max_poll_interval=1.0)
+        member.consumer.seek = lambda *_: None  # type: ignore[method-assign]  # so that the poll has to fail
+        await member.consumer.start()
+        await until("its partition", lambda: member.held == {0})
+        assert await member.consumer.committed(Partition(topic, 0)) is None
+        for _ in range(5):
+            assert await member.consumer.poll(10, 0.1) == {}
+        name = member_of(member.consumer._consumer)
+        await until("it is out", lambda: member_of(member.consumer._consumer) != name, seconds=20)
+        await member.stop()
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, static: bool) -> None:
     topic = apache_kafka.create_topic(unique("in"), partitions=2)

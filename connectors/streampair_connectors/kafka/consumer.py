@@ -28,6 +28,7 @@ from streampair_connectors.kafka.membership import (
     Assignor,
     Takeovers,
     describe_group,
+    end_poll,
     is_fenced,
     leave_to_others,
     member_of,
@@ -163,6 +164,7 @@ class Consumer:
         except kafka_errors.KafkaError as error:
             raise self.error or self._translate(error) from None
         finally:
+            end_poll(self._consumer)
             self._busy_since = time.monotonic()
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -35,6 +36,7 @@ __all__ = [
     "Group",
     "Takeovers",
     "describe_group",
+    "end_poll",
     "is_fenced",
     "leave_to_others",
     "member_of",
@@ -128,6 +130,17 @@ def member_of(consumer: AIOKafkaConsumer) -> str:
 def rejoin(consumer: AIOKafkaConsumer) -> None:
     """Join the group again, as if the coordinator had asked for it: what is held is revoked in good order."""
     consumer._coordinator.request_rejoin()
+
+
+def end_poll(consumer: AIOKafkaConsumer) -> None:
+    """Say that nobody polls now. The client forgets it after a poll that has failed.
+
+    It then takes the member for one that polls for ever, and `max_poll_interval_seconds` would mean nothing:
+    the first poll of a group without offsets fails.
+    """
+    state = consumer._subscription
+    if state._fetch_count:
+        state._fetch_count, state._last_fetch_ended = 0, time.monotonic()
 
 
 def leave_to_others(consumer: AIOKafkaConsumer) -> None:
