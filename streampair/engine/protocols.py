@@ -117,6 +117,14 @@ class PrivateModel(OwnModel, Protocol):
     @property
     def privacy(self) -> Any: ...
 
+    def plan(self) -> Mapping[str, Any] | None:
+        """Every number that was fitted, as plain values; None until the features are known."""
+        ...
+
+    def load_plan(self, plan: Mapping[str, Any]) -> None:
+        """Run under exactly these numbers; before the first record, and before a state is loaded."""
+        ...
+
     def learn_one(self, x: Any, y: Any, origin: Origin | None = None) -> None:
         """Take a slot for a record, which comes from `origin`."""
         ...

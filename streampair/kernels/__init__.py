@@ -15,6 +15,7 @@ from streampair.kernels.buffers import (
     RESERVOIR_REPLACE,
     row_to_replace,
 )
+from streampair.kernels.correlated import blt_variances
 from streampair.kernels.design import clip_rows, prepare_rows
 from streampair.kernels.entities import entity_cell, entity_fill
 from streampair.kernels.fourier import fourier_rows, normals_from_seed
@@ -38,6 +39,7 @@ from streampair.kernels.moments import leader_sums, moment_sums
 from streampair.kernels.noise import blt_noise, normals_from_bits, toeplitz_noise
 from streampair.kernels.numerics import (
     cos_octant,
+    cube_root,
     exp_negative,
     log_one_plus,
     log_positive,
@@ -45,6 +47,7 @@ from streampair.kernels.numerics import (
     sigmoid_many,
     sin_cos,
     sin_octant,
+    two_thirds,
     uniform,
 )
 from streampair.kernels.ogd import ogd_learn, ogd_learn_many, ogd_proba, ogd_score
@@ -113,7 +116,7 @@ from streampair.kernels.state import (
     WIDTH,
     D,
 )
-from streampair.kernels.symmetric import eigen, positive_definite, project_psd, psd_root
+from streampair.kernels.symmetric import eigen, positive_definite, project_psd, psd_root, ridge_solution
 from streampair.kernels.vectors import (
     MAX_ABS,
     MAX_ABS_METRIC,
@@ -189,8 +192,10 @@ __all__ = [
     "auc_add_many",
     "auc_revert",
     "blt_noise",
+    "blt_variances",
     "clip_rows",
     "cos_octant",
+    "cube_root",
     "dot",
     "eigen",
     "entity_cell",
@@ -238,6 +243,7 @@ __all__ = [
     "project_ball",
     "project_psd",
     "psd_root",
+    "ridge_solution",
     "row_to_replace",
     "rows_of_columns",
     "score_many",
@@ -247,6 +253,7 @@ __all__ = [
     "sin_octant",
     "stay_sensitivities",
     "toeplitz_noise",
+    "two_thirds",
     "uniform",
     "unusable_row",
     "window_sensitivities",

@@ -250,3 +250,19 @@ def psd_root(w: Array, out: Array) -> bool:
         for j in range(i):
             out[j, i] = out[i, j]
     return found
+
+
+@kernel
+def ridge_solution(w: Array, right: Array, ridge: float, out: Array) -> None:
+    """Solve `(W+ + ridge I) out = right`: W+ is the positive part of a symmetric matrix (d, d), ridge > 0."""
+    d = w.shape[0]
+    vectors = w.copy()
+    values = np.empty(d)
+    eigen(vectors, values)
+    for i in range(d):
+        out[i] = 0.0
+    for k in range(d):
+        vector = vectors[k]
+        length = dot(vector, right) / (max(values[k], 0.0) + ridge)
+        for i in range(d):
+            out[i] += length * vector[i]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import gc
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -226,16 +226,27 @@ class Learner(base.Estimator):
 
     def _checked_export(self) -> dict[str, object]:
         """What `to_state` returns, if a snapshot can hold the feature names."""
+        return self._checked(self._export())
+
+    def _checked(self, exported: Mapping[str, Any]) -> dict[str, object]:
+        """What is exported, with what it has to agree with."""
         for name in self.feature_names:
             if not isinstance(name, str | int | float):
                 raise SnapshotError(
                     f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
                     fix="use text as feature names",
                 )
-        return {"version": 1, "params": self._fingerprint(), **self._export()}
+        return {"version": 1, "params": self._fingerprint(), **exported}
 
-    def _checked_import(self, state: Mapping[str, object]) -> None:
-        """Take a state of this version and of a learner with these parameters."""
+    def _checked_import(
+        self, state: Mapping[str, object], take: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        """Take a state of this version and of a learner with these parameters; `take`: by default a state."""
+        if not isinstance(state, Mapping):
+            raise SnapshotError(
+                f"a {type(state).__name__} is no saved state",
+                fix="give what `to_state` returned, or `plan` to `load_plan`",
+            )
         if state.get("version") != 1:
             raise SnapshotError(
                 f"the saved state has version {state.get('version')!r}, this release reads version 1",
@@ -243,7 +254,7 @@ class Learner(base.Estimator):
             )
         self._check_fingerprint(state)
         try:
-            self._import(state)
+            (self._import if take is None else take)(state)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
             raise SnapshotError(
                 f"the saved state is damaged ({error})", fix="use an earlier snapshot"

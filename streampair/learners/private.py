@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 
 from streampair import buffers, kernels, losses
 from streampair.errors import ConfigError, SnapshotError
+from streampair.learners import saving
 from streampair.learners.base import Learner
 from streampair.learners.identity import Counts, Identity
 from streampair.learners.run import SlotRun
-from streampair.learners.settings import check_bounds_known, settled
+from streampair.learners.settings import check_bounds_known, planned, settled
 from streampair.learners.waiting import Waiting
 from streampair.privacy.accounting import PrivacyReport
 from streampair.privacy.entities import Admission, EntityLimit
@@ -68,11 +68,13 @@ class PrivateLearner(Learner):
         kind, own = type(self), PrivateLearner
         self._one_packing = kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._standing = Standing()
+        # What `load_plan` was given.
+        self._planned: Mapping[str, Any] | None = None
         self._counts = Counts()
         self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
-        settings = self._settle(None)
-        self._admission = None if settings.entity is None else Admission(settings.entity)
-        self._run: SlotRun | Waiting = Waiting(settings, self._identity, self._begin_with)
+        self._run: SlotRun | Waiting = self._wait()
+        limit = self._run.settings.entity
+        self._admission = None if limit is None else Admission(limit)
         if self.features is not None:
             self._begin(self.features)
 
@@ -87,25 +89,40 @@ class PrivateLearner(Learner):
         mechanism = self._choose(features)
         return settled(self, self._task, mechanism, features)
 
-    def _begin(self, names: Sequence[Hashable], saved: Mapping[str, Any] | None = None) -> SlotRun:
-        """Fix the feature set, and with it the dimension and the noise; `saved`: the rule of a saved run."""
+    def _begin(
+        self,
+        names: Sequence[Hashable],
+        plan: Mapping[str, Any] | None = None,
+        strategy: Mapping[str, Any] | None = None,
+    ) -> SlotRun:
+        """Fix the feature set, and with it the dimension and the noise; what was fitted before is taken."""
         if len(names) > self._task.most_features:
             raise ConfigError(
                 f"there are {len(names)} features, more than {self._task.most_features}",
                 fix="select or hash the features first",
             )
         settings = self._settle(len(names))
+        if plan is not None:
+            settings = planned(settings, plan, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
-        run = SlotRun(settings, names, self._identity, self._counts, self._admission, saved)
+        run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan, strategy)
         self._run = run
         return run
+
+    def _wait(self) -> Waiting:
+        """Be as before the features are known."""
+        waiting = Waiting(self._settle(None), self._identity, self._begin_with)
+        self._run = waiting
+        return waiting
 
     def _begin_with(self, names: Sequence[Hashable]) -> SlotRun:
         """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
 
         Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
-        is a null record, as any other would be.
+        is a null record, as any other would be. A plan that was given names all of them.
         """
+        if self._planned is not None:
+            return self._begin(self._planned["names"], self._planned["plan"])
         declared = self.settings.bounds
         given = set(names)
         lacking = [name for name in declared if name not in given]
@@ -383,51 +400,49 @@ class PrivateLearner(Learner):
         """
         self._standing.mark(void, accepted)
 
+    def plan(self) -> dict[str, Any] | None:
+        """Every number that was fitted for this learner, as plain values; None until the features are known.
+
+        A learner that is given it before its first record (`load_plan`) runs under the same numbers bit for
+        bit, where one that is calibrated on another machine might differ in last digits.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        if not isinstance(self._run, SlotRun):
+            return None
+        return {**self._checked({"names": list(self.feature_names)}), "plan": self._run.written()}
+
+    def load_plan(self, plan: Mapping[str, Any]) -> None:
+        """Run under exactly the numbers that `plan` of a learner with the same parameters returned.
+
+        A state that is loaded later must have the same ones.
+
+        Raises
+        ------
+        SnapshotError
+            If the plan is of another learner or version, or damaged, or if this learner has taken a record;
+            it is then as it was.
+        """
+        self._only_new("plan")
+
+        def take(saved: Mapping[str, Any]) -> None:
+            names, numbers = list(saved["names"]), dict(saved["plan"])
+            declared = names if self.features is None else self.features
+            if len(set(names)) != len(names) or set(names) != set(declared):
+                raise ValueError("other features")
+            self._begin(names, numbers)
+            self._planned = {"names": names, "plan": numbers}
+
+        saving.take(self, plan, take)
+
     def _export(self) -> dict[str, Any]:
-        standing, counts = self._standing, self._counts
-        return {
-            **self._run.to_state(),
-            "null_slots": counts.null_slots,
-            "ignored_features": counts.ignored_features,
-            "refused_records": counts.refused_records,
-            "restarts": [standing.clean, standing.unclean],
-            "charged": standing.charged,
-            "continued": standing.continued,
-            "void": list(standing.void_reasons),
-            "accepted": list(standing.accepted),
-            "entities": None if self._admission is None else self._admission.to_state(),
-            "y_name": self._y_name if isinstance(self._y_name, str) else None,
-            "folded": self._identity.folded,
-        }
+        return saving.exported(self)
 
     def _import(self, saved: Mapping[str, Any]) -> None:
-        if saved["names"] is not None:
-            self._begin(saved["names"], saved["rule"]).load_state(saved)
-        if isinstance(self._run, Waiting):
-            self._run.pending = int(saved["pending"])
-        counts, standing = self._counts, self._standing
-        counts.null_slots = int(saved["null_slots"])
-        counts.ignored_features = int(saved["ignored_features"])
-        counts.refused_records = int(saved["refused_records"])
-        standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
-        standing.charged = int(saved["charged"])
-        # States of 0.1 have neither.
-        own = standing.void_reasons, standing.accepted
-        standing.void_reasons, standing.accepted = [], []
-        standing.mark(*(_texts(saved.get(name, [])) for name in ("void", "accepted")))
-        standing.mark(*own)
-        if self._admission is not None:
-            self._admission.load_state(saved["entities"])
-        self._y_name = saved["y_name"]
-        # Nothing was released by a learner without slots, so its copy is simply another new one.
-        used = self.slots > 0
-        standing.continued = bool(saved["continued"]) or used
-        self._identity.folded = bytes(saved["folded"])
-        self._identity.chained = saved["chain"]
-        if used and self.noise_key is None:
-            # Fresh also where the original's came from a fixed seed.
-            self._identity.seed = None
-        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+        saving.restore(self, saved)
 
     def to_state(self) -> dict[str, object]:
         """Everything but the noise to come, as plain values and arrays.
@@ -452,19 +467,15 @@ class PrivateLearner(Learner):
             If the state is of another learner or version, or damaged, or if this learner is not new; its
             account is as before.
         """
+        self._only_new("state")
+        saving.take(self, state, self._import)
+
+    def _only_new(self, what: str) -> None:
         if self.slots:
             # Its spend would be forgotten.
             raise SnapshotError(
-                "the learner has taken records already", fix="load the state into a newly made learner"
+                "the learner has taken records already", fix=f"load the {what} into a newly made learner"
             )
-        standing, identity = copy.deepcopy(self._standing), self._identity
-        try:
-            self._checked_import(state)
-        except SnapshotError:
-            self.__init__(**self._parameters())  # type: ignore[misc]
-            self._standing = standing
-            self.bind_noise(identity.name, identity.digests)
-            raise
 
     def _parameters(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -475,9 +486,3 @@ class PrivateLearner(Learner):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["params"])  # type: ignore[misc]
         self._import(saved["saved"])
-
-
-def _texts(saved: Any) -> list[str]:
-    if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
-        raise ValueError("reasons that are no texts")
-    return saved

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streampair import kernels
 from streampair.learners.identity import Counts, Identity
 from streampair.privacy.entities import Admission
+from streampair.privacy.mechanisms import fitted
 from streampair.privacy.mechanisms.base import Release, Run, Settings
 from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream
@@ -42,8 +43,16 @@ class SlotRun:
         What it has counted.
     admission
         Which records of an entity are learned from; None: entities are not known.
-    saved
-        State of a mechanism's run that this one continues; see `Mechanism.start`.
+    plan
+        What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
+        that are fitted here.
+    strategy
+        The noise matrix of a state of 0.1, which has no plan.
+
+    Raises
+    ------
+    ValueError
+        If the plan is not of these settings.
 
     Attributes
     ----------
@@ -71,27 +80,36 @@ class SlotRun:
         identity: Identity,
         counts: Counts,
         admission: Admission | None,
-        saved: Mapping[str, Any] | None = None,
+        plan: Mapping[str, Any] | None = None,
+        strategy: Mapping[str, Any] | None = None,
     ) -> None:
         self.settings = settings
         self.identity = identity
         self.counts = counts
         self.admission = admission
         self.design = Design(names, settings.bounds)
+        saved = {"strategy": strategy} if strategy is not None else None
+        if plan is not None:
+            saved = plan["rule"]
         self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.rule.cap
         again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
+        if plan is not None:
+            self.mu_warmup = fitted.near("mu_warmup", plan["mu_warmup"], self.mu_warmup)
         self.warmup: Warmup | None = None
         if settings.warmup:
-            plan = plan_warmup(
+            prefix = plan_warmup(
                 self.mu_warmup / settings.warmup_records,
                 dim=len(names),
                 slots=settings.warmup,
                 labels=settings.mechanism.label_mean,
                 relation=settings.relation,
             )
-            self.warmup = Warmup(plan, len(names), settings.warmup_records)
+            prefix = fitted.under(prefix, None if plan is None else plan["prefix"])
+            self.warmup = Warmup(prefix, len(names), settings.warmup_records)
+        if plan is not None and self.written() != plan:
+            raise ValueError("the plan has other numbers")
         self.slots = 0
         self.stream: NormalStream | ChainedNoise | Stream | None = None
 
@@ -121,6 +139,17 @@ class SlotRun:
         """What is released, each kind with what it is worth."""
         warmup = () if self.warmup is None else (self.warmup.sums.release,)
         return (*warmup, *self.rule.card())
+
+    def written(self) -> dict[str, Any]:
+        """Every fitted number, as plain values."""
+        warmup = self.warmup
+        return {
+            "mu": self.settings.mu,
+            "warmup": self.settings.warmup,
+            "mu_warmup": self.mu_warmup,
+            "prefix": None if warmup is None else fitted.written(warmup.plan),
+            "rule": fitted.written(self.rule.plan),
+        }
 
     # ---- one record ------------------------------------------------------------------------------------
 
@@ -356,6 +385,7 @@ class SlotRun:
             "names": list(self.names),
             "slots": self.slots,
             "pending": 0,
+            "plan": self.written(),
             "standardised": self.warmed,
             "sums": None if self.warmup is None else self.warmup.sums.to_state(),
             "mean": self.design.mean.copy(),

@@ -14,8 +14,9 @@ from streampair.privacy.accounting import mu_from
 from streampair.privacy.entities import EntityInfluence, EntityLimit
 from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.mechanisms.buffer import BufferPlan
+from streampair.privacy.mechanisms.fitted import near
 
-__all__ = ["check_bounds_known", "scale", "settled"]
+__all__ = ["check_bounds_known", "planned", "scale", "settled"]
 
 # Below this horizon the moments cost more than they give (docs/privacy.md 4.4).
 _WARMUP_FROM = 5000
@@ -186,3 +187,29 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
         features=features,
         dim=None if features is None else task.coordinates(features),
     )
+
+
+def planned(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> Settings:
+    """The settings of a learner under a plan that was written down.
+
+    Parameters
+    ----------
+    settings
+        As they are settled here.
+    plan
+        See `SlotRun.written`.
+    declared
+        Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
+        the other side.
+
+    Raises
+    ------
+    ValueError
+        If the plan is not of such settings.
+    """
+    warmup = plan["warmup"]
+    if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > (not declared):
+        raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")
+    if bool(warmup) != bool(settings.warmup):
+        raise ValueError("a plan with a warm-up, or without, for a learner that is not")
+    return replace(settings, mu=near("mu", plan["mu"], settings.mu), warmup=warmup)

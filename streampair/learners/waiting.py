@@ -122,6 +122,7 @@ class Waiting:
             "names": None,
             "slots": 0,
             "pending": self.pending,
+            "plan": None,
             "standardised": False,
             "sums": None,
             "mean": None,

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy import linalg, optimize
+from scipy import optimize
 
+from streampair import kernels
 from streampair.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ class Toeplitz:
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
         b = np.cumsum(self.inverse[: max(steps, 0)])
-        return float(np.linalg.norm(b))
+        return math.sqrt(float(kernels.dot(b, b)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +152,11 @@ class BLT:
             )
         if not (np.all(self.decay > 0) and np.all(self.decay <= 1)):
             raise ConfigError("theta of a BLT must be at least 0 and below 1", fix="use fit_blt")
+
+    @classmethod
+    def of(cls, omega: Sequence[float], decay: Sequence[float], horizon: int | None) -> BLT:
+        """From plain numbers."""
+        return cls(np.array(omega, dtype=np.float64), np.array(decay, dtype=np.float64), horizon)
 
     @property
     def theta(self) -> Floats:
@@ -210,39 +217,12 @@ class BLT:
             length = min(length, self.horizon)
         return _convolved(pattern, self.column(length))
 
-    @functools.cached_property
-    def _modes(self) -> tuple[Floats, Floats, float]:
-        """`B = A C^-1` as `b_k = floor + sum_j r_j p_j^k`: 1 - p, r, floor.
-
-        The memories obey `M' = (diag(theta) - 1 omega^T) M + 1 z`, which is similar to the
-        symmetric `diag(theta) - q q^T`, `q = sqrt(omega)`: its eigenvalues are the p_j.
-        """
-        q = np.sqrt(self.omega)
-        slack, vectors = linalg.eigh(np.diag(self.decay) + np.outer(q, q))
-        weight = (q @ vectors) ** 2 / slack
-        floor = 1.0 / (1.0 + float(np.sum(self.omega / self.decay)))
-        return slack, weight, floor
-
     def variances(self, steps: Floats) -> Floats:
-        """Variance of the noise in the prefix sums of `steps` terms, for unit z, in closed form."""
-        slack, weight, floor = self._modes
+        """Variance of the noise in the prefix sums of `steps` whole numbers of terms, for unit z."""
         t = np.asarray(steps, dtype=np.float64)
-        p = 1.0 - slack  # the smallest may be below 0, where a power needs care
-
-        def power(base: Floats) -> Floats:
-            return np.where(
-                t[..., None] > 0,
-                np.abs(base) ** t[..., None] * np.where(base < 0, (-1.0) ** t[..., None], 1.0),
-                1.0,
-            )
-
-        single = (1.0 - power(p)) / slack
-        product = np.multiply.outer(p, p).ravel()
-        gap = (np.add.outer(slack, slack) - np.multiply.outer(slack, slack)).ravel()
-        double = (1.0 - power(product)) / gap
-        both = np.multiply.outer(weight, weight).ravel()
-        result: Floats = t * floor**2 + 2.0 * floor * (single @ weight) + double @ both
-        return result
+        out = np.empty(t.size)
+        kernels.blt_variances(self.omega, self.decay, t.ravel(), out)
+        return out.reshape(t.shape)
 
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""

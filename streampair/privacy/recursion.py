@@ -78,7 +78,8 @@ def paper_warmup(alpha: float, smoothness: float) -> int:
     1296
     """
     _check_convexity(alpha, smoothness)
-    return max(math.ceil(16.0 * ((smoothness + alpha) / alpha) ** 2), 7)
+    ratio = (smoothness + alpha) / alpha
+    return max(math.ceil(16.0 * (ratio * ratio)), 7)
 
 
 def paper_steps(alpha: float, smoothness: float, count: int) -> tuple[Floats, Floats]:

@@ -5,6 +5,7 @@ twin.
 """
 
 from naive.buffers import Buffer, binomial, row_to_replace
+from naive.correlated import blt_variances
 from naive.design import clipped, prepared
 from naive.entities import cell, table
 from naive.fourier import fourier, normals_from_seed
@@ -17,6 +18,7 @@ from naive.noise import blt_noise, dense, normals, normals_in_order, toeplitz_no
 from naive.numerics import (
     MASK,
     cos_octant,
+    cube_root,
     exp_negative,
     log_one_plus,
     log_positive,
@@ -24,6 +26,7 @@ from naive.numerics import (
     sigmoid_many,
     sin_cos,
     sin_octant,
+    two_thirds,
     uniform,
 )
 from naive.ogd import PairOGD, probability, score
@@ -32,7 +35,15 @@ from naive.private import Pair, Places, gradient, linear_pair, mean_gradient, me
 from naive.private_steps import Gradient, ftrl, noisy, output, released, rounded_gradient
 from naive.rolling_auc import Window
 from naive.sensitivity import fifo_influence, moves, worst
-from naive.symmetric import eigenvalues, matrix, positive_definite, project_psd, psd_root, vector
+from naive.symmetric import (
+    eigenvalues,
+    matrix,
+    positive_definite,
+    project_psd,
+    psd_root,
+    ridge_solution,
+    vector,
+)
 from naive.vectors import (
     Vector,
     ball,
@@ -63,11 +74,13 @@ __all__ = [
     "binomial",
     "block_influence",
     "blt_noise",
+    "blt_variances",
     "cell",
     "cells",
     "clipped",
     "contribution",
     "cos_octant",
+    "cube_root",
     "dense",
     "dot",
     "eigenvalues",
@@ -107,6 +120,7 @@ __all__ = [
     "project_psd",
     "psd_root",
     "released",
+    "ridge_solution",
     "rounded_gradient",
     "row_to_replace",
     "rows_of_columns",
@@ -120,6 +134,7 @@ __all__ = [
     "spauc_gradient",
     "table",
     "toeplitz_noise",
+    "two_thirds",
     "uniform",
     "unusable_row",
     "vector",

@@ -49,3 +49,11 @@ def sin_octant(a: float) -> float:
 
 def cos_octant(a: float) -> float:
     return math.cos(a)
+
+
+def cube_root(x: float) -> float:
+    return x ** (1.0 / 3.0)
+
+
+def two_thirds(x: list[float]) -> list[float]:
+    return [value ** (2.0 / 3.0) for value in x]

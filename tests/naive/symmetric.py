@@ -42,3 +42,8 @@ def positive_definite(w: np.ndarray) -> bool:
 def psd_root(w: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(w)
     return np.asarray(vectors @ np.diag(np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+
+
+def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
+    values, vectors = np.linalg.eigh(w)
+    return np.asarray(vectors @ np.diag(1.0 / (np.maximum(values, 0.0) + ridge)) @ vectors.T @ right)

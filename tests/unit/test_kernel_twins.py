@@ -125,6 +125,20 @@ def log_positive(kernel: Any, rng: Rng) -> None:
     close(kernel(x), naive.log_positive(x), 1e-15)
 
 
+@against(naive.cube_root)
+def cube_root(kernel: Any, rng: Rng) -> None:
+    for x in (10.0 ** rng.uniform(-300, 300), rng.uniform(0.1, 8.0), 8.0, 0.125, 27.0):
+        close(kernel(x), naive.cube_root(x), 1e-12)
+        assert math.isclose(kernel(x) ** 3, x, rel_tol=2e-15)
+
+
+@against(naive.two_thirds)
+def two_thirds(kernel: Any, rng: Rng) -> None:
+    x, out = 10.0 ** rng.uniform(-9, 9, 5), np.empty(5)
+    kernel(x, out)
+    assert np.allclose(out, naive.two_thirds(x.tolist()), rtol=1e-13, atol=0.0)
+
+
 @against(naive.sin_octant)
 def sin_octant(kernel: Any, rng: Rng) -> None:
     a = rng.uniform(0, math.pi / 4)
@@ -384,6 +398,24 @@ def project_psd(kernel: Any, rng: Rng) -> None:
     wanted = naive.project_psd(w)
     kernel(w)
     close(w, wanted)
+
+
+@against(naive.ridge_solution)
+def ridge_solution(kernel: Any, rng: Rng) -> None:
+    for d in (1, 4, 9):
+        w, right, out = symmetric(rng, d), rng.normal(size=d), np.empty(d)
+        kernel(w, right, 0.3, out)
+        close(out, naive.ridge_solution(w, right, 0.3))
+
+
+@against(naive.blt_variances)
+def blt_variances(kernel: Any, rng: Rng) -> None:
+    for h in (1, 2, 5):
+        # Some memories have an eigenvalue below 0: of those the power's sign counts.
+        omega, decay = rng.uniform(0.05, 0.9, h), 10.0 ** rng.uniform(-6, 0, h)
+        steps, out = np.array([1.0, 2.0, 7.0, 30.0, 0.0]), np.empty(5)
+        kernel(omega, decay, steps, out)
+        close(out.tolist(), naive.blt_variances(omega.tolist(), decay.tolist(), steps.tolist()), 1e-8)
 
 
 @against(naive.psd_root)

@@ -487,7 +487,7 @@ class Mechanism(abc.ABC):
         seed
             Of what the buffer draws; None takes one from the operating system.
         saved
-            State of a run that this one continues: what was fitted there is taken from it.
+            What was fitted for the run that this one continues (`fitted.written`): it is taken as it is.
         """
 
     @abc.abstractmethod

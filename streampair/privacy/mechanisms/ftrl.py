@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from streampair.privacy.mechanisms.base import (
     check_cells,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.fitted import strategy_from, under
 from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
 from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
@@ -90,6 +91,8 @@ class FTRLPlan:
     window: int = 4096
     relation: Relation = ONE_RECORD
     sigma: float = field(init=False)
+
+    FITTED: ClassVar = ("strategy", "mu", "diameter", "grid", "sensitivity", "sigma")
 
     def __post_init__(self) -> None:
         total = self.sensitivity
@@ -236,17 +239,6 @@ def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
     if isinstance(strategy, BLT):
         return [*strategy.omega.tolist(), *strategy.decay.tolist()]
     return [float(len(strategy.column))]
-
-
-def strategy_from_state(state: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
-    """The matrix C that `strategy_to_state` wrote down."""
-    if state["kind"] == "blt":
-        return BLT(
-            np.array(state["omega"], dtype=np.float64), np.array(state["decay"], dtype=np.float64), horizon
-        )
-    if state["kind"] != "square_root" or horizon is None:
-        raise ValueError(f"noise strategy {state['kind']!r}")
-    return Toeplitz.square_root(horizon)
 
 
 class SummedGradients(ExactGradients):
@@ -398,6 +390,9 @@ class FTRLRun(Run):
         vectors, total = state["vectors"], state["total"]
         if vectors.shape != (2, self.plan.dim) or total.shape != (self.plan.dim,):
             raise ValueError("weights of another shape")
+        own, saved = strategy_to_state(self.plan.strategy), state["strategy"]
+        if saved.keys() != own.keys() or any(not np.array_equal(saved[name], own[name]) for name in own):
+            raise ValueError("another strategy than that of the plan")
         steps = int(state["steps"])
         if steps < 0 or (isinstance(self._noise, ToeplitzNoise) and len(state["noise"]) != steps):
             raise ValueError("as many rows of noise as steps are needed")
@@ -433,14 +428,14 @@ class FTRL(Mechanism):
             radius=asked.radius,
             tangent=asked.tangent,
             horizon=asked.learning,
-            strategy=self.strategy
-            if saved is None
-            else strategy_from_state(saved["strategy"], asked.learning),
+            strategy=self.strategy if saved is None else strategy_from(saved["strategy"], asked.learning),
             forks=asked.forks,
             window=asked.window,
             relation=asked.relation,
         )
-        return FTRLRun(plan, empty_buffer(asked, seed))
+        # States of 0.1 have the strategy alone.
+        fitted = under(plan, saved if saved is not None and "sigma" in saved else None)
+        return FTRLRun(fitted, empty_buffer(asked, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

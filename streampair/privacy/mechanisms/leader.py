@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streampair import kernels
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -54,10 +56,11 @@ def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> Float
     b on x: the same direction, another length (Sherman-Morrison). Without the assumption it is that
     regression, of which the order is used.
     """
-    values, vectors = np.linalg.eigh(second)
-    w: Floats = vectors @ ((vectors.T @ cross) / (np.maximum(values, 0.0) + ridge))
+    # Not by a library of linear algebra: its last digits differ between processors, and so would scores.
+    w = np.empty(len(cross))
+    kernels.ridge_solution(second, cross, ridge, w)
     spread = rate * (1.0 - rate)
-    explained = min(max(float(w @ cross) / spread, 0.0), 0.999)
+    explained = min(max(float(kernels.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread
     w *= (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
     return w

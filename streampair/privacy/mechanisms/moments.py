@@ -11,6 +11,7 @@ import numpy as np
 
 from streampair import kernels, losses
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Run, Settings
+from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, unpacked
 from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, plan_second_moments
 from streampair.privacy.noise import BLTNoise, ChainedNoise
@@ -159,8 +160,9 @@ class MomentsRun(Run):
             if plan.horizon is not None:
                 self.total.absorb(self.block)
         # The values are independent measurements of `slots` times the mean record.
-        self._weighted += (slots / std**2) * value
-        self._numbers[1] += (slots / std) ** 2
+        # Products, not powers: those of a library may have other last digits elsewhere.
+        self._weighted += (slots / (std * std)) * value
+        self._numbers[1] += (slots / std) * (slots / std)
         self._numbers[2] = self.steps
         self.block.clear()
         self._releases += 1
@@ -233,7 +235,7 @@ class Moments(Mechanism):
         return max(int(min(most * horizon, max(least * horizon, _WITHIN * root / mu))), 1)
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
-        """A run; nothing is drawn, and nothing is fitted."""
+        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         assert settings.features is not None
         plan = plan_second_moments(
             settings.mu,
@@ -245,7 +247,7 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return MomentsRun(plan)
+        return MomentsRun(under(plan, saved))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

@@ -12,9 +12,10 @@ blocks has noise in proportion to the records seen. All else is computed from th
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -63,6 +64,13 @@ def second_moments_diameter(weight: float = 1.0) -> float:
 _DIAMETER = second_moments_diameter()
 
 
+@functools.lru_cache(maxsize=4096)
+def _growth(block: int) -> float:
+    """`RATIO^block`, correctly rounded: where a block ends must not depend on a library's power."""
+    numerator, denominator = RATIO.as_integer_ratio()
+    return float(numerator**block / denominator**block)
+
+
 def _strategy(releases: int | None) -> BLT:
     share = 1.0 / RATIO
     return BLT(np.array([share]), np.array([1.0 - share]), releases)
@@ -97,6 +105,9 @@ class SecondMomentsPlan:
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
+    spread
+        Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2. Longer
+        ones drown the noise, and lose more of what their lengths tell: the more noise there is, the longer.
     """
 
     mu: float
@@ -111,6 +122,9 @@ class SecondMomentsPlan:
     grid: float = field(init=False)
     sigma: float = field(init=False)
     sigma_last: float = field(init=False)
+    spread: float = field(init=False)
+
+    FITTED: ClassVar = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
 
     def __post_init__(self) -> None:
         running = None if self.horizon is None else len(self._ends_before(self.horizon))
@@ -130,6 +144,7 @@ class SecondMomentsPlan:
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
         check_cells(20.0 * max(self.sigma, self.sigma_last) / self.grid, "noise")
+        put(spread=self._spread())
 
     @property
     def dim(self) -> int:
@@ -146,13 +161,9 @@ class SecondMomentsPlan:
             self.strategy, _PATTERN, _DIAMETER, grid=self.grid, dim=self.dim, steps=releases
         )
 
-    @property
-    def spread(self) -> float:
-        """Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2.
-
-        Longer ones drown the noise, and lose more of what their lengths tell: the more noise there is, the
-        longer. The noise is measured against the mean eigenvalue of the second moments, at the horizon, or
-        without one when the stream is ten times as long as its warm-up.
+    def _spread(self) -> float:
+        """The noise is measured against the mean eigenvalue of the second moments, at the horizon, or without
+        one when the stream is ten times as long as its warm-up.
         """
         steps = math.ceil(10.0 * self.base) if self.horizon is None else self.horizon
         noise = math.sqrt(2.0 * self.features**3 / max(self.information(steps), 1e-300))
@@ -160,7 +171,7 @@ class SecondMomentsPlan:
 
     def end(self, block: int) -> int:
         """Learned slots after which block `block = 1, 2, ...` ends and is released."""
-        return math.ceil(self.base * (RATIO**block - 1.0)) + block
+        return math.ceil(self.base * (_growth(block) - 1.0)) + block
 
     def _ends_before(self, slots: int) -> list[int]:
         ends: list[int] = []
@@ -254,7 +265,7 @@ class SecondMomentsPlan:
             while self.end(behind) < stop:
                 behind += 1
             most = max(most, behind - block)
-            grown = self.base * RATIO * (RATIO - 1.0) * (RATIO**block - 1.0)
+            grown = self.base * RATIO * (RATIO - 1.0) * (_growth(block) - 1.0)
             block += 1
         return most
 

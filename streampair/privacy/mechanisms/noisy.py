@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from streampair.privacy.mechanisms.base import (
     power_of_two_below,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
 from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.sensitivity import Influence
@@ -72,6 +73,8 @@ class NoisyPlan:
     grid: float = field(init=False)
     sensitivity: float = field(init=False)
     sigma: float = field(init=False)
+
+    FITTED: ClassVar = ("mu", "diameter", "grid", "sensitivity", "sigma")
 
     def __post_init__(self) -> None:
         pattern = self.influence.pattern(self.horizon)
@@ -125,7 +128,9 @@ class NoisyPlan:
         t = np.arange(start + 1.0, start + count + 1.0)
         if self.horizon is not None:
             t = np.full(count, float(self.horizon))
-        rates: Floats = self.radius / np.sqrt(t * (self.clip**2 + self.dim * self.sigma**2))
+        rates: Floats = self.radius / np.sqrt(
+            t * (self.clip * self.clip + self.dim * self.sigma * self.sigma)
+        )
         return rates
 
 
@@ -277,7 +282,7 @@ class Noisy(Mechanism):
     l2: float = 0.0
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> NoisyRun:
-        """A run; nothing is fitted."""
+        """A run; what was fitted for a saved one is taken from it."""
         asked = settings
         assert asked.dim is not None
         plan = plan_noisy(
@@ -292,7 +297,7 @@ class Noisy(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return NoisyRun(plan, empty_buffer(asked, seed), self.l2)
+        return NoisyRun(under(plan, saved), empty_buffer(asked, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

@@ -14,6 +14,7 @@ from streampair.errors import ConfigError
 from streampair.privacy.accounting import epsilon_from
 from streampair.privacy.mechanisms.base import Mechanism, Release, Run, Settings
 from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.fitted import near, under
 from streampair.privacy.mechanisms.gradients import empty_buffer
 from streampair.privacy.mechanisms.output_plan import (
     OutputPlan,
@@ -191,7 +192,7 @@ class OutputRun(Run):
     def _scatter(self, stream: Stream) -> Floats:
         """A uniform point of the ball: d coordinates of one on the sphere in d + 2 dimensions."""
         z = stream.take(self.plan.dim + 2)
-        point: Floats = z[: self.plan.dim] * (self.plan.radius / math.sqrt(float(z @ z)))
+        point: Floats = z[: self.plan.dim] * (self.plan.radius / math.sqrt(float(kernels.dot(z, z))))
         return point
 
     def numbers(self) -> list[float]:
@@ -327,7 +328,7 @@ class Output(Mechanism):
         return 2.0 * diameter / settings.radius * math.sqrt(noise)
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
-        """A run; nothing is fitted."""
+        """A run; what was fitted for a saved one is taken from it."""
         asked = settings
         assert asked.learning is not None
         assert asked.dim is not None
@@ -335,6 +336,12 @@ class Output(Mechanism):
         diameter = asked.loss.diameter(1.0, asked.radius, clip, form=asked.form)
         alpha = self._strength(asked, diameter)
         smoothness = asked.loss.smoothness(1.0, asked.radius, form=asked.form)
+        scale: float | None = None
+        if saved is not None:
+            diameter = near("diameter", saved["diameter"], diameter)
+            alpha = near("alpha", saved["alpha"], alpha)
+            smoothness = near("smoothness", saved["smoothness"], smoothness)
+            scale = saved["scale"]
         plan: OutputPlan
         if self.paper:
             # The paper's G is that of the whole loss, the ridge term included.
@@ -350,6 +357,7 @@ class Output(Mechanism):
                 alpha=alpha,
                 smoothness=smoothness,
                 horizon=asked.learning,
+                scale=scale,
             )
         else:
             plan = plan_output(
@@ -368,9 +376,13 @@ class Output(Mechanism):
                 window=asked.window,
                 group=1 if asked.entity is None else asked.entity.within(asked.learning),
                 relation=asked.relation,
+                scale=scale,
             )
         return OutputRun(
-            plan, empty_buffer(asked, seed), last=self.paper, scattered=self.centred and self.paper
+            under(plan, saved),
+            empty_buffer(asked, seed),
+            last=self.paper,
+            scattered=self.centred and self.paper,
         )
 
     def describe(self, settings: Settings) -> str:

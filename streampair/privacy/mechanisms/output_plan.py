@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from streampair import kernels
 from streampair.errors import ConfigError, PrivacyError
 from streampair.privacy.accounting import mu_from, rho_from
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells, power_of_two_below
+from streampair.privacy.mechanisms.fitted import near
 from streampair.privacy.recursion import (
     giga_steps,
     output_sensitivities,
@@ -69,6 +71,9 @@ class OutputPlan:
         Records of one entity that are learned from, at most: their moves add up to so many times one's.
     relation
         Which streams are neighbours.
+    scale
+        What the shape of the noise is multiplied with: `sigma_t` is as much times `S_t^(2/3)`, or as the
+        allocation says.
     """
 
     mu: float
@@ -87,6 +92,10 @@ class OutputPlan:
     sigmas: Floats
     group: int = 1
     relation: Relation = ONE_RECORD
+    scale: float = 1.0
+
+    # All numbers of the steps are products, quotients and roots of these.
+    FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
 
     def __post_init__(self) -> None:
         check_cells(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
@@ -173,6 +182,15 @@ class OutputPlan:
         return float((sums[width:] - sums[: len(sums) - width]).max())
 
 
+def _power(values: Floats, power: float) -> Floats:
+    """Of positive numbers, by roots and products: noise must not depend on a library's power."""
+    if power == 1.0:
+        return values.copy()
+    out = np.empty(len(values))
+    kernels.two_thirds(values, out)
+    return out
+
+
 def _influence_checked(horizon: int) -> None:
     if not 2 <= horizon <= LONGEST_OUTPUT:
         raise ConfigError(
@@ -216,6 +234,7 @@ def plan_output(
     window: int = 0,
     group: int = 1,
     relation: Relation = ONE_RECORD,
+    scale: float | None = None,
 ) -> OutputPlan:
     """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record.
 
@@ -234,11 +253,15 @@ def plan_output(
         Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
     group, relation
         As in `OutputPlan`.
+    scale
+        That of a saved plan with these parameters, which is taken as it is; None: by the budget.
 
     Raises
     ------
     ConfigError
         If the horizon is too long, or the noise would not fit 64-bit sums.
+    ValueError
+        If the scale is not what the budget gives, up to rounding.
 
     Examples
     --------
@@ -258,15 +281,18 @@ def plan_output(
     power = _POWERS[check_allocation(allocation)]
     shape = np.full(horizon, math.inf)
     released = _released(horizon, releases)
-    shape[released] = sensitivities[released] ** power
+    shape[released] = _power(sensitivities[released], power)
     draft = OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
         grids, shape, group, relation,
     )  # fmt: skip
     spend = group**2 * draft._spend(1.0 / shape**2, horizon) + forks * draft.fork_mu2(window)
+    fitted = math.sqrt(spend) / mu
+    if scale is not None:
+        fitted = near("scale", scale, fitted)
     return OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape * (math.sqrt(spend) / mu), group, relation,
+        grids, shape * fitted, group, relation, fitted,
     )  # fmt: skip
 
 
@@ -282,6 +308,7 @@ def plan_output_paper(
     alpha: float,
     smoothness: float,
     horizon: int,
+    scale: float | None = None,
 ) -> OutputPlan:
     """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
 
@@ -295,7 +322,7 @@ def plan_output_paper(
         What the paper would promise.
     lipschitz
         G of the loss with its ridge term.
-    dim, influence, diameter, radius, alpha, smoothness, horizon
+    dim, influence, diameter, radius, alpha, smoothness, horizon, scale
         As in `plan_output`.
 
     Raises
@@ -309,14 +336,16 @@ def plan_output_paper(
     sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
     t = np.arange(1.0, horizon + 1.0)
     sigmas = np.full(horizon, math.inf)
-    scale = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
-    sigmas[first:] = scale / t[first:]
+    fitted = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
+    if scale is not None:
+        fitted = near("scale", scale, fitted)
+    sigmas[first:] = fitted / t[first:]
     grids = np.ones(horizon)
     grids[first:] = power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
     mu = mu_from(epsilon, delta)
     plan = OutputPlan(
         mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
-        sensitivities, grids, sigmas,
+        sensitivities, grids, sigmas, scale=fitted,
     )  # fmt: skip
     if plan.mu_spent(horizon) > mu:
         raise PrivacyError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class WarmupPlan:
     PER_UNIT = 1024
     """1 / gamma."""
 
+    FITTED: ClassVar = ("mu", "sigma_sum", "sigma_squares")
+
     def release(self, dim: int, records: int = 1) -> Release:
         """What is released; `records`: how many of one entity it may hold."""
         labels = self.labels
@@ -93,6 +95,10 @@ def plan_warmup(
     return plan
 
 
+def _sum(values: Floats) -> float:
+    return float(kernels.dot(values, np.ones(len(values))))
+
+
 def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: float) -> Floats:
     """Variances from noisy means of x and of x^2, pulled to their average as far as the noise says.
 
@@ -108,10 +114,12 @@ def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: 
     mean_std, square_std
         Standard deviations of their noise.
     """
-    raw = square - mean * mean + mean_std**2
-    noise = square_std**2 + 4.0 * mean * mean * mean_std**2 + 2.0 * mean_std**4
-    pooled = max(float(raw.mean()), 1e-3)
-    scatter = max(float(((raw - pooled) ** 2 - noise).sum()) / max(len(raw) - 1, 1), 0.0)
+    # Products and sums in an order of our own: a score depends on them.
+    known, squared = mean_std * mean_std, square_std * square_std
+    raw = square - mean * mean + known
+    noise = squared + 4.0 * mean * mean * known + 2.0 * known * known
+    pooled = max(_sum(raw) / len(raw), 1e-3)
+    scatter = max(_sum((raw - pooled) * (raw - pooled) - noise) / max(len(raw) - 1, 1), 0.0)
     share = scatter / np.maximum(scatter + noise, 1e-300)
     result: Floats = np.maximum(pooled + (raw - pooled) * share, 1e-3)
     return result
