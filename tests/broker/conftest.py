@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
 
@@ -52,6 +53,24 @@ def _broker_is_up(request: pytest.FixtureRequest) -> None:
     """A test that left the broker down must not fail the next one."""
     if "kafka" in request.fixturenames:
         request.getfixturevalue("kafka").ensure_running()
+
+
+@pytest.fixture(scope="session", params=STOPPABLE_TIERS)
+def forgetful(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """Apache Kafka that aborts what takes too long and forgets unused ids every moment, and keeps rules."""
+    settings = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+        "transactional.id.expiration.ms": "1500",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+        "producer.id.expiration.ms": "1500",
+        "producer.id.expiration.check.interval.ms": "100",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    cluster = open_cluster(request.param, settings=settings)
+    assert isinstance(cluster, KafkaBroker)
+    yield cluster
+    cluster.close()
 
 
 _numbers = itertools.count(1)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import LogTopic
+from streampair_connectors.kafka import LogTopic, Message, Partition, PartitionProducer, transactional_id
 
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, SourceError, StoreError
 
 Unique = Callable[[str], str]
 
@@ -54,3 +59,217 @@ def test_a_topic_that_can_lose_an_entry_is_refused(
         asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
     assert "kafka-configs.sh --alter" in caught.value.fix
     asyncio.run(topic.ensure(1, replication_factor=None, strict=False))  # nobody's account
+
+
+@pytest.mark.broker
+def test_a_cluster_that_does_not_tell_is_refused(forgetful: KafkaBroker, unique: Unique) -> None:
+    topic = LogTopic(settings(forgetful), unique("log"))
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    forgetful.deny("DescribeConfigs", "--topic", topic.name)
+    with pytest.raises(ConfigError, match=r"does not tell whether .* has cleanup\.policy") as caught:
+        asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    assert f"--operation DescribeConfigs --topic {topic.name}" in caught.value.fix
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=False))
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+
+Write = Callable[..., Awaitable[list[int]]]
+
+
+@asynccontextmanager
+async def writer(kafka: Cluster, topic: LogTopic, app: str) -> AsyncIterator[Write]:
+    """Writes messages into the first partition of the log, each call in a transaction of its own."""
+    partition = Partition(topic.name, 0)
+    producer = PartitionProducer(settings(kafka), app, Partition("in", 0), max_message_bytes=900_000)
+    await producer.start()
+
+    async def write(*messages: Message) -> list[int]:
+        stored = await producer.transaction([(partition, list(messages))], group=app, offsets={})
+        return stored[partition]
+
+    try:
+        yield write
+    finally:
+        await producer.stop()
+
+
+async def settle(kafka: Cluster, app: str) -> None:
+    """What an owner does before it reads: nothing is under way when this returns."""
+    producer = PartitionProducer(settings(kafka), app, Partition("in", 0), max_message_bytes=900_000)
+    await producer.start()
+    await producer.stop()
+
+
+def made(kafka: Cluster, unique: Unique) -> LogTopic:
+    topic = LogTopic(settings(kafka), unique("log"))
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    return topic
+
+
+def test_a_log_is_read_to_its_end(apache_kafka: Cluster, unique: Unique) -> None:
+    """The last offset is that of a marker, of which no record comes; so may the first be, after a trim."""
+    topic, app = made(apache_kafka, unique), unique("app")
+
+    async def body() -> None:
+        assert await topic.read(0) == []
+        async with writer(apache_kafka, topic, app) as write:
+            (first,) = await write(Message(b"k", b"one"))
+            second = await write(Message(None, b"two"), Message(b"k", b"three"))
+        await settle(apache_kafka, app)
+        whole = [(first, b"k", b"one"), (second[0], None, b"two"), (second[1], b"k", b"three")]
+        assert await topic.read(0) == whole
+        await topic.trim(0, second[0])
+        assert await topic.read(0) == whole[1:]
+        await topic.trim(0, second[1] + 1)  # only the marker is left
+        assert await topic.read(0) == []
+        async with writer(apache_kafka, topic, app) as write:
+            (last,) = await write(Message(None, b"four"))
+        await settle(apache_kafka, app)
+        assert await topic.read(0) == [(last, None, b"four")]
+
+    asyncio.run(body())
+
+
+def test_what_was_undone_or_is_under_way_is_not_read(apache_kafka: Cluster, unique: Unique) -> None:
+    topic, app = made(apache_kafka, unique), unique("app")
+
+    async def body() -> None:
+        async with writer(apache_kafka, topic, app) as write:
+            (first,) = await write(Message(None, b"one"))
+        await settle(apache_kafka, app)
+        async with AIOKafkaProducer(
+            bootstrap_servers=apache_kafka.bootstrap, transactional_id=transactional_id(app, "in", 0)
+        ) as old:
+            await old.begin_transaction()
+            await old.send_and_wait(topic.name, b"undone", partition=0)
+            await old.abort_transaction()
+            await settle_offset(apache_kafka, topic, first + 4)
+            assert await topic.read(0) == [(first, None, b"one")]
+            await old.begin_transaction()
+            await old.send_and_wait(topic.name, b"under way", partition=0)
+            assert await topic.read(0) == [(first, None, b"one")]
+            await settle(apache_kafka, app)  # another owner: it never will be
+            assert await topic.read(0) == [(first, None, b"one")]
+        async with writer(apache_kafka, topic, app) as write:
+            (last,) = await write(Message(None, b"two"))
+        await settle(apache_kafka, app)
+        assert await topic.read(0) == [(first, None, b"one"), (last, None, b"two")]
+
+    asyncio.run(body())
+
+
+async def settle_offset(kafka: Cluster, topic: LogTopic, end: int) -> None:
+    """Return when everything below an offset is decided."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, isolation_level="read_committed")
+    await consumer.start()
+    tp = TopicPartition(topic.name, 0)
+    try:
+        async with asyncio.timeout(30):
+            while (await consumer.end_offsets([tp]))[tp] < end:
+                continue
+    finally:
+        await consumer.stop()
+
+
+def test_large_states_come_back_as_they_were(apache_kafka: Cluster, unique: Unique) -> None:
+    """Larger than a message, than a batch and than a fetch; among small entries."""
+    topic, app = made(apache_kafka, unique), unique("app")
+    coin = random.Random(3)
+    states = [coin.randbytes(size) for size in (900_001, 10_000_000, 1)]
+
+    async def body() -> None:
+        async with writer(apache_kafka, topic, app) as write:
+            await write(Message(b"a", b"before"))
+            await write(*(Message(b"state", state) for state in states), Message(b"b", b"after"))
+        await settle(apache_kafka, app)
+        found = await topic.read(0)
+        assert [key for _, key, _ in found] == [b"a", b"state", b"state", b"state", b"b"]
+        assert [value for _, _, value in found[1:4]] == states
+        assert [offset for offset, *_ in found][:2] == [0, 2]
+        # Deleted from the middle of a message on: that is found, whatever is left of it.
+        await topic.trim(0, found[2][0] + 3)
+        with pytest.raises(StoreError, match="is not whole"):
+            await topic.read(0)
+        await topic.trim(0, found[3][0])
+        assert await topic.read(0) == found[3:]
+
+    asyncio.run(body())
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    def read(*marks: bytes | None) -> list[bytes]:
+        records = [
+            Raw(n, b"k", str(n).encode(), [] if mark is None else [("streampair.part", mark)])
+            for n, mark in enumerate(marks)
+        ]
+        return [value for _, _, value in topic._whole(records)]
+
+    topic = LogTopic(KafkaConfig(bootstrap_servers="localhost:9092"), "log")
+    assert read() == []
+    assert read(None, b"1/2", b"2/2", None, b"1/1") == [b"0", b"12", b"3", b"4"]
+    for wrong in (
+        (b"1/2",),
+        (b"2/2",),
+        (b"1/2", None),
+        (b"1/3", b"3/3"),
+        (b"1/2", b"2/3", b"3/3"),
+        (b"1/2", b"1/2", b"2/2"),
+        (b"3/2",),
+        (b"0/0",),
+        (b"x",),
+    ):
+        with pytest.raises(StoreError, match="is not whole"):
+            read(*wrong)
+
+
+class Raw(NamedTuple):
+    """A record as the client gives it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    timestamp: int = 0
+
+
+def test_a_broker_that_goes_away_is_no_empty_log(stoppable_kafka: Cluster, unique: Unique) -> None:
+    topic, app = made(stoppable_kafka, unique), unique("app")
+
+    async def body() -> None:
+        async with writer(stoppable_kafka, topic, app) as write:
+            await write(*(Message(None, bytes(500_000)) for _ in range(20)))
+        await settle(stoppable_kafka, app)
+        whole = await topic.read(0)
+        assert len(whole) == 20
+        first = asyncio.Event()
+        reading = asyncio.create_task(read_again_and_again(topic, first))
+        await first.wait()
+        await asyncio.to_thread(stoppable_kafka.kill)
+        assert await reading == whole
+        with pytest.raises(SourceError, match="no Kafka broker answers"):
+            await topic.read(0)
+        with pytest.raises(SourceError, match="no Kafka broker answers"):
+            await topic.trim(0, 1)
+        await asyncio.to_thread(stoppable_kafka.start)
+        assert await topic.read(0) == whole
+
+    async def read_again_and_again(
+        topic: LogTopic, first: asyncio.Event
+    ) -> list[tuple[int, bytes | None, bytes]]:
+        """Until the broker is away; what was read last."""
+        last: list[tuple[int, bytes | None, bytes]] | None = None
+        here = LogTopic(
+            KafkaConfig(bootstrap_servers=stoppable_kafka.bootstrap, connect_timeout_seconds=2.0), topic.name
+        )
+        try:
+            while True:
+                found = await here.read(0)
+                assert last is None or found == last
+                last = found
+                first.set()
+        except SourceError:
+            assert last is not None
+            return last
+
+    asyncio.run(body())

@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
-from harness.tiers import STOPPABLE_TIERS, open_cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import (
@@ -463,27 +462,7 @@ def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: 
     asyncio.run(body())
 
 
-# ---- a broker of our own: one that forgets quickly, and that keeps rules ---------------------------
-
-
-@pytest.fixture(scope="module", params=STOPPABLE_TIERS)
-def forgetful(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """It looks for transactions that have timed out, and forgets unused ids, every moment."""
-    settings = {
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
-        "transactional.id.expiration.ms": "1500",
-        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
-        "producer.id.expiration.ms": "1500",
-        "producer.id.expiration.check.interval.ms": "100",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    cluster = open_cluster(request.param, settings=settings)
-    assert isinstance(cluster, KafkaBroker)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+# ---- a broker that forgets quickly, and that keeps rules ------------------------------------------
 
 
 @pytest.mark.broker
@@ -560,20 +539,8 @@ def test_a_user_who_may_not_write(forgetful: KafkaBroker, unique: Unique) -> Non
     out, closed = (Partition(forgetful.create_topic(unique(name)), 0) for name in ("out", "closed"))
     app, barred, group = unique("app"), unique("barred"), unique("group")
     barred_id = transactional_id(barred, source.topic, source.partition)
-    for rule in (
-        ("--topic", closed.topic),
-        ("--transactional-id", barred_id),
-        ("--group", group),
-    ):
-        forgetful.tool(
-            "kafka.admin.AclCommand"
-            if forgetful.version.startswith("3.")
-            else "org.apache.kafka.tools.AclCommand",
-            [
-                *("--bootstrap-server", forgetful.bootstrap, "--add", "--force"),
-                *("--deny-principal", "User:*", "--operation", "All", *rule),
-            ],
-        )
+    for rule in (("--topic", closed.topic), ("--transactional-id", barred_id), ("--group", group)):
+        forgetful.deny("All", *rule)
 
     async def body() -> None:
         with pytest.raises(SourceError, match="ids that begin with streampair-") as refused:

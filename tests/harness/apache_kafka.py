@@ -363,6 +363,14 @@ class KafkaBroker(Cluster):
             raise RuntimeError(f"{main} failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
+    def deny(self, operation: str, *resource: str) -> None:
+        """Forbid everybody one operation on something, as ``kafka-acls.sh --add --deny-principal`` does."""
+        main = "kafka.admin" if self.version.startswith("3.") else "org.apache.kafka.tools"
+        common = ("--bootstrap-server", self.bootstrap, "--add", "--force", *resource)
+        # a resource with any rule allows only what a rule of it allows
+        for rule in (("--allow-principal", "All"), ("--deny-principal", operation)):
+            self.tool(f"{main}.AclCommand", [*common, rule[0], "User:*", "--operation", rule[1]])
+
     def console_producer(self, topic: str, lines: Iterable[str], *arguments: str) -> None:
         """What ``kafka-console-producer.sh --topic TOPIC`` does with ``lines`` on its standard input."""
         main = (

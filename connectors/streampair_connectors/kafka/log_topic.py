@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -11,16 +11,18 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from streampair.errors import ConfigError, SourceError
+from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka._client import (
     Partition,
+    RecordLike,
     client_options,
     reach_error,
     stop_quietly,
     within,
 )
 from streampair_connectors.kafka.admin import create_topics, describe_topics
+from streampair_connectors.kafka.producer import PART
 
 __all__ = ["SETTINGS", "LogTopic"]
 
@@ -93,8 +95,15 @@ class LogTopic:
         told = await self._settings()
         for name in _NEEDED:
             value = told.get(name)
-            if value is None or value == SETTINGS[name]:
-                continue  # a broker that does not tell its settings cannot be asked for more
+            if value == SETTINGS[name]:
+                continue
+            if value is None:
+                raise ConfigError(
+                    f"the cluster does not tell whether the log topic {self.name!r} has {name} = "
+                    f"{SETTINGS[name]}: without it entries of the privacy account can be lost",
+                    fix="allow this user to ask: kafka-acls.sh --add --operation DescribeConfigs --topic "
+                    f"{self.name}",
+                )
             raise ConfigError(
                 f"the log topic {self.name!r} has {name} = {value}: it can lose entries of the "
                 "privacy account",
@@ -119,12 +128,16 @@ class LogTopic:
     async def read(self, partition: int) -> list[tuple[int, bytes | None, bytes]]:
         """Return offset, key and value of all committed records of a partition, in order.
 
-        Read it after `PartitionProducer.start`: nothing is then under way any more.
+        Read it after `PartitionProducer.start`: nothing is then under way any more. A transaction that is
+        open all the same is not waited for. What the producer had to cut (`in_parts`) is put together, and
+        has the offset of its first part.
 
         Raises
         ------
         SourceError
             The broker does not answer.
+        StoreError
+            A part of a message is missing.
         """
         tp = TopicPartition(self.name, partition)
         consumer = AIOKafkaConsumer(
@@ -136,7 +149,7 @@ class LogTopic:
             fetch_max_wait_ms=50,
             max_partition_fetch_bytes=8 * 1024 * 1024,
         )
-        found: list[tuple[int, bytes | None, bytes]] = []
+        found: list[RecordLike] = []
         loop = asyncio.get_running_loop()
         try:
             await within(self._config, consumer.start())
@@ -148,7 +161,7 @@ class LogTopic:
             # Not by counting: markers that end transactions have offsets, and are no records.
             while await within(self._config, consumer.position(tp)) < end:
                 records = (await consumer.getmany(tp, timeout_ms=100)).get(tp, [])
-                found.extend((r.offset, r.key, r.value or b"") for r in records)
+                found.extend(records)
                 if records:
                     heard = loop.time()
                 elif loop.time() - heard > self._config.connect_timeout_seconds:
@@ -157,7 +170,29 @@ class LogTopic:
             raise reach_error(self._config, error) from None
         finally:
             await stop_quietly(consumer.stop(), 2.0)
-        return found
+        return self._whole(found)
+
+    def _whole(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:
+        """Offset, key and value of each message as it was given to the producer."""
+        out: list[tuple[int, bytes | None, bytes]] = []
+        waiting: list[RecordLike] = []
+        for record in records:
+            mark = dict(record.headers).get(PART)
+            number, count = _numbers(mark)
+            if number != len(waiting) + 1 or (waiting and dict(waiting[0].headers)[PART] != b"1/%d" % count):
+                break
+            waiting.append(record)
+            if number == count:
+                out.append((waiting[0].offset, record.key, b"".join([w.value or b"" for w in waiting])))
+                waiting = []
+        else:
+            if not waiting:
+                return out
+        at = waiting[0].offset if waiting else record.offset
+        raise StoreError(
+            f"a message of the log topic {self.name!r} is not whole: a part is missing at offset {at}",
+            fix="put the topic back as it was: nothing may delete its records but streampair",
+        )
 
     async def trim(self, partition: int, before: int) -> None:
         """Delete what lies before an offset.
@@ -174,3 +209,13 @@ class LogTopic:
             await within(self._config, admin.delete_records({target: RecordsToDelete(before_offset=before)}))
         finally:
             await stop_quietly(admin.close(), 2.0)
+
+
+def _numbers(mark: bytes | None) -> tuple[int, int]:
+    """Which part a message is, and of how many: 1 of 1 without a mark; 0 of 0 if the mark is not one."""
+    if mark is None:
+        return 1, 1
+    number, _, count = mark.partition(b"/")
+    if not (number.isdigit() and count.isdigit()) or int(number) > int(count):
+        return 0, 0
+    return int(number), int(count)

@@ -24,10 +24,12 @@ from streampair_connectors.kafka._client import (
     within,
 )
 
-__all__ = ["BATCH_BYTES", "Producer", "Routes", "in_parts", "submit"]
+__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "in_parts", "submit"]
 
 Headers = Sequence[tuple[str, bytes]]
 
+PART = "streampair.part"
+"""The header of a message that was cut: which part it is, of how many."""
 # A batch stays below what brokers accept by default (message.max.bytes, 1 048 588).
 BATCH_BYTES = 900_000
 # Bytes of a batch around its records, and an upper bound of those around one record.
@@ -52,7 +54,7 @@ def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
         room = max(limit - fixed - 64, 512)  # 64: the header that counts the parts
         parts = [value[i : i + room] for i in range(0, len(value), room)]
         for number, part in enumerate(parts, 1):
-            mark = ("streampair.part", f"{number}/{len(parts)}".encode())
+            mark = (PART, f"{number}/{len(parts)}".encode())
             out.append(Message(message.key, part, [*message.headers, mark]))
     return out
 
