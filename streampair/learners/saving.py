@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streampair.errors import SnapshotError
 
@@ -35,10 +38,17 @@ def exported(learner: PrivateLearner) -> dict[str, Any]:
 
 def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     """Take what `exported` gave; ValueError and the like if it cannot be that."""
+    _check(saved)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
         strategy = saved["rule"].get("strategy") if plan is None else None
-        learner._begin(saved["names"], plan, strategy).load_state(saved)
+        run = learner._begin(saved["names"], plan, strategy)
+        run.load_state(saved)
+        warmup, horizon = run.settings.warmup, run.settings.horizon
+        if run.rule.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
+            raise ValueError("slots that are not those of the mechanism")
+        if run.warmed != (0 < warmup <= run.slots):
+            raise ValueError("moments before the warm-up has ended, or none after it")
     elif learner.features is None:
         # Also where a plan says what the features will be: slots wait for the record that names them.
         learner._wait().pending = int(saved["pending"])
@@ -93,6 +103,35 @@ def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mappi
         if learner._planned is not None:
             learner._begin(learner._planned["names"], learner._planned["plan"])
         raise
+
+
+def _check(saved: Mapping[str, Any]) -> None:
+    """Refuse what no learner can have kept: counts below 0, numbers that are not finite, a name twice."""
+    names = ("slots", "pending", "null_slots", "ignored_features", "refused_records", "charged")
+    for count in (*(saved[name] for name in names), *saved["restarts"]):
+        if type(count) is not int or count < 0:
+            raise ValueError(f"a count of {count!r}")
+    if not isinstance(saved["continued"], bool) or not isinstance(saved["standardised"], bool):
+        raise ValueError("a flag that is neither true nor false")
+    if saved["names"] is not None and len(set(saved["names"])) != len(saved["names"]):
+        raise ValueError("a feature twice")
+    taken = saved["slots"] + saved["pending"]
+    if saved["null_slots"] > taken or saved["refused_records"] > taken:
+        raise ValueError("more null slots than slots")
+    for name in ("mean", "factor", "sums", "rule"):
+        _check_finite(saved[name])
+
+
+def _check_finite(value: Any, name: str = "") -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_finite(inner, key)
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        # A label that is NaN makes a null record.
+        if np.isinf(value).any() or (name != "labels" and np.isnan(value).any()):
+            raise ValueError("numbers that are not finite")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite")
 
 
 def _texts(saved: Any) -> list[str]:

@@ -174,3 +174,57 @@ def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
     seeded = PRIVATE[name](seed=1)
     seeded.mark(void=[VOID])
     assert seeded.privacy.guarantee == f"void ({VOID}; fixed seed)"
+
+
+def spoilt(state: dict[str, Any]) -> Any:
+    """States that no learner can have had, each with what is wrong."""
+    for name in ("slots", "pending", "null_slots", "ignored_features", "refused_records", "charged"):
+        for value in (-1, 1.5, None, True):
+            yield f"{name} is {value}", {**state, name: value}
+    yield "more null slots than slots", {**state, "null_slots": state["slots"] + 1}
+    yield "another number of slots", {**state, "slots": state["slots"] - 1}
+    yield "slots beyond the horizon", {**state, "slots": state["slots"] + 1000}
+    yield "restarts", {**state, "restarts": [-1, 0]}
+    yield "restarts of one kind", {**state, "restarts": [0]}
+    for name in ("continued", "standardised"):
+        yield f"{name} is a word", {**state, name: "yes"}
+    yield "moments or none", {**state, "standardised": not state["standardised"]}
+    yield "a feature twice", {**state, "names": [state["names"][0], *state["names"][:-1]]}
+    for name in ("mean", "factor"):
+        yield f"{name} with NaN", {**state, name: state[name] * math.nan}
+    for name, value in state["rule"].items():
+        values = {"buffer": value} if name != "buffer" else value
+        for key, array in values.items():
+            if key == "strategy" or not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+                continue
+            if not array.size:
+                continue
+            for bad in (math.nan, math.inf):
+                if key != "labels" or bad == math.inf:
+                    damaged = np.full_like(array, bad)
+                    rule = {name: damaged} if name != "buffer" else {name: {**value, key: damaged}}
+                    yield f"{name} {key} {bad}", {**state, "rule": {**state["rule"], **rule}}
+
+
+@every_private_learner
+def test_a_state_that_no_learner_can_have_had_is_refused(name: str) -> None:
+    """Such a state would give NaN for ever after, or an account that is too small."""
+    model = PRIVATE[name](noise_key=bytes(range(32)))
+    for x, y in stream(model, 30):
+        model.learn_one(x, y)
+    state, new = model.to_state(), model.clone()
+    for nothing in (None, [], "state", 3):
+        with pytest.raises(SnapshotError, match=r"no saved state\. Fix: give what `to_state` returned"):
+            new.load_state(nothing)
+    taken = []
+    for what, damaged in spoilt(state):
+        try:
+            new.load_state(damaged)
+        except SnapshotError as error:
+            if "Fix: " in str(error) and new.slots == 0:
+                continue
+        taken.append(what)
+        new = model.clone()
+    assert taken == []
+    new.load_state(state)
+    assert new.slots == 30

@@ -184,8 +184,9 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
 SCALARS = {"NEXT": 1e6, "FILLED": 7.0, "HIGH": 31.0, "SEED": 2.0**60}
 
 
-def all_damages(state: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+def all_damages(state: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     yield "empty", {}
+    yield "nothing", None
     yield "version", {**state, "version": 2}
     names = state["names"]
     if names:
