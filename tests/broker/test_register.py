@@ -39,7 +39,9 @@ def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
 
 
 @asynccontextmanager
-async def member(kafka: Cluster, topic: str, group: str) -> AsyncIterator[Consumer]:
+async def member(
+    kafka: Cluster, topic: str, group: str, *, name: str | None = None
+) -> AsyncIterator[Consumer]:
     """A member of the group, once partitions are assigned to it."""
     assigned = asyncio.Event()
 
@@ -52,7 +54,8 @@ async def member(kafka: Cluster, topic: str, group: str) -> AsyncIterator[Consum
         if partitions:
             assigned.set()
 
-    consumer = Consumer(config_of(kafka), topic, group, on_revoked=revoked, on_assigned=given)
+    config = config_of(kafka).model_copy(update={"group_instance_id": name})
+    consumer = Consumer(config, topic, group, on_revoked=revoked, on_assigned=given)
     await consumer.start()
     try:
         async with asyncio.timeout(30):
@@ -148,6 +151,22 @@ def test_a_member_that_the_group_has_forgotten_is_fenced(apache_kafka: Cluster, 
                 await commit_register(consumer, {partition: (4, "not mine")})
         found = await read_register(config_of(apache_kafka), group, [partition])
         assert found == {partition: Committed(3, "mine")}
+
+    asyncio.run(body())
+
+
+def test_a_static_member_that_was_replaced_is_fenced(apache_kafka: Cluster, unique: Unique) -> None:
+    topic, group, name = apache_kafka.create_topic(unique("events")), unique("group"), unique("name")
+    partition = Partition(topic, 0)
+
+    async def body() -> None:
+        async with member(apache_kafka, topic, group, name=name) as first:
+            await commit_register(first, {partition: (1, "first")})
+            async with member(apache_kafka, topic, group, name=name):
+                with pytest.raises(Fenced):
+                    await commit_register(first, {partition: (2, "zombie")})
+        found = await read_register(config_of(apache_kafka), group, [partition])
+        assert found == {partition: Committed(1, "first")}
 
     asyncio.run(body())
 

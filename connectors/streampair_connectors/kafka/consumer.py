@@ -340,13 +340,14 @@ class Consumer:
         try:
             # The client tries again for ever what a broker may still do.
             await asyncio.wait_for(self._consumer.commit(offsets), seconds)
-        except (kafka_errors.CommitFailedError, kafka_errors.IllegalStateError) as error:
-            raise Fenced(
-                f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in registers)} away: "
-                f"{say(error)}",
-                fix="none is needed: the member that has it now goes on at the last commit",
-            ) from None
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            lost = isinstance(error, kafka_errors.CommitFailedError | kafka_errors.IllegalStateError)
+            if lost or is_fenced(error):
+                raise Fenced(
+                    f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in registers)} away: "
+                    f"{say(error)}",
+                    fix="none is needed: the member that has it now goes on at the last commit",
+                ) from None
             raise reach_error(self._config, error) from None
 
     def _translate(self, error: BaseException) -> SourceError:
