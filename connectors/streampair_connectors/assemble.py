@@ -8,20 +8,30 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from river import compose
 
 from streampair import losses
-from streampair.engine.lane import Breaker, Event, Lane, LaneJournal, RegretConfig
+from streampair.engine import Breaker, Event, Lane, LoggedLane, RegretConfig
 from streampair.errors import ConfigError, StreampairError
 from streampair.privacy import NoiseKey
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
 
-__all__ = ["build_lane", "build_learner", "draws_key", "is_private", "lane_id", "warm_up"]
+__all__ = [
+    "build_lane",
+    "build_learner",
+    "build_logged_lane",
+    "draws_key",
+    "is_private",
+    "lane_id",
+    "warm_up",
+]
 
 log = get_logger(__name__)
+
+AnyLane = TypeVar("AnyLane", bound=Lane)
 
 
 def lane_id(config: Config, topic: str, partition: int) -> str:
@@ -95,18 +105,51 @@ def build_lane(
     partition: int,
     snapshots: bool = True,
     noise_key: NoiseKey | None = None,
-    journal: LaneJournal | None = None,
-    payloads_change: bool = False,
 ) -> Lane:
-    """Return a fresh lane of this configuration for one partition.
-
-    A private lane that is given a `journal` keeps a ledger in it.
+    """Return a fresh lane of this configuration for one partition, which keeps no log.
 
     Raises
     ------
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
+    key = config.learner.signing_key() if snapshots else None
+    more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_key": key}
+    return _built(Lane, config, decode, noise_key, more)
+
+
+def build_logged_lane(
+    config: Config,
+    decode: Callable[[Any], Event],
+    *,
+    topic: str,
+    partition: int,
+    noise_key: NoiseKey | None = None,
+    payloads_change: bool = False,
+) -> LoggedLane:
+    """Return a fresh lane of this configuration for one partition, to be started from its log.
+
+    Raises
+    ------
+    ConfigError, PrivacyError
+        The model cannot be used in a lane; the message says why.
+    """
+    more = {
+        "topic": topic,
+        "partition": partition,
+        "signing_key": config.learner.signing_key(),
+        "payloads_change": payloads_change or config.input.payloads_change,
+    }
+    return _built(LoggedLane, config, decode, noise_key, more)
+
+
+def _built(
+    kind: type[AnyLane],
+    config: Config,
+    decode: Callable[[Any], Event],
+    noise_key: NoiseKey | None,
+    more: dict[str, Any],
+) -> AnyLane:
     worker, regret = config.worker, config.regret
     breaker: Any = {
         "auto": "auto",
@@ -116,12 +159,10 @@ def build_lane(
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lane = Lane(
+        lane = kind(
             build_learner(config, noise_key=noise_key),
             decode,
             app=config.app,
-            topic=topic,
-            partition=partition,
             name=config.learner.label(),
             positive=config.input.positive,
             on_bad=worker.on_bad,
@@ -138,15 +179,12 @@ def build_lane(
             ),
             auc_window=worker.auc_window,
             allow_pickle=config.learner.allow_pickle,
-            signing_key=config.learner.signing_key() if snapshots else None,
             fingerprint=config.fingerprint(),
             trust_preprocessing=config.learner.trust_preprocessing,
-            snapshots=snapshots,
-            journal=journal,
-            payloads_change=payloads_change or config.input.payloads_change,
+            **more,
         )
     for warning in caught:
-        log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
+        log.warning("lane_warning", topic=lane.topic, partition=lane.partition, message=str(warning.message))
     return lane
 
 

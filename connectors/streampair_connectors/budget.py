@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from streampair.engine.envelope import unpack
+from streampair.engine.log import Chain
+from streampair.engine.opening import Known
 from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
 
@@ -216,7 +218,9 @@ def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[st
     """
     accounts = []
     try:
-        for path in sorted(directory.glob("*.snapshot")):
+        logs = sorted(directory.glob("*.log"))
+        old = (path for path in sorted(directory.glob("*.snapshot")) if path.with_suffix(".log") not in logs)
+        for path in (*logs, *old):
             account = _account(path)
             if account is not None and app in (None, account.app):
                 accounts.append(account)
@@ -244,35 +248,54 @@ def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[st
 
 
 def _account(path: Path) -> LaneBudget | None:
-    body = unpack(path.read_bytes())
-    report, ledger = body.get("privacy"), body.get("ledger")
+    """The account in a log; in a snapshot, where a release has left one that kept no log yet."""
+    if path.suffix == ".snapshot":
+        body = unpack(path.read_bytes())
+        ledger = body.get("ledger")
+        behind = 0 if ledger is None else _beyond(path.with_suffix(".journal"), ledger)
+        return _budget(path, body, body.get("privacy"), ledger, None, behind)
+    known = Known.of(Chain.peek(path.read_bytes()))
+    if known is None:
+        return None
+    genesis, tip = known.genesis, known.tip
+    body = {key: getattr(genesis, key) for key in ("app", "topic", "partition", "name")}
+    ledger = known.ledger or {"start": 0, "behind": []}
+    if tip is None:  # begun, and not yet committed to
+        slots, report = ledger["start"], genesis.privacy
+    else:
+        slots, report = tip.slots, tip.privacy
+    # What a replay has not caught up with is released, too.
+    behind = max(known.released - slots, len(ledger["behind"]))
+    return _budget(path, body, report, known.ledger, genesis.partitions, behind)
+
+
+def _budget(
+    path: Path,
+    body: dict[str, Any],
+    report: dict[str, Any] | None,
+    ledger: dict[str, Any] | None,
+    partitions: int | None,
+    uncommitted: int,
+) -> LaneBudget | None:
     if report is None:
         return None
+    counted = ledger or {}
     try:
         return LaneBudget(
             app=body["app"],
             topic=body["topic"],
             partition=body["partition"],
             learner=body["name"],
-            epsilon_spent=report["epsilon_spent"],
-            epsilon_budget=report["epsilon_budget"],
-            delta=report["delta"],
-            mu_spent=report["mu_spent"],
-            mu_budget=report["mu_budget"],
-            releases=report["releases"],
-            horizon_left=report["horizon_left"],
-            kind=report["kind"],
-            guarantee=report["guarantee"],
-            forks=None if ledger is None else ledger["forks"],
-            forks_planned=None if ledger is None else ledger["limit"],
-            pending=ledger is not None and ledger["pending"],
-            attempt=None if ledger is None else ledger["attempt"],
-            window=None if ledger is None else ledger["window"],
-            generation=None if ledger is None else ledger["generation"],
-            uncommitted=0 if ledger is None else _uncommitted(path.with_suffix(".journal"), ledger),
-            # A snapshot of an earlier release does not say it; of an entity the most is told.
+            forks=counted.get("forks"),
+            forks_planned=counted.get("limit"),
+            pending=bool(counted.get("pending", False)),
+            attempt=counted.get("attempt"),
+            window=counted.get("window"),
+            generation=counted.get("generation"),
+            uncommitted=uncommitted,
+            partitions=partitions,
             unit=report.get("unit", "one record, or all of an entity"),
-            partitions=body.get("partitions"),
+            **{name: report[name] for name in _NUMBERS},
         )
     except (KeyError, TypeError) as error:
         raise SnapshotError(
@@ -280,7 +303,20 @@ def _account(path: Path) -> LaneBudget | None:
         ) from None
 
 
-def _uncommitted(path: Path, ledger: dict[str, Any]) -> int:
+_NUMBERS = (
+    "epsilon_spent",
+    "epsilon_budget",
+    "delta",
+    "mu_spent",
+    "mu_budget",
+    "releases",
+    "horizon_left",
+    "kind",
+    "guarantee",
+)
+
+
+def _beyond(path: Path, ledger: dict[str, Any]) -> int:
     """Steps in the journal of the reserved window."""
     try:
         journal = Journal.decode(path.read_bytes(), ledger["lane"])

@@ -13,7 +13,7 @@ from streampair_connectors import kafka
 from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.records import json_decoder
-from streampair_connectors.store import DirectoryStore
+from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
 from streampair_connectors.topics import FLAG, create_missing, missing_topic, output_topics
 
 __all__ = ["Report", "check_config"]
@@ -82,7 +82,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     worker = config.worker
     report.good(
         "worker",
-        f"group {config.app!r}; commits every {worker.commit_every_seconds:g} s or "
+        f"group {config.app!r}; commits every {config.commit_every_seconds:g} s or "
         f"{worker.commit_every_events} events; bad events: "
         + {"dlq": f"to {config.dead_letter_topic!r}", "skip": "counted only", "fail": "stop the lane"}[
             worker.on_bad
@@ -134,6 +134,20 @@ def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: 
 
 
 def _check_store(config: Config, report: Report) -> None:
+    if config.store.in_kafka:
+        try:
+            sealed = seal_of(config).seals
+            if draws_key(config):
+                raise key_missing()
+        except StreampairError as error:
+            report.bad("store", error)
+            return
+        report.good(
+            "store",
+            f"in Kafka, topic {config.log_topic!r}, "
+            + ("sealed" if sealed else "not sealed: as readable as the input"),
+        )
+        return
     directory = config.state_directory
     # Nothing is made here, so a directory that does not exist is judged by its nearest parent.
     existing = directory
@@ -145,8 +159,8 @@ def _check_store(config: Config, report: Report) -> None:
         except StreampairError as error:
             report.bad("store", error)
             return
-        held = sorted(directory.glob(f"{lane_id(config, config.input.topic, 0)[:-1]}*.snapshot"))
-        text = f"{directory} can be written; {len(held)} snapshot(s) of this application and topic"
+        held = sorted(directory.glob(f"{lane_id(config, config.input.topic, 0)[:-1]}*.log"))
+        text = f"{directory} can be written; {len(held)} lane(s) of this application and topic"
         report.good("store", text + ("" if held else ": starts at the first event"))
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         report.good("store", f"{directory} does not exist yet and will be made: starts at the first event")

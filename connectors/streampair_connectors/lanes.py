@@ -1,27 +1,35 @@
-"""A lane with its store and its encoders: what `run` holds for each partition."""
+"""A lane with its store and its encoders: what `run` holds for each partition, and how it is opened."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from river import compose
 
-from streampair.engine.lane import DeadLetter, Lane, LaneGauges, LaneOutput, Record
+from streampair.engine import DeadLetter, Facts, Lane, LaneGauges, LaneOutput, LoggedLane, Place, Record
+from streampair.engine.lanelog import place_of
 from streampair.errors import RecordError
 from streampair.privacy import NoiseKey
-from streampair_connectors.assemble import build_lane, draws_key, lane_id
+from streampair_connectors.assemble import build_logged_lane, draws_key
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Partition
+from streampair_connectors.kafka import Lookup, Partition
+from streampair_connectors.logs import get_logger
 from streampair_connectors.records import Decoder, Encoder, RawRecord
-from streampair_connectors.store import LaneStore, Store, open_within
+from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.telemetry import LaneLabels, Telemetry
 
-__all__ = ["LaneTimer", "OpenLane"]
+__all__ = ["LaneTimer", "OpenLane", "Opener"]
 
-# How long a previous owner of a partition may take to close its store.
-_HANDOVER_SECONDS = 15.0
+log = get_logger(__name__)
+
+# A snapshot is made when a replay from the last one would take longer, or when that is older than this: the
+# records since then must still be in the topic at the next start.
+_REPLAY_SECONDS = 1.0
+_SNAPSHOT_SECONDS = 30.0
+_REPLAY_SLICE = 500
 # Share of the time that may go into estimates of the regret.
 _ESTIMATES_SHARE = 0.04
 
@@ -99,68 +107,194 @@ def _scorer(model: Any) -> Callable[[Any], Any]:
 
 
 class OpenLane:
-    """A lane that this process has opened from its last snapshot, and holds until `close`.
+    """A lane that this process has opened from its log, and holds until `close`.
 
-    Opening waits a while for a previous owner to let go.
+    Attributes
+    ----------
+    lane
+        The lane, caught up.
+    store
+        Its log, snapshots and outputs.
+    dirty
+        Whether anything was processed since the last commit.
+    position
+        Where the last commit left the partition, for the lag.
+    bad_count, last_bad
+        Dead letters since the last commit, for the log.
+    saved_at
+        When its last snapshot was made, of this process's clock.
+    """
 
-    Raises
-    ------
-    StoreError, SnapshotError, ConfigError
-        The lane cannot be opened or belongs to something else.
+    def __init__(
+        self,
+        config: Config,
+        lane: LoggedLane,
+        store: LaneStore,
+        decode: Decoder,
+        telemetry: Telemetry,
+        partition: Partition,
+        *,
+        restored: bool,
+    ) -> None:
+        self.topic, self.partition = partition
+        self.topic_partition = partition
+        self.labels: LaneLabels = (config.app, self.topic, str(self.partition), config.learner.label())
+        self.encoder = Encoder(
+            app=config.app, learner=config.learner.label(), topic=self.topic, partition=self.partition
+        )
+        self.lane = lane
+        self.store = store
+        self.dirty = False
+        self.position: int | None = None
+        self.bad_count = 0
+        self.last_bad: DeadLetter | None = None
+        self.restored = restored
+        self.saved_at = time.monotonic()
+        self.timer = LaneTimer(lane, decode, telemetry, self.labels)
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a start would have to replay for too long, or what it needs is getting old."""
+        behind = self.lane.records_to_replay
+        seconds = behind * self.timer.seconds_by_event
+        return behind > 0 and (
+            seconds > _REPLAY_SECONDS or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
+        )
+
+    async def close(self) -> None:
+        """Let another owner in."""
+        await self.store.close()
+
+
+class Opener:
+    """Opens lanes: reads their logs, checks them, and brings them to where they were (DESIGN.md 5).
+
+    Parameters
+    ----------
+    config, store, lookup, decode, telemetry
+        What all lanes share.
+    partitions, cluster
+        Of the input topic, as it is now.
+    payloads_change
+        Whether a record may be another one when it is read again.
     """
 
     def __init__(
         self,
         config: Config,
         store: Store,
+        lookup: Lookup,
         decode: Decoder,
         telemetry: Telemetry,
         *,
-        topic: str,
-        partition: int,
-        payloads_change: bool = False,
+        partitions: int,
+        cluster: str,
+        payloads_change: bool,
     ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.topic_partition = Partition(topic, partition)
-        self.labels: LaneLabels = (config.app, topic, str(partition), config.learner.label())
-        self.encoder = Encoder(
-            app=config.app, learner=config.learner.label(), topic=topic, partition=partition
-        )
-        self.dirty = False
-        # Where the last commit left the partition, for the lag.
-        self.position: int | None = None
-        # Since the last commit, for the log.
-        self.bad_count = 0
-        self.last_bad: DeadLetter | None = None
-        self._store: LaneStore = open_within(store, lane_id(config, topic, partition), _HANDOVER_SECONDS)
+        self._config = config
+        self._store = store
+        self._lookup = lookup
+        self._decode = decode
+        self._telemetry = telemetry
+        self._partitions = partitions
+        self._cluster = cluster
+        self._payloads_change = payloads_change
+
+    async def open(self, partition: Partition) -> OpenLane:
+        """Open one lane. The order of a start, in which nothing is written before step 5.
+
+        Raises
+        ------
+        StreampairError
+            The lane cannot go on, belongs to something else, or what it needs cannot be read. Nothing is held
+            then.
+        """
+        start, end = await self._lookup.range(partition)
+        # 1 fence every earlier owner
+        store = await self._store.open(partition, start)
         try:
-            self.lane = build_lane(
-                config,
-                decode,
-                topic=topic,
-                partition=partition,
-                noise_key=NoiseKey(store.secret(f"{config.app}.noise-key")) if draws_key(config) else None,
-                journal=self._store.journal(),
-                payloads_change=payloads_change,
+            # 2 only then the register, and then the log
+            committed = await self._store.register(partition)
+            frames = await store.read()
+            legacy = None if frames else await store.legacy()
+            # 3 verify
+            lane = await self._make(store, partition, fresh=not (frames or committed or legacy))
+            wanted = lane.read(frames)
+            snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
+            if snapshot is None and legacy is None:
+                legacy = await store.legacy()
+            facts = Facts(
+                register=None if committed is None else committed.metadata,
+                offset=None if committed is None else committed.offset,
+                partitions=self._partitions,
+                cluster=self._cluster,
+                start=start,
+                end=end,
+                first=await self._place(
+                    partition, start if wanted.first is None else wanted.first, wanted.first
+                ),
+                last=None if wanted.last is None else await self._place(partition, wanted.last, wanted.last),
             )
-            data = self._store.load()
-            self.restored = data is not None
-            if data is not None:
-                self.lane.restore(data)
-            # Until the next clean stop, the snapshot on the disk says that releases may have been made
-            # after it; the ledger of a private lane counts the attempt, before its first release.
-            self.lane.begin(self._store.save)
+            # 4 check; 5 announce the attempt
+            if snapshot is None and legacy is not None:
+                appends, warnings = lane.adopt(facts, *legacy)
+            else:
+                appends, warnings = lane.start(facts, snapshot)
+            if wanted.used < len(frames):
+                await store.cut(wanted.used)
+            for append in appends:
+                await store.append(append)
+            # 6 replay silently to where it was
+            await self._replay(lane, partition, start)
         except BaseException:
-            self._store.close()
+            await store.close()
             raise
-        self.timer = LaneTimer(self.lane, decode, telemetry, self.labels)
+        for warning in warnings:
+            log.warning(
+                "lane_goes_on",
+                app=self._config.app,
+                topic=partition.topic,
+                partition=partition.partition,
+                message=warning,
+                next_step="none: this lane keeps no privacy account. If the store should not be so, stop and "
+                "put it right",
+            )
+        return OpenLane(
+            self._config,
+            lane,
+            store,
+            self._decode,
+            self._telemetry,
+            partition,
+            restored=bool(snapshot or legacy),
+        )
 
-    def save(self, data: bytes) -> None:
-        """Make `data`, the lane's last snapshot, durable."""
-        self._store.save(data)
-        self.lane.committed()
+    async def _make(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
+        config = self._config
+        key = None
+        if draws_key(config):
+            key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
+        return await asyncio.to_thread(
+            build_logged_lane,
+            config,
+            self._decode,
+            topic=partition.topic,
+            partition=partition.partition,
+            noise_key=key,
+            payloads_change=self._payloads_change,
+        )
 
-    def close(self) -> None:
-        """Let another owner in."""
-        self._store.close()
+    async def _place(self, partition: Partition, offset: int, exactly: int | None) -> Place | None:
+        record = await self._lookup.one(partition, offset, exactly=exactly is not None)
+        return None if record is None else place_of(cast("Record", record))
+
+    async def _replay(self, lane: LoggedLane, partition: Partition, start: int) -> None:
+        until = lane.replay_until
+        if until is None:
+            return
+        begin = start if lane.next_offset is None else lane.next_offset
+        async for records in self._lookup.span(partition, begin, until):
+            for at in range(0, len(records), _REPLAY_SLICE):
+                lane.replay(cast("Sequence[Record]", records[at : at + _REPLAY_SLICE]))
+                await asyncio.sleep(0)  # the heartbeats must not wait
+        lane.replayed()

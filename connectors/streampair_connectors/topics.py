@@ -7,9 +7,21 @@ from dataclasses import dataclass
 
 from streampair.errors import SourceError
 from streampair_connectors import kafka
+from streampair_connectors.assemble import is_private
 from streampair_connectors.config import Config
+from streampair_connectors.logs import get_logger
 
-__all__ = ["FLAG", "Creation", "create_missing", "missing_topic", "output_topics"]
+__all__ = [
+    "FLAG",
+    "Creation",
+    "TopicFacts",
+    "check_topics",
+    "create_missing",
+    "missing_topic",
+    "output_topics",
+]
+
+log = get_logger(__name__)
 
 FLAG = "--create-topics"
 """The option of `check` and `run` that makes what is missing."""
@@ -82,3 +94,60 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
         fix=f"{fix}, or create it yourself: {command}",
         retriable=False,
     )
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """What a session has to know of the input topic.
+
+    Attributes
+    ----------
+    partitions
+        How many it has.
+    payloads_change
+        Whether records may vanish from it, so that a replay may find others.
+    """
+
+    partitions: int
+    payloads_change: bool
+
+
+async def check_topics(config: Config, *, create: bool) -> TopicFacts:
+    """Refuse to start on topics that do not exist, before anything would make them unasked.
+
+    Parameters
+    ----------
+    config
+        With [kafka].
+    create
+        Make what is missing, as [topics] says.
+
+    Raises
+    ------
+    SourceError
+        A topic is missing, or no broker answers.
+    """
+    settings = config.require_kafka()
+    topics = await kafka.describe_topics(settings)
+    if create:
+        creation = await create_missing(config, topics)
+        for name, partitions in creation.made.items():
+            log.info("topic_created", app=config.app, topic=name, partitions=partitions)
+        for error in creation.errors.values():
+            raise error
+        topics |= creation.made
+    if config.input.topic not in topics:
+        raise missing_topic(config, "input.topic", config.input.topic)
+    compacted = is_private(config) and await kafka.is_compacted(settings, config.input.topic)
+    if compacted:
+        log.warning(
+            "topic_is_compacted",
+            app=config.app,
+            topic=config.input.topic,
+            next_step="every crash is charged to the privacy budget: set cleanup.policy=delete, or set "
+            "forks in learner.options",
+        )
+    for key, topic in output_topics(config).items():
+        if topic not in topics and not await kafka.create_by_asking(settings, topic):
+            raise missing_topic(config, key, topic)
+    return TopicFacts(topics[config.input.topic], bool(compacted))

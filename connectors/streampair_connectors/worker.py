@@ -1,41 +1,38 @@
 """The worker: events from Kafka through lanes to scores, until it is stopped.
 
-One lane per partition, one consumer group. The offset lies inside the snapshot, so an event is
-learned once whatever dies; outputs are sent at least once. The order of a commit:
-
-1. outputs and dead letters sent, and known to be stored;
-2. the snapshot saved, with the offset in it;
-3. the group's offsets committed, for tools that show lag;
-4. only then the gauges published.
+One lane per partition, one consumer group. Here are sessions, rebalances and the loop; what makes a commit
+is in `checkpoint`, how a lane is opened in `lanes`, where its state lies in `stores`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Sequence
 
-from streampair.engine.lane import LaneOutput
-from streampair.errors import PrivacyError, SnapshotError, SourceError, StreampairError
+from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, warm_up
+from streampair_connectors.checkpoint import Checkpoint
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.health import Health
-from streampair_connectors.kafka import Consumer, Message, Partition, Producer, RecordLike
-from streampair_connectors.lanes import OpenLane
+from streampair_connectors.kafka import Consumer, Lookup, Partition, Producer, RecordLike, Takeovers
+from streampair_connectors.lanes import Opener, OpenLane
 from streampair_connectors.logs import get_logger
+from streampair_connectors.outputs import Outputs
+from streampair_connectors.pace import Pace
 from streampair_connectors.records import json_decoder
-from streampair_connectors.store import DirectoryStore, Store
+from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.telemetry import Telemetry
-from streampair_connectors.topics import create_missing, missing_topic, output_topics
+from streampair_connectors.topics import check_topics
 
 __all__ = ["Worker"]
 
 log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
-_SLICE_SECONDS = 0.05  # a lane may keep the event loop, and the heartbeats, for about this long
 _WATCH_SECONDS = 2.0
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
 
@@ -49,8 +46,6 @@ class Worker:
         A whole configuration, with [kafka].
     telemetry
         Where the series go; None for one of its own.
-    store
-        Where the snapshots lie; None for the configured directory.
     create_topics
         Make the topics that are missing, as [topics] says.
 
@@ -65,20 +60,15 @@ class Worker:
         config: Config,
         *,
         telemetry: Telemetry | None = None,
-        store: Store | None = None,
         create_topics: bool = False,
     ) -> None:
         self.config = config
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self._health = Health(config.app, self.telemetry)
         self._kafka: KafkaConfig = config.require_kafka()
-        self._store = (
-            store
-            if store is not None
-            else DirectoryStore(config.state_directory, group_access=config.store.group_access)
-        )
         self._decode = json_decoder(config.input)
         self._create_topics = create_topics
+        self._assigned: set[Partition] = set()
         self._held: dict[Partition, OpenLane] = {}
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -88,10 +78,19 @@ class Worker:
         self._joined = False
         self._uncommitted = 0
         self._payloads_change = False
+        self._partitions = 1
         self._last_commit = 0.0
-        self._slice = 100
+        self._commit_seconds = 0.0
+        self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
+        name = self._kafka.instance_id()
+        self._takeovers = None if name is None else Takeovers(name)
         self._consumer: Consumer
         self._producer: Producer
+        self._store: Store
+        self._outputs: Outputs
+        self._lookup: Lookup
+        self._opener: Opener
+        self._checkpoint: Checkpoint
 
     @property
     def lanes(self) -> dict[int, OpenLane]:
@@ -144,7 +143,8 @@ class Worker:
 
     async def _session(self) -> None:
         config = self.config
-        await self._check_topics()
+        facts = await check_topics(config, create=self._create_topics)
+        self._partitions, self._payloads_change = facts.partitions, facts.payloads_change
         self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
         self._consumer = Consumer(
             self._kafka,
@@ -152,7 +152,9 @@ class Worker:
             config.app,
             on_revoked=self._on_revoked,
             on_assigned=self._on_assigned,
+            takeovers=self._takeovers,
         )
+        self._lookup = Lookup(self._kafka)
         watch: asyncio.Task[None] | None = None
         guard: asyncio.Task[None] | None = None
         self._in_session = True
@@ -160,6 +162,23 @@ class Worker:
             await self._producer.start()
             for topic in (config.output_topic, config.dead_letter_topic):
                 await self._producer.partitions(topic)
+            if config.store.in_kafka:
+                self._store = TopicStore(config, partitions=self._partitions, private=is_private(config))
+            else:
+                self._store = DiskStore(config, self._consumer, self._producer)
+            await self._store.start()
+            self._outputs = Outputs(config, self._producer)
+            self._checkpoint = Checkpoint(self._store, self._health.waiting)
+            self._opener = Opener(
+                config,
+                self._store,
+                self._lookup,
+                self._decode,
+                self.telemetry,
+                partitions=self._partitions,
+                cluster=await kafka.cluster_id(self._kafka),
+                payloads_change=self._payloads_change,
+            )
             await self._consumer.start()
             self._joined = True
             watch = asyncio.create_task(self._watch())
@@ -171,46 +190,21 @@ class Worker:
             for task in (watch, guard):
                 if task is not None:
                     task.cancel()
-            self._drop_lanes()
+            await self._drop_lanes()
+            self._assigned.clear()
             await self._consumer.stop()
+            await self._lookup.stop()
             await self._producer.stop()
 
-    async def _check_topics(self) -> None:
-        """Refuse to start on topics that do not exist, before anything would make them unasked."""
-        config = self.config
-        topics = await kafka.describe_topics(self._kafka)
-        if self._create_topics:
-            creation = await create_missing(config, topics)
-            for name, partitions in creation.made.items():
-                log.info("topic_created", app=config.app, topic=name, partitions=partitions)
-            for error in creation.errors.values():
-                raise error
-            topics |= creation.made
-        if config.input.topic not in topics:
-            raise missing_topic(config, "input.topic", config.input.topic)
-        if is_private(config) and await kafka.is_compacted(self._kafka, config.input.topic):
-            # A replay may then find other records, and is never taken for a repetition.
-            self._payloads_change = True
-            log.warning(
-                "topic_is_compacted",
-                app=config.app,
-                topic=config.input.topic,
-                next_step="every crash is charged to the privacy budget: set cleanup.policy=delete, or set "
-                "forks in learner.options",
-            )
-        for key, topic in output_topics(config).items():
-            if topic not in topics and not await kafka.create_by_asking(self._kafka, topic):
-                raise missing_topic(config, key, topic)
-
     async def _loop(self) -> None:
-        batch_size = self.config.worker.batch_size
-        every = self.config.worker.commit_every_seconds
         self._last_commit = time.monotonic()
         while not self._stop.is_set():
+            await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
-                wait = min(wait, max(self._last_commit + every - time.monotonic(), 0.0))
-            batches = await self._consumer.poll(batch_size, wait)
+                wait = min(wait, max(self._last_commit + self._interval - time.monotonic(), 0.0))
+            batches = await self._consumer.poll(self._pace.records, wait)
+            self._pace.polled()
             epoch = self._epoch  # read before anything else may run: the batches belong to it
             async with self._lock:
                 for partition, records in batches.items():
@@ -220,15 +214,22 @@ class Worker:
                         continue
                     await self._process(held, records)
                 # Nothing came for a while: what is done need not wait for the rest of its second.
-                if self._commit_is_due() or (self._uncommitted and not batches and wait == _POLL_SECONDS):
+                idle = not batches and wait == _POLL_SECONDS
+                stale = idle and any(held.snapshot_due for held in self._held.values())
+                if self._commit_is_due() or (idle and self._uncommitted) or stale:
                     await self._commit(clean=False)
             await asyncio.sleep(0)  # let the sender of outputs run when input never ends
+
+    @property
+    def _interval(self) -> float:
+        """Seconds from one commit to the next: as configured, or so many that commits take a tenth."""
+        return max(self.config.commit_every_seconds, 9.0 * self._commit_seconds)
 
     def _commit_is_due(self) -> bool:
         return self._uncommitted > 0 and (
             self._uncommitted >= self.config.worker.commit_every_events
-            or self._producer.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
-            or time.monotonic() >= self._last_commit + self.config.worker.commit_every_seconds
+            or self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
+            or time.monotonic() >= self._last_commit + self._interval
         )
 
     async def _process(self, held: OpenLane, records: Sequence[RecordLike]) -> None:
@@ -237,74 +238,36 @@ class Worker:
             room = held.lane.room
             if room == 0:
                 # What the private learner may release is used up: a commit reserves the next slots.
-                if not await self._commit(clean=False):
-                    return  # stopping: whoever goes on reads these records again
+                if not await self._commit(clean=False) or held.topic_partition not in self._held:
+                    return  # stopping, or taken away: whoever goes on reads these records again
                 room = held.lane.room
-            part = records[start : start + min(self._slice, self._slice if room is None else room)]
+            if self._pace.over:
+                self._consumer.seek(held.topic_partition, records[start].offset)
+                return
+            size = self._pace.slice if room is None else min(self._pace.slice, room)
+            part = records[start : start + size]
             start += len(part)
-            output = held.timer.process(part)
+            output = await self._pace.run(functools.partial(held.timer.process, part), len(part))
             held.dirty = True
             self._uncommitted += len(part)
-            await self._send(held, part, output)
-            limit = _SLICE_SECONDS / max(held.timer.seconds_by_event, 1e-7)
-            self._slice = max(1, min(int(limit), self.config.worker.batch_size))
-
-    async def _send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
-        """Hand the outputs of a batch to the producer, in batches by output partition."""
-        config, producer = self.config, self._producer
-        encode, source = held.encoder.score, held.partition
-        topic = config.output_topic
-        by_target: dict[Partition, list[Message]] = {}
-        if producer.single(topic):
-            messages = [Message(scored.key, encode(scored)) for scored in output.scores]
-            by_target[Partition(topic, 0)] = messages
-        else:
-            for scored in output.scores:
-                target = producer.target(topic, scored.key, source)
-                by_target.setdefault(target, []).append(Message(scored.key, encode(scored)))
-        if output.dead_letters:
-            headers = {record.offset: record.headers for record in records}
-            topic = config.dead_letter_topic
-            for letter in output.dead_letters:
-                target = producer.target(topic, letter.key, source)
-                own = held.encoder.dead_letter(letter, headers.get(letter.offset, ()))
-                by_target.setdefault(target, []).append(Message(letter.key, letter.value, own))
-            held.bad_count += len(output.dead_letters)
-            held.last_bad = output.dead_letters[-1]
-        for target, messages in by_target.items():
-            await producer.send(target, messages)
+            try:
+                if output.line is not None:
+                    await held.store.append(output.line)  # durable before anything of the output leaves
+                await self._outputs.send(held, part, output)
+            except (Fenced, OutcomeUnknown) as error:
+                await self._fenced(held, error)
+                return
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs could not be stored in time, nothing was saved."""
-        begin = time.perf_counter()
-        # 1 outputs and dead letters stored
-        if seconds is None:
-            stored = await self._producer.flush(self._give_up, self._health.waiting)
-        else:
-            late = asyncio.Event()
-            timer = asyncio.get_running_loop().call_later(seconds, late.set)
-            try:
-                stored = await self._producer.flush(late, self._health.waiting)
-            finally:
-                timer.cancel()
-        if not stored:
+        dirty = [held for held in self._held.values() if held.dirty or clean or held.snapshot_due]
+        outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
+        if not outcome.stored:
             return False
-        dirty = [held for held in self._held.values() if held.dirty or clean]
-        # 2 the snapshot, with its offset
-        for held in dirty:
-            data = held.lane.snapshot(clean=clean)
-            await asyncio.to_thread(held.save, data)
-            held.dirty = False
-        # 3 the group's offsets
-        offsets = {
-            p: held.lane.next_offset
-            for p, held in self._held.items()
-            if held in dirty and held.lane.next_offset is not None
-        }
-        if offsets:
-            await self._consumer.commit(offsets)
-        # 4 the gauges
-        for held in dirty:
+        for held, error in outcome.fenced:
+            await self._fenced(held, error)
+        # Only now, when it is durable, is it shown.
+        for held in outcome.committed:
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
             # The last estimate of a run covers all of its events.
@@ -312,9 +275,25 @@ class Worker:
             self._report_bad(held)
         self._uncommitted = 0
         self._last_commit = time.monotonic()
-        self.telemetry.committed(self.config.app, time.perf_counter() - begin)
+        # One slow commit says little: a broker that was away would make the next one wait.
+        self._commit_seconds += 0.2 * (min(outcome.seconds, 1.0) - self._commit_seconds)
+        self.telemetry.committed(self.config.app, outcome.seconds)
         self._health.running()
         return True
+
+    async def _fenced(self, held: OpenLane, error: SourceError) -> None:
+        """Drop a lane that is somebody else's; if it is still ours after all, it is opened again."""
+        log.warning(
+            "lane_fenced",
+            app=self.config.app,
+            topic=held.topic,
+            partition=held.partition,
+            detail=error.problem,
+            next_step=error.fix,
+        )
+        self._held.pop(held.topic_partition, None)
+        await held.close()
+        self.telemetry.withdraw(held.labels)
 
     def _report_bad(self, held: OpenLane) -> None:
         """One log line a commit, without the message: that may quote the event."""
@@ -350,16 +329,16 @@ class Worker:
                     next_offset=held.lane.next_offset,
                 )
             # Before leaving the group: the next owner must find the stores open.
-            self._drop_lanes(keep_series=True)
+            await self._drop_lanes(keep_series=True)
 
     async def _limit_stop(self) -> None:
         await self._stop.wait()
         await asyncio.sleep(self.config.worker.stop_timeout_seconds)
         self._give_up.set()
 
-    def _drop_lanes(self, *, keep_series: bool = False) -> None:
+    async def _drop_lanes(self, *, keep_series: bool = False) -> None:
         for held in self._held.values():
-            held.close()
+            await held.close()
             if not keep_series:
                 self.telemetry.withdraw(held.labels)
         self._held.clear()
@@ -368,7 +347,10 @@ class Worker:
     # Rebalances
 
     async def _on_revoked(self, partitions: list[Partition]) -> None:
-        if not self._held or not self._in_session:
+        if not self._in_session:
+            return
+        self._assigned.difference_update(partitions)
+        if not self._held:
             return
         self._health.rebalancing()
         async with self._lock:
@@ -382,73 +364,59 @@ class Worker:
                 )
             for held in self._held.values():
                 log.info("lane_revoked", app=self.config.app, topic=held.topic, partition=held.partition)
-            self._drop_lanes()
+            await self._drop_lanes()
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
+        """Only note them: the group waits for this, and to open a lane takes as long as its replay."""
         if not self._in_session:
             return
         async with self._lock:
             self._epoch += 1
             self.telemetry.rebalanced(self.config.app)
-            for partition in partitions:
-                held = await asyncio.to_thread(
-                    OpenLane,
-                    self.config,
-                    self._store,
-                    self._decode,
-                    self.telemetry,
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    payloads_change=self._payloads_change,
-                )
+            self._assigned.update(partitions)
+        if not partitions:
+            self._health.running()  # a member without a partition waits for one, and is well
+
+    async def _open_assigned(self) -> None:
+        """Open what was assigned and is not held, one lane after the other."""
+        for partition in sorted(self._assigned - set(self._held)):
+            async with self._lock:
+                if partition not in self._assigned or self._stop.is_set():
+                    continue  # taken away meanwhile
+                try:
+                    held = await self._opener.open(partition)
+                except (Fenced, OutcomeUnknown) as error:
+                    log.warning(
+                        "lane_fenced",
+                        app=self.config.app,
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        detail=error.problem,
+                        next_step=error.fix,
+                    )
+                    continue
                 self._held[partition] = held
                 await self._position(held)
-            # What was polled meanwhile came from the group's offset, not from where we have just sought.
-            self._epoch += 1
-        self._health.running()
+                # What was polled meanwhile came from the group's offset, not from where we have just sought.
+                self._epoch += 1
+            self._health.running()
 
     async def _position(self, held: OpenLane) -> None:
-        """Read from where the snapshot says; from the start without one. Never trust the group."""
+        """Read from where the lane's log says; from the start without one. Never trust the group."""
         partition = held.topic_partition
-        first, end = await self._consumer.range(partition)
+        first, end = await self._lookup.range(partition)
         wanted = held.lane.next_offset
-        offset = first if wanted is None else wanted
+        offset = first if wanted is None else max(wanted, first)
         where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
-        if offset > end:
-            raise SnapshotError(
-                f"the state of {partition.topic}[{partition.partition}] is at offset {offset}, "
-                f"but the topic ends at {end}: it was deleted and made again, or lost records",
-                fix=f"remove the state in {self.config.state_directory} to start anew on this topic",
-            )
-        if wanted is None:
-            committed = await self._consumer.committed(partition)
-            if committed is not None and committed > first and held.lane.private:
-                # The group's offset outlives the store: what was released before is not in this account.
-                raise PrivacyError(
-                    f"the store has no state of {partition.topic}[{partition.partition}], but "
-                    f"{self.config.app!r} has released models of its records up to offset {committed}",
-                    fix=f"put the state back into {self.config.state_directory}. If it is lost, start under "
-                    "another app name: a new account, whose spend comes on top of the lost one's",
-                )
-            if committed is not None and committed > first:
-                log.warning(
-                    "state_missing",
-                    **where,
-                    group_offset=committed,
-                    starts_at=first,
-                    next_step="the group was here before but the store is empty: it learns from the "
-                    "start of the topic; stop and restore store.directory if that is not wanted",
-                )
-        elif offset < first:
+        if wanted is not None and wanted < first:
             log.warning(
                 "events_lost",
                 **where,
-                wanted_offset=offset,
+                wanted_offset=wanted,
                 first_offset=first,
                 next_step="the topic's retention removed events before they were read: "
                 "raise retention.ms, or add partitions and workers",
             )
-            offset = first
         self._consumer.seek(partition, offset)
         held.position = offset
         self.telemetry.publish(held.labels, held.lane.gauges(), max(end - offset, 0))
@@ -478,7 +446,7 @@ class Worker:
                 lag = self._lag(lane, ends.get(lane.topic_partition))
                 if lag is not None:
                     self.telemetry.lag(lane.labels, lag)
-            if not self._producer.stuck:
+            if not self._store.stuck:
                 self._health.running()
 
     def _lag(self, held: OpenLane, end: int | None = None) -> int | None:

@@ -1,30 +1,43 @@
-"""The pure engine: lanes that score and learn from records, and their snapshots.
+"""The pure engine: lanes that score and learn from records, their logs and their snapshots.
 
 No I/O, no clock, no asyncio.
 """
 
-from streampair.engine.lane import (
+from streampair.engine.lane import Lane
+from streampair.engine.log import LogDamaged, LogKey, Place, Register
+from streampair.engine.logged import LoggedLane
+from streampair.engine.opening import Facts
+from streampair.engine.records import (
+    Append,
     Breaker,
+    Commit,
     DeadLetter,
     Event,
-    Lane,
     LaneGauges,
-    LaneJournal,
     LaneOutput,
     Record,
     RegretConfig,
     Scored,
+    Wanted,
 )
 
 __all__ = [
+    "Append",
     "Breaker",
+    "Commit",
     "DeadLetter",
     "Event",
+    "Facts",
     "Lane",
     "LaneGauges",
-    "LaneJournal",
     "LaneOutput",
+    "LogDamaged",
+    "LogKey",
+    "LoggedLane",
+    "Place",
     "Record",
+    "Register",
     "RegretConfig",
     "Scored",
+    "Wanted",
 ]

@@ -27,7 +27,7 @@ from streampair.engine.batch import Batch
 from streampair.engine.envelope import check_key, is_signed, pack
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import LaneJournal, buffer_records, positive_label, weight_norm
+from streampair.engine.protocols import buffer_records, positive_label, weight_norm
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -38,9 +38,8 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
-from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import Snapshot, summary, unreadable
-from streampair.errors import ConfigError, LaneStopped, PrivacyError, SnapshotError
+from streampair.errors import ConfigError, LaneStopped, SnapshotError
 from streampair.evaluation import RegretEstimate
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "Event",
     "Lane",
     "LaneGauges",
-    "LaneJournal",
     "LaneOutput",
     "Record",
     "RegretConfig",
@@ -95,14 +93,6 @@ class Lane:
         Accept steps that learn from the stream in front of a private learner; its report then says void.
     snapshots
         False for a lane that will never be saved; then foreign steps need no pickle.
-    journal
-        Where a private lane notes what it is about to release, durably and apart from its snapshots. It then
-        keeps a ledger (docs/privacy.md 8): `begin` comes before the first record, no more than `room` records
-        before the next commit, and a crash costs what can not be shown to have been repeated. Without it the
-        report of a restarted lane vouches for its own path only.
-    payloads_change
-        Whether the record at an offset may be another one when it is read again (compaction, erasure). Then
-        no replay is trusted to repeat anything.
 
     Raises
     ------
@@ -146,8 +136,6 @@ class Lane:
         fingerprint: str = "",
         trust_preprocessing: bool = False,
         snapshots: bool = True,
-        journal: LaneJournal | None = None,
-        payloads_change: bool = False,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -189,16 +177,13 @@ class Lane:
         self._state_bytes: int | None = None
         self._used = False
         self._torn = False
-        self._restored = False
-        self._begun = False
-        name = f"{app}|{topic}|{partition}"
-        self._reservations: Reservations | None = None
-        private = self._model.private
-        if private is not None:
-            # A fixed seed protects nobody: there is nothing to keep an account of.
-            if journal is not None and private.seed is None:
-                self._reservations = Reservations(private, name, journal, payloads_change=payloads_change)
-            private.bind_noise(name)
+        if self._model.private is not None:
+            self._model.private.bind_noise(self.identity)
+
+    @property
+    def identity(self) -> str:
+        """What the lane is, in one text."""
+        return f"{self.app}|{self.topic}|{self.partition}"
 
     @property
     def next_offset(self) -> int | None:
@@ -231,38 +216,7 @@ class Lane:
             return report
         return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(self._void)})")
 
-    @property
-    def room(self) -> int | None:
-        """Records that may be processed before the next commit; None: any number."""
-        return None if self._reservations is None else self._reservations.room
-
     # Learning
-
-    def begin(self, save: Callable[[bytes], object]) -> None:
-        """Announce that this lane starts to work from here: once, before the first record.
-
-        Parameters
-        ----------
-        save
-            Makes a snapshot durable. It says that releases may have been made after it; with a journal it
-            also counts the attempt, and what that is charged.
-
-        Raises
-        ------
-        PrivacyError
-            If the snapshot is older than what was released since, or another attempt at the same records is
-            more than the plan has set aside.
-        """
-        if self._reservations is None:
-            self._begun = True
-            save(self.snapshot())
-            return
-        self._reservations.begin(lambda: self._save(save), restored=self._restored)
-        self._begun = True
-
-    def _save(self, save: Callable[[bytes], object]) -> None:
-        save(self.snapshot())
-        self.committed()
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Score each record, then learn from it.
@@ -282,27 +236,14 @@ class Lane:
         LaneStopped
             Under `on_bad="fail"`, and when the breaker trips. The batch then gave nothing: write nothing, and
             start again from the last snapshot with a new lane.
-        PrivacyError
-            If more would be released than is reserved, or another view of records that were released before
-            than is set aside for. The batch then gave nothing.
         """
         if self._torn:
             raise LaneStopped(
                 "the lane stopped in the middle of an earlier batch, or of a restore",
                 fix="make a new lane and restore the last snapshot",
             )
-        account = self._reservations
-        if account is not None:
-            room = account.room
-            if not self._begun or (room is not None and len(records) > room):
-                raise PrivacyError(
-                    f"{len(records)} records, and {room if self._begun else 0} slots are reserved",
-                    fix="call begin once, give no more than room records, and commit a snapshot to go on",
-                )
         self._torn = self._used = True
         output = self._batch.process(records)
-        if account is not None:
-            account.note()  # durable before anything of the output leaves
         self._torn = False
         return output
 
@@ -333,8 +274,6 @@ class Lane:
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
-            forks=None if self._reservations is None else self._reservations.ledger.charged,
-            generation=None if self._reservations is None else self._reservations.ledger.generation,
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -385,17 +324,12 @@ class Lane:
             stages=dict(self._batch.stages),
             seen=self._batch.seen,
             bad=list(self._batch.bad),
-            ledger=None if self._reservations is None else self._reservations.reserved(clean=clean),
+            ledger=self._account(),
             privacy=summary(self.privacy),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
         return data
-
-    def committed(self) -> None:
-        """Say that the last snapshot is durable: what it reserves may be released from now on."""
-        if self._reservations is not None:
-            self._reservations.committed()
 
     def restore(self, data: bytes) -> None:
         """Go on from a snapshot. Only on a lane that has processed nothing.
@@ -420,12 +354,6 @@ class Lane:
         self._used = self._torn = True
         saved = Snapshot.read(data, self._signing_key)
         saved.check(self.app, self.topic, self.partition, self.fingerprint)
-        private = self._model.private
-        if saved.ledger is not None and private is not None and self._reservations is None:
-            raise SnapshotError(
-                "the snapshot has a ledger, and this lane no journal: what is released would be forgotten",
-                fix="give the lane its journal",
-            )
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
         try:
             self._model.load(saved.steps, verified=verified)
@@ -438,13 +366,27 @@ class Lane:
         batch.stages |= saved.stages
         batch.seen = saved.seen
         batch.bad = deque(saved.bad)
-        if self._reservations is not None and saved.ledger is not None:
-            self._reservations.restore(saved.ledger)
-        elif private is not None:
-            private.mark_restarted(clean=saved.clean)
-        self._restored = True
+        self._continue(saved)
         self._state_bytes = len(data)
         self._torn = False
+
+    def _account(self) -> dict[str, Any] | None:
+        """What a snapshot says of an account that is kept elsewhere."""
+        return None
+
+    def _continue(self, saved: Snapshot) -> None:
+        """Without an account, nobody but the snapshot says how the run ended that it is from."""
+        private = self._model.private
+        if private is None:
+            return
+        if saved.ledger is not None:
+            raise SnapshotError(
+                "the snapshot belongs to a lane that keeps an account, and this one keeps none: what "
+                "is released "
+                "would be forgotten",
+                fix="restore it with streampair.engine.LoggedLane",
+            )
+        private.mark_restarted(clean=saved.clean)
 
     def _check_saving(self) -> None:
         if self._signing_key is not None:

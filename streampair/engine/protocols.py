@@ -1,4 +1,4 @@
-"""What a lane asks of its learner, of the steps in front of it, and of a journal.
+"""What a lane asks of its learner, and of the steps in front of it.
 
 The engine knows learners by these alone: it imports none, and asks for nothing that is not written here.
 
@@ -24,7 +24,6 @@ from typing import Any, Protocol, runtime_checkable
 from streampair.privacy.origin import Origin
 
 __all__ = [
-    "LaneJournal",
     "OwnModel",
     "OwnStep",
     "PrivateModel",
@@ -151,22 +150,6 @@ class PrivateModel(OwnModel, Protocol):
 
     def mark_restarted(self, clean: bool) -> None:
         """Say how the run ended whose state was loaded."""
-        ...
-
-
-class LaneJournal(Protocol):
-    """The journal of one lane: bytes that are durable when the call returns, apart from the snapshots."""
-
-    def read(self) -> bytes | None:
-        """What it holds; None if there is none."""
-        ...
-
-    def append(self, data: bytes) -> None:
-        """Add to it."""
-        ...
-
-    def restart(self, data: bytes) -> None:
-        """Put `data` in its place, at once or not at all."""
         ...
 
 

@@ -12,7 +12,9 @@ from streampair.errors import ConfigError
 from streampair.evaluation import RegretEstimate
 
 __all__ = [
+    "Append",
     "Breaker",
+    "Commit",
     "DeadLetter",
     "Event",
     "LaneGauges",
@@ -20,6 +22,7 @@ __all__ = [
     "Record",
     "RegretConfig",
     "Scored",
+    "Wanted",
 ]
 
 # msgspec structs, not dataclasses: three of them are made for every event, and they are five times cheaper.
@@ -109,6 +112,59 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a log asks for before its lane can start.
+
+    Attributes
+    ----------
+    content
+        Name of the snapshot to restore; None: the lane starts without one.
+    first, last
+        Offsets of records to be read again, where the topic still has them.
+    used
+        Bytes of the log that are whole; what lies behind may be cut off.
+    """
+
+    content: str | None
+    first: int | None
+    last: int | None
+    used: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Append:
+    """Frames to be made durable, and then the register at `next_offset`, before anything else happens.
+
+    Attributes
+    ----------
+    frames
+        In order, to be appended to the log; none where only the register is behind.
+    register
+        Text that goes with the group's offset.
+    next_offset
+        The group's offset; None: where the partition starts.
+    """
+
+    frames: tuple[bytes, ...]
+    register: str
+    next_offset: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit(Append):
+    """An `Append` that comes once all outputs are stored.
+
+    Attributes
+    ----------
+    content, snapshot
+        Name and bytes of a snapshot that is to be durable before the frames; None: none.
+    """
+
+    content: str | None = None
+    snapshot: bytes | None = None
+
+
 @dataclasses.dataclass(slots=True)
 class LaneOutput:
     """What one batch gave: to be written together with the snapshot, or not at all.
@@ -121,11 +177,14 @@ class LaneOutput:
         Under `on_bad="dlq"`.
     next_offset
         The first offset that this lane has not seen; None before the first record.
+    line
+        To be made durable before any of it leaves; None: nothing, or the lane keeps no log.
     """
 
     scores: list[Scored]
     dead_letters: list[DeadLetter]
     next_offset: int | None
+    line: Append | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""What a private lane has reserved: its ledger, and the journal that is written before a release.
+"""What a private lane has reserved: its ledger, and the digests that are durable before a release.
 
-The rules are those of `streampair.privacy.ledger`; here they meet the learner and the disk.
+The rules are those of `streampair.privacy.ledger`; here they meet the learner and the lane's log.
 """
 
 from __future__ import annotations
@@ -8,26 +8,32 @@ from __future__ import annotations
 import copy
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streampair.engine.protocols import LaneJournal, PrivateModel
+from streampair.engine.log import Digests, joined, split
+from streampair.engine.protocols import PrivateModel
 from streampair.errors import PrivacyError
-from streampair.privacy.ledger import Journal, Ledger
+from streampair.privacy.ledger import DIGEST_BYTES, Journal, Ledger, Line
 
-__all__ = ["Reservations", "context_of"]
+__all__ = ["Reservations", "context_of", "payload_digest"]
 
 _PLACE = struct.Struct(">iq").pack
 
 
-def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
-    """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy.md 8)."""
+def payload_digest(key: bytes | None, value: bytes | None) -> bytes:
+    """Digest (32 bytes) of what a record holds: its key and its value, each told from none."""
     payload = hashlib.blake2b(
         b"" if value is None else b"v" + value, digest_size=32, key=b"streampair record"
     )
     if key is not None:
         payload.update(b"k" + len(key).to_bytes(8, "big") + key)
-    return _PLACE(partition, offset) + payload.digest()
+    return payload.digest()
+
+
+def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
+    """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy.md 8)."""
+    return _PLACE(partition, offset) + payload_digest(key, value)
 
 
 class Reservations:
@@ -39,22 +45,17 @@ class Reservations:
         The private learner.
     lane
         What the lane is: its app, topic and partition.
-    journal
-        Where it is noted what is about to be released.
     payloads_change
         Whether the record at an offset may be another one when it is read again.
     """
 
-    def __init__(
-        self, learner: PrivateModel, lane: str, journal: LaneJournal, *, payloads_change: bool
-    ) -> None:
+    def __init__(self, learner: PrivateModel, lane: str, *, payloads_change: bool) -> None:
         self._learner = learner
         self._lane = lane
-        self._journal = journal
         self._digests: list[bytes] = []
         self._noted = 0  # slots whose releases have been noted
-        self._journal_window: int | None = None  # of the journal on the disk
-        self._reserved: Ledger | None = None  # as in the last snapshot
+        self._path: Mapping[int, bytes] | None = None  # what a silent replay must come to
+        self._reserved: Ledger | None = None  # as in the commit that is under way
         self.ledger = Ledger(
             lane,
             size=learner.window,
@@ -63,25 +64,55 @@ class Reservations:
             immutable=not payloads_change,
         )
 
-    def begin(self, save: Callable[[], None], *, restored: bool) -> None:
-        """Announce an attempt at what is reserved: on the disk before the first release."""
-        if self.ledger.window == 0:
-            self.ledger.start = self._settled  # where a lane goes on that kept no ledger before
-        raw = self._journal.read()
-        if raw is None and not restored:
-            raw = Journal.head(self._lane, self.ledger.window)
-            self._journal.restart(raw)
-        self.ledger.begin(None if raw is None else Journal.decode(raw, self._lane))
-        self._noted = self._settled
-        # The generation is part of the noise: where a replay cannot be trusted, it never repeats any.
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the ledger that the log holds."""
+        self.ledger = Ledger.from_state(state, self.ledger)
+
+    def adopt(self, state: dict[str, Any], journal: bytes | None) -> dict[str, Any]:
+        """The ledger of a release that kept it in its snapshots, with what its journal says.
+
+        Raises
+        ------
+        PrivacyError, SnapshotError
+            If the two do not belong together, or a fork would have to be charged and none is left.
+        """
+        ledger = Ledger.from_state(state, self.ledger)
+        ledger.begin(None if journal is None else Journal.decode(journal, self._lane))
+        return ledger.to_state()
+
+    def begin(self, lines: Sequence[Digests], *, slots: int) -> dict[str, Any]:
+        """Count an attempt at what is reserved: the ledger to be made durable before the first release.
+
+        Parameters
+        ----------
+        lines
+            Of the reserved window.
+        slots
+            Released up to the commit from which the lane goes on.
+
+        Raises
+        ------
+        PrivacyError
+            If another attempt at the same records is more than the plan has set aside.
+        """
+        ledger = self.ledger
+        if ledger.window == 0:
+            ledger.start = slots  # where a lane goes on that kept no ledger before
+        told = tuple(Line(line.first, line.steps, tuple(split(line.digests))) for line in lines)
+        ledger.begin(Journal(ledger.window, told))
+        return ledger.to_state()
+
+    def bind(self) -> None:
+        """Tell the learner who it is, once its state is there.
+
+        The generation is part of the noise: where a replay cannot be trusted, it never repeats any.
+        """
         self._learner.bind_noise(f"{self._lane}|{self.ledger.generation}", self._digests)
         self._learner.charge(self.ledger.charged, vouched=True)
-        save()
-        if raw is None:
-            self._journal.restart(Journal.head(self._lane, self.ledger.window))
+        self._noted = self.settled
 
     @property
-    def _settled(self) -> int:
+    def settled(self) -> int:
         """Slots that are released, or were: not those that wait until the features are known."""
         return int(self._learner.slots - self._learner.slots_waiting)
 
@@ -103,41 +134,57 @@ class Reservations:
         left, room = self._learner.horizon_left, self.ledger.room - waiting
         return None if left is not None and left <= room else max(room, 0)
 
-    def note(self) -> None:
-        """Make durable what the records processed since the last call are about to release.
+    def note(self) -> Digests | None:
+        """What must be durable before the records processed since the last call may leave; None: nothing new.
 
         Raises
         ------
         PrivacyError
             If it may not be released.
         """
-        first, self._noted = self._noted + 1, self._settled
+        first, self._noted = self._noted + 1, self.settled
+        count = self._noted - first + 1
+        if self._path is not None:
+            self._compare(first, count)
+            return None
         if self._learner.noise_key is None:
-            line = self.ledger.release(first, self._noted - first + 1)
+            line = self.ledger.release(first, count)
         else:
             line = self.ledger.release(first, self._digests)
             self._digests.clear()
         self._learner.charge(self.ledger.charged, vouched=True)
-        if line is None:
-            return
-        if self._journal_window == self.ledger.window:
-            self._journal.append(line.encode())
-        else:
-            self._journal.restart(Journal.head(self._lane, self.ledger.window) + line.encode())
-            self._journal_window = self.ledger.window
+        return None if line is None else Digests(line.first, line.steps, joined(line.digests))
+
+    # A silent replay from the last snapshot to the last commit
+
+    def replay(self, path: Mapping[int, bytes]) -> None:
+        """From now on nothing is released anew: each slot must have the digest that the log knows."""
+        self._path = path
+
+    def replayed(self) -> None:
+        """The replay is over: what comes now is released."""
+        self._path = None
+
+    def _compare(self, first: int, count: int) -> None:
+        assert self._path is not None
+        own, self._digests[:] = list(self._digests), []
+        for slot, digest in zip(range(first, first + count), own, strict=True):
+            if self._path.get(slot) != digest[:DIGEST_BYTES]:
+                raise PrivacyError(
+                    f"slot {slot} comes out otherwise than it was released",
+                    fix="put the topic right, or `streampair state accept --lost-span`",
+                )
+
+    # Commits
 
     def reserved(self, *, clean: bool) -> dict[str, Any]:
-        """The ledger for a snapshot, with the next window reserved; it counts once `committed` is called."""
+        """The ledger for a commit, with the next window reserved; it counts once `committed` is called."""
         self._reserved = copy.copy(self.ledger)
-        self._reserved.reserve(self._settled, begun=not clean)
+        self._reserved.reserve(self.settled, begun=not clean)
         return self._reserved.to_state()
 
     def committed(self) -> None:
-        """Say that the last snapshot is durable."""
+        """Say that the last commit is durable."""
         if self._reserved is not None:
             self.ledger, self._reserved = self._reserved, None
             self._learner.charge(self.ledger.charged, vouched=True)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take the ledger of a snapshot."""
-        self.ledger = Ledger.from_state(state, self.ledger)

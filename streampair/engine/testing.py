@@ -5,15 +5,20 @@ It is for users' tests too: it needs no broker and no files, and runs the lane t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from streampair.engine.lane import Event, Lane, LaneOutput, Record
+from streampair.engine.lanelog import place_of
+from streampair.engine.log import Place
+from streampair.engine.logged import LoggedLane
+from streampair.engine.opening import Facts
+from streampair.engine.records import Append, Commit, Event, LaneOutput, Record, Scored, Wanted
 from streampair.errors import RecordError
 
-__all__ = ["Driver", "MemoryJournal", "decode_json"]
+__all__ = ["Died", "Driver", "Group", "LaneFiles", "MemoryStore", "decode_json"]
 
 
 class _Wire(msgspec.Struct):
@@ -39,44 +44,102 @@ def decode_json(record: Record) -> Event:
     return Event(wire.x, wire.y, wire.id)
 
 
-class MemoryJournal:
-    """A journal that outlives its lane, and nothing else.
+class Died(Exception):
+    """The process has died where the test wanted it to."""
+
+
+class LaneFiles(Protocol):
+    """What keeps a lane's log and snapshots; the directory store has the same."""
+
+    def read(self) -> bytes: ...
+
+    def snapshot(self, content: str) -> bytes: ...
+
+    def cut(self, used: int) -> None: ...
+
+    def append(self, append: Append) -> None: ...
+
+    def save(self, commit: Commit) -> None: ...
+
+    def compact(self, commit: Commit) -> None: ...
+
+
+@dataclasses.dataclass
+class MemoryStore:
+    """A log and its snapshots, which outlive their lane. A test may put older ones back, cut them, flip a
+    bit.
 
     Attributes
     ----------
-    data
-        What it holds; None: it does not exist.
+    log
+        The frames.
+    snapshots
+        By name.
     """
 
-    def __init__(self) -> None:
-        self.data: bytes | None = None
+    log: bytes = b""
+    snapshots: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def read(self) -> bytes | None:
-        """What it holds."""
-        return self.data
+    def read(self) -> bytes:
+        """The log."""
+        return self.log
 
-    def append(self, data: bytes) -> None:
-        """Add to it."""
-        self.data = (self.data or b"") + data
+    def snapshot(self, content: str) -> bytes:
+        """A snapshot, by its name."""
+        return self.snapshots[content]
 
-    def restart(self, data: bytes) -> None:
-        """Put `data` in its place."""
-        self.data = data
+    def cut(self, used: int) -> None:
+        """Cut off a torn end."""
+        self.log = self.log[:used]
+
+    def append(self, append: Append) -> None:
+        """Add frames."""
+        self.log += b"".join(append.frames)
+
+    def save(self, commit: Commit) -> None:
+        """Keep the snapshot of a commit."""
+        if commit.content is not None and commit.snapshot is not None:
+            self.snapshots[commit.content] = commit.snapshot
+
+    def compact(self, commit: Commit) -> None:
+        """Drop what is older than a snapshot."""
+        if commit.content is not None and commit.snapshot is not None:
+            self.log = b"".join(commit.frames)
+            self.snapshots = {commit.content: commit.snapshot}
+
+
+@dataclasses.dataclass
+class Group:
+    """What a consumer group keeps of a partition, where the lane's store cannot put an old one back.
+
+    Attributes
+    ----------
+    register, offset
+        None: it has none.
+    """
+
+    register: str | None = None
+    offset: int | None = None
 
 
 class Driver:
-    """A lane, its topic, and its last committed snapshot.
+    """A lane, its topic, and its store; with crashes at any durable step.
 
     Parameters
     ----------
     make
-        Makes a fresh model; called once for each start.
+        Makes a fresh model; called once for each start. A private one needs a noise key, or it saves its
+        state at each commit.
     decode
         As for `Lane`.
-    journal
-        That of a private lane that keeps a ledger; None: without.
+    snapshot_every
+        Commits from one snapshot to the next.
+    store
+        Keeps its log and snapshots; None: in memory.
+    facts
+        Further facts of the topic: `partitions`, `cluster`.
     options
-        Further arguments of `Lane`.
+        Further arguments of `LoggedLane`.
 
     Attributes
     ----------
@@ -84,22 +147,28 @@ class Driver:
         All records fed so far, by offset.
     lane
         The running lane.
-    committed
-        The last snapshot; None before the first commit.
-    journal
-        As given.
+    store, group
+        What outlives it.
+    scores
+        What has left, in order, twice what was sent twice.
+    die_after
+        Number of durable steps until the process dies; None: it lives.
 
     Examples
     --------
     >>> from streampair import auc
-    >>> from streampair.engine.testing import Driver
+    >>> from streampair.engine.testing import Died, Driver
     >>> driver = Driver(lambda: auc.PairOGD(seed=1))
     >>> driver.feed([({"amount": 0.2}, False), ({"amount": 0.9}, True)]).next_offset
     2
     >>> driver.commit()
     >>> driver.feed([({"amount": 0.5}, False), b"not an event"]).dead_letters[0].stage
     'decode'
-    >>> driver.crash()
+    >>> driver.die_after = 0
+    >>> try:
+    ...     driver.commit()
+    ... except Died:
+    ...     driver.start()
     >>> driver.lane.next_offset
     2
     >>> driver.catch_up().next_offset
@@ -111,27 +180,88 @@ class Driver:
         make: Callable[[], Any],
         decode: Callable[[Record], Event] = decode_json,
         *,
-        journal: MemoryJournal | None = None,
+        snapshot_every: int = 1,
+        store: LaneFiles | None = None,
+        facts: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self._make = make
         self._decode = decode
-        self.journal = journal
-        self._options = {"app": "test", "topic": "events", "partition": 0, "journal": journal, **options}
+        self._options = {"app": "test", "topic": "events", "partition": 0, **options}
+        self._facts = dict(facts or {})
+        self._every = snapshot_every
+        self._commits = 0
         self.topic: list[Record] = []
-        self.committed: bytes | None = None
+        self.store: Any = MemoryStore() if store is None else store
+        self.group = Group()
+        self.scores: list[Scored] = []
+        self.warnings: list[str] = []
+        self.die_after: int | None = None
         self.start()
 
-    def start(self) -> None:
-        """Start from the last committed snapshot."""
-        self.lane = Lane(self._make(), self._decode, **self._options)
-        if self.committed is not None:
-            self.lane.restore(self.committed)
-        if self.journal is not None:
-            self.lane.begin(self._keep)
+    # A start
 
-    def _keep(self, data: bytes) -> None:
-        self.committed = data
+    def start(self, *, die_after: int | None = None) -> None:
+        """Start from what the store holds, as a worker does.
+
+        Parameters
+        ----------
+        die_after
+            Durable steps until this process dies; None: it lives.
+        """
+        self.die_after = die_after
+        self.lane = lane = self.new_lane()
+        frames = self.store.read()
+        wanted = lane.read(frames)
+        snapshot = None if wanted.content is None else self.store.snapshot(wanted.content)
+        appends, self.warnings = lane.start(self.found(wanted), snapshot)
+        if wanted.used < len(frames):
+            self.store.cut(wanted.used)
+        for append in appends:
+            self.append(append)
+        until = lane.replay_until
+        if until is not None:
+            start = lane.next_offset or 0
+            for at in range(start, until, 7):
+                lane.replay(self.topic[at : at + 7])
+            lane.replayed()
+
+    def new_lane(self) -> LoggedLane:
+        """A fresh lane, not started."""
+        return LoggedLane(self._make(), self._decode, **self._options)
+
+    def found(self, wanted: Wanted) -> Facts:
+        """What stands outside of the log."""
+        first = self.record(wanted.first if wanted.first is not None else 0)
+        last = None if wanted.last is None else self.record(wanted.last)
+        facts = {"start": 0, "end": len(self.topic), **self._facts}
+        group = self.group
+        return Facts(register=group.register, offset=group.offset, first=first, last=last, **facts)
+
+    def record(self, offset: int) -> Place | None:
+        """The record at an offset, as a log knows it."""
+        return place_of(self.topic[offset]) if offset < len(self.topic) else None
+
+    # What is durable
+
+    def _step(self) -> None:
+        if self.die_after is not None:
+            if self.die_after <= 0:
+                raise Died
+            self.die_after -= 1
+
+    def append(self, append: Append) -> None:
+        """Make frames durable, then the register."""
+        self._step()
+        self.store.append(append)
+        self._register(append)
+
+    def _register(self, append: Append) -> None:
+        self._step()
+        self.group.register = append.register
+        self.group.offset = append.next_offset or self.group.offset or 0
+
+    # Work
 
     def feed(self, events: Iterable[tuple[Mapping[str, Any], Any] | bytes | None]) -> LaneOutput:
         """Append events to the topic, and let the lane process what it has not seen.
@@ -153,18 +283,35 @@ class Driver:
         start = self.lane.next_offset or 0
         size = batch or max(1, len(self.topic) - start)
         together = LaneOutput([], [], self.lane.next_offset)
-        for at in range(start, len(self.topic), size):
-            output = self.lane.process(self.topic[at : at + size])
+        at = start
+        while at < len(self.topic):
+            room = self.lane.room
+            if room == 0:
+                self.commit()
+                continue
+            part = self.topic[at : at + (size if room is None else min(size, room))]
+            output = self.lane.process(part)
+            at += len(part)
+            if output.line is not None:
+                self.append(output.line)
+            self.scores += output.scores
             together.scores += output.scores
             together.dead_letters += output.dead_letters
             together.next_offset = output.next_offset
         return together
 
-    def commit(self, *, clean: bool = False) -> None:
-        """Keep a snapshot, as a store would."""
-        self._keep(self.lane.snapshot(clean=clean))
+    def commit(self, *, clean: bool = False, snapshot: bool | None = None) -> None:
+        """Commit, as a worker does once all outputs are stored."""
+        self._commits += 1
+        save = self._commits % self._every == 0 if snapshot is None else snapshot
+        commit = self.lane.commit(snapshot=save, clean=clean)
+        self._step()
+        self.store.save(commit)
+        self.append(commit)
         self.lane.committed()
+        self._step()
+        self.store.compact(commit)
 
     def crash(self) -> None:
-        """Lose everything since the last commit, and start again from there."""
+        """Lose everything that is not durable, and start again."""
         self.start()

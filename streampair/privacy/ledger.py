@@ -263,6 +263,34 @@ class Ledger:
         self.attempt += 1
         self._open(path if waivable and path is not None else [])
 
+    def accept(self, forks: int, start: int) -> None:
+        """Charge second views that nobody can show to be repetitions, and go on from `start`.
+
+        Parameters
+        ----------
+        forks
+            How many windows of slots may be seen again.
+        start
+            Slots taken where it goes on.
+
+        Raises
+        ------
+        PrivacyError
+            If the plan has not set aside so many.
+        """
+        forks += self.charged
+        if forks > self.limit:
+            raise PrivacyError(
+                f"to go on would be charged {forks} fork(s), and the plan has set aside {self.limit}",
+                fix="start the application under another name, with forks= set for the crashes to come: a "
+                "new account, whose spend comes on top of this one's",
+            )
+        self.forks, self.pending = forks, False
+        self.window += 1
+        self.start = start
+        self.attempt = 0
+        self._open([])
+
     def release(self, first: int, digests: Sequence[bytes] | int) -> Line | None:
         """Note the slots that are about to be released.
 

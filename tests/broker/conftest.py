@@ -24,6 +24,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif "apache_kafka" in names:
         tiers = REAL_TIERS
     marks = {"embedded": pytest.mark.embedded}
+    if "store" in names:
+        # The in-process broker does not fence, so that no state may lie in it.
+        both = [
+            pytest.param(tier, store, marks=marks.get(tier, pytest.mark.broker))
+            for tier in tiers
+            for store in ("directory", "kafka")
+            if store == "directory" or tier != "embedded"
+        ]
+        metafunc.parametrize(("kafka", "store"), both, indirect=True, scope="session")
+        return
     params = [pytest.param(tier, marks=marks.get(tier, pytest.mark.broker)) for tier in tiers]
     metafunc.parametrize("kafka", params, indirect=True, scope="session")
 
@@ -34,6 +44,12 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     cluster = open_cluster(request.param)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def store(request: pytest.FixtureRequest) -> str:
+    """Where the state lies; a test that asks for it runs for each place."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

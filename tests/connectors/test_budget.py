@@ -5,29 +5,29 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import random
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.budget import LaneBudget, total_of
 from streampair_connectors.checks import Report, _check_entities
 from streampair_connectors.cli import app
 from streampair_connectors.config import load_config
-from streampair_connectors.lanes import OpenLane
 from streampair_connectors.records import json_decoder
-from streampair_connectors.store import DirectoryStore
-from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.stores import DirectoryStore
 from typer.testing import CliRunner
 
 from streampair.engine import Record
 from streampair.engine.envelope import pack, unpack
-from streampair.errors import StoreError
-from streampair.privacy import epsilon_from, mu_from
+from streampair.errors import PrivacyError, SnapshotError, StoreError
+from streampair.privacy import Journal, Ledger, NoiseKey, epsilon_from, mu_from
+from streampair.privacy.ledger import Line
 
 TOML = """
 app = "{app}"
@@ -59,11 +59,8 @@ def records(first: int, count: int) -> list[Any]:
     ]
 
 
-def hold(path: Path, partition: int = 0) -> OpenLane:
-    config = load_config(path)
-    store = DirectoryStore(config.state_directory)
-    decode = json_decoder(config.input)
-    return OpenLane(config, store, decode, Telemetry(), topic="payments", partition=partition)
+def hold(path: Path, partition: int = 0) -> LaneOnDisk:
+    return LaneOnDisk(path, records(0, 400), partition)
 
 
 def call(*arguments: object, code: int = 0, columns: int = 200) -> str:
@@ -76,11 +73,23 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     path = write(tmp_path)
     for partition, count in ((0, 60), (1, 100)):
         held = hold(path, partition)
-        held.lane.process(records(0, count))
-        held.save(held.lane.snapshot())
+        held.take(count)
+        held.commit()
         if partition == 0:
-            held.lane.process(records(60, 7))  # killed before the commit
+            held.take(7)  # killed before the commit
         held.close()
+    opened = hold(path, 2)  # and nothing taken yet
+    opened.close()
+    began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
+    assert (began["partition"], began["releases"], began["uncommitted"]) == (2, 0, 0)
+    opened = hold(path, 2)
+    opened.take(3)  # killed before its first commit
+    opened.close()
+    began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
+    assert (began["partition"], began["releases"], began["uncommitted"]) == (2, 0, 3)
+    assert (began["epsilon_spent"], began["epsilon_budget"]) == (0.0, 1.0)
+    for file in (tmp_path / "state").glob("fraud-payments-2.*"):
+        file.unlink()
     told = json.loads(call("budget", "show", path, "--json"))
     zero, one = told["accounts"]
     assert (zero["releases"], one["releases"]) == (60, 100)
@@ -96,8 +105,8 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     # Another application on the same records adds to it.
     other = write(tmp_path, "churn")
     held = hold(other, 1)
-    held.lane.process(records(0, 100))
-    held.save(held.lane.snapshot(clean=True))
+    held.take(100)
+    held.commit(clean=True)
     held.close()
     assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 2
     both = json.loads(call("budget", "show", path, "--all", "--json"))
@@ -129,10 +138,10 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
     paths = [write(tmp_path), write(tmp_path, long, options=fixed), write(tmp_path, "small", options=short)]
     for path in paths:
         held = hold(path, 7)
-        held.lane.process(records(0, 60))
-        held.save(held.lane.snapshot())
+        held.take(60)
+        held.commit()
         if path is paths[0]:
-            held.lane.process(records(60, 7))
+            held.take(7)
         held.close()
     told = json.loads(call("budget", "show", paths[0], "--all", "--json"))
     assert told.keys() == {"accounts", "epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why"}
@@ -257,8 +266,8 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     path = write(tmp_path, options=ENTITY)
     for partition in (0, 1):
         held = hold(path, partition)
-        held.lane.process(records(0, 100))
-        held.save(held.lane.snapshot(clean=True))
+        held.take(100)
+        held.commit(clean=True)
         held.close()
     told = json.loads(call("budget", "show", path, "--json"))
     mus = [a["mu_spent"] for a in told["accounts"]]
@@ -274,7 +283,7 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     told = json.loads(call("budget", "show", path, "--json"))
     assert (told["mu_spent"], told["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
     other = hold(write(tmp_path, "churn"), 0)
-    other.save(other.lane.snapshot())
+    other.commit()
     other.close()
     text = call("budget", "show", path, "--all")
     assert "churn: payments[0], PairFTRL: it protects one record, not all of an entity's" in text
@@ -300,16 +309,65 @@ def test_check_says_what_an_entity_may_come_to(
 
 def test_a_snapshot_that_does_not_say_whom_it_protects(tmp_path: Path) -> None:
     """Written by a release that did not note it: the larger total is told."""
-    path = write(tmp_path)
+    path = write(tmp_path, options=ENTITY)
+    (tmp_path / "state").mkdir(mode=0o700)
     for partition in (0, 1):
-        held = hold(path, partition)
-        held.lane.process(records(0, 60))
-        data = unpack(held.lane.snapshot(clean=True))
-        del data["privacy"]["unit"]
-        held.save(pack(data))
-        held.close()
+        data = left_before_the_log(path, partition)
+        assert "entity" in data["privacy"].pop("unit")
+        (tmp_path / "state" / f"fraud-payments-{partition}.snapshot").write_bytes(pack(data))
     told = json.loads(call("budget", "show", path, "--json"))
     assert told["mu_spent"] == pytest.approx(math.hypot(*(a["mu_spent"] for a in told["accounts"])))
+
+
+def left_before_the_log(path: Path, partition: int, count: int = 60, **ledger: Any) -> dict[str, Any]:
+    """What the snapshot of a release that kept no log holds."""
+    config = load_config(path)
+    key = NoiseKey(DirectoryStore(config.state_directory).secret("fraud.noise-key", fresh=True))
+    lane = build_lane(
+        config, json_decoder(config.input), topic="payments", partition=partition, noise_key=key
+    )
+    lane.process(records(0, count))
+    data = unpack(lane.snapshot(clean=not ledger))
+    data["ledger"] = ledger or None
+    return data
+
+
+def test_an_account_of_the_release_before_is_shown_until_there_is_a_log(tmp_path: Path) -> None:
+    """Its snapshot, with what the journal beside it says; then the log's, into which it was taken over."""
+    path, state = write(tmp_path), tmp_path / "state"
+    state.mkdir(mode=0o700)
+    ledger = Ledger("fraud|payments|0", size=100, limit=1, keyed=True)
+    ledger.begin(Journal(0))
+    ledger.release(1, [bytes(32)] * 60)
+    ledger.reserve(60)
+    data = left_before_the_log(path, 0, **ledger.to_state())
+    (state / "fraud-payments-0.snapshot").write_bytes(pack(data))
+    line = Line(61, 7, (bytes(16),) * 7)
+    journal = Journal.head("fraud|payments|0", ledger.window) + line.encode()
+    (state / "fraud-payments-0.journal").write_bytes(journal)
+    (before,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
+    assert (before["releases"], before["uncommitted"], before["forks"]) == (60, 7, 0)
+    assert before["partitions"] is None
+    held = hold(path)
+    assert held.lane.next_offset == 60
+    assert held.lane.gauges().forks == 1  # of what the journal says nothing can be repeated
+    (still,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
+    assert (still["releases"], still["uncommitted"]) == (60, 7)
+    held.take(20)
+    held.commit()
+    (after,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
+    assert (after["releases"], after["uncommitted"], after["forks"]) == (80, 0, 1)
+    assert after["mu_spent"] > before["mu_spent"]
+    assert after["partitions"] == 1
+    assert sorted({file.suffix for file in state.iterdir()}) == [".lock", ".log", ".noise-key", ".state"]
+    held.close()
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "fraud-payments-0.log").write_bytes(bytes(200))
+    assert "this is no log" in call("budget", "show", path, code=1)
 
 
 def test_a_store_without_a_private_lane(tmp_path: Path) -> None:
@@ -323,28 +381,30 @@ def test_a_store_without_a_private_lane(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from test_budget import hold, records
+from test_budget import hold
 from pathlib import Path
 held = hold(Path(sys.argv[1]))
-start = held.lane.next_offset or 0
-for at in range(start, start + 30, 10):
-    for scored in held.lane.process(records(at, 10)).scores:
+for batch in range(3):
+    held.take(10)
+    for scored in held.scores[-10:]:
         print(scored.offset, repr(scored.score), flush=True)
-    if at == start:
-        held.save(held.lane.snapshot())
+    if batch == 0:
+        held.commit(snapshot={snapshot})
 os.kill(os.getpid(), 9)
 """
 
 
-def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path, snapshot: bool) -> None:
     """SIGKILL between commits, twice: the same scores to the last bit, no fork charged."""
     path = write(tmp_path)
     told: dict[str, set[str]] = {}
     for _ in range(2):
-        script = textwrap.dedent(KILLED)
+        script = KILLED.format(snapshot=snapshot)
         run = subprocess.run(
             [sys.executable, "-c", script, str(path)],
             cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
         )
@@ -360,19 +420,34 @@ def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path) -> No
     # The key is the store's own, for its owner only; without it the noise would be another.
     key = tmp_path / "state" / "fraud.noise-key"
     assert key.stat().st_mode & 0o777 == 0o600
-    key.unlink()
+    kept = key.read_text()
+    for other, problem in ((None, r"is gone, and models have been released"), ("ab" * 32, "noise key")):
+        key.unlink()
+        if other is not None:
+            key.write_text(other)
+            key.chmod(0o600)
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        with pytest.raises((StoreError, PrivacyError, SnapshotError), match=problem):
+            hold(path)
+        assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+        key.write_text(kept)
+        key.chmod(0o600)
     held = hold(path)
-    held.lane.process(records(20, 10))
-    assert held.lane.gauges().forks == 1
+    held.take(20)
+    assert held.lane.gauges().forks == 0
     held.close()
 
 
 def test_the_secret_of_a_store(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "state")
-    one = store.secret("app.noise-key")
+    with pytest.raises(StoreError, match="is gone, and models have been released under it"):
+        store.secret("app.noise-key", fresh=False)
+    assert list((tmp_path / "state").iterdir()) == []
+    one = store.secret("app.noise-key", fresh=True)
     assert len(one) == 32
-    assert DirectoryStore(tmp_path / "state").secret("app.noise-key") == one
-    assert store.secret("other") != one
+    for fresh in (True, False):
+        assert DirectoryStore(tmp_path / "state").secret("app.noise-key", fresh=fresh) == one
+    assert store.secret("other", fresh=True) != one
     (tmp_path / "state" / "app.noise-key").write_text("not a key")
     with pytest.raises(StoreError, match="not 64 hexadecimal"):
-        store.secret("app.noise-key")
+        store.secret("app.noise-key", fresh=True)

@@ -100,7 +100,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(input={"id": "y"}), "id and label are the same"),
         (minimal(input={"positive": "fraud"}), "the other label must be named"),
         (minimal(input={"positive": 1, "negative": 1}), "the same label"),
-        (minimal(output={"topic": "events"}), "three different names are needed"),
+        (minimal(output={"topic": "events"}), "different names are needed"),
         (minimal(learner={"steps": [{"class": "a.b"}]}), "not both"),
         (minimal(learner={"options": {"noise_key": "00"}}), "noise_key is a secret"),
         (minimal(worker={"batch_size": "10"}), "worker.batch_size"),

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.assemble import build_lane
+from streampair_connectors.assemble import build_logged_lane
 from streampair_connectors.config import MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import HEALTH_STATES, SERIES, LaneLabels, Series, Telemetry
 
-from streampair.engine.lane import LaneGauges, Record
-from streampair.engine.testing import MemoryJournal
+from streampair.engine import Facts, LaneGauges, Record
 from streampair.errors import SourceError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -44,12 +43,13 @@ def gauges() -> LaneGauges:
             },
         }
     )
-    decode, journal = json_decoder(config.input), MemoryJournal()
-    lane = build_lane(config, decode, topic="events", partition=0, journal=journal)
-    lane.begin(lambda data: None)
+    lane = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0)
+    lane.read(b"")
+    lane.start(Facts(registers=False))
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
     lane.process([Record(i, value) for i, value in enumerate([*values, b"bad"])])
-    lane.snapshot()
+    lane.commit(snapshot=True)
+    lane.committed()
     return lane.gauges(solve=True)
 
 

@@ -1,4 +1,4 @@
-"""A lane that dies anywhere and starts from its last snapshot ends where an uninterrupted one ends."""
+"""A lane that dies anywhere and starts from its log ends where an uninterrupted one ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair.engine.lane import Record, Scored
-from streampair.engine.testing import Driver
+from streampair.engine.lane import Lane, Record, Scored
+from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.errors import SnapshotError
 
 JUNK: list[bytes | None] = [
     b"\xff\xfe",
@@ -39,6 +40,7 @@ def run(driver: Driver, events: list[Any]) -> tuple[list[Scored], Any]:
 
 @pytest.mark.parametrize("name", lanes.MODELS)
 def test_a_crash_at_any_point_changes_nothing(name: str) -> None:
+    """Each commit holds a snapshot here."""
     events = mixed(32)
     expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
     assert {scored.outcome for scored in expected} == {"learned", "scored", "dead_letter"}
@@ -59,7 +61,8 @@ def test_a_crash_at_any_point_changes_nothing(name: str) -> None:
 def test_batches_and_crashes_in_any_pattern_change_nothing(name: str, data: st.DataObject) -> None:
     events = mixed(24, seed=data.draw(st.integers(0, 3)))
     expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
-    driver = Driver(lanes.MODELS[name], **lanes.options(name))
+    every = data.draw(st.integers(1, 4))
+    driver = Driver(lanes.MODELS[name], snapshot_every=every, **lanes.options(name))
     scores: dict[int, Scored] = {}
     at = 0
     while at < len(events):
@@ -75,6 +78,80 @@ def test_batches_and_crashes_in_any_pattern_change_nothing(name: str, data: st.D
             scores |= {scored.offset: scored for scored in driver.catch_up().scores}
     assert list(scores.values()) == expected
     assert lanes.content(driver.lane.snapshot()) == final
+
+
+@pytest.mark.parametrize("name", lanes.MODELS)
+def test_a_silent_replay_from_an_older_snapshot_changes_nothing(name: str) -> None:
+    """Commits without a snapshot: the way from the last one is gone again, and nothing comes out of it."""
+    events = mixed(32)
+    expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
+    driver = Driver(lanes.MODELS[name], snapshot_every=100, **lanes.options(name))
+    given: list[Scored] = []
+    for at in range(0, 32, 5):
+        given += driver.feed(events[at : at + 5]).scores
+        driver.commit()
+        given_before = len(driver.scores)
+        driver.crash()
+        assert driver.lane.next_offset == len(driver.topic)
+        assert len(driver.scores) == given_before
+        assert driver.catch_up().scores == []
+    assert given == expected
+    assert lanes.content(driver.lane.snapshot()) == final
+    # With steps that nobody vouches for each commit has a snapshot all the same.
+    ours = name in ("PairOGD", "ranking.PairOGD", "metric.PairOGD")
+    assert (driver.lane.records_to_replay > 0) == ours
+
+
+@pytest.mark.parametrize("change", ["score", "label"])
+def test_a_replay_that_comes_out_otherwise_is_refused(change: str) -> None:
+    """The twin: what is in the topic now is not what was learned."""
+    driver = Driver(lanes.pair_ogd, snapshot_every=100, **lanes.OPTIONS)
+    driver.feed(lanes.stream(10))
+    driver.commit(snapshot=True)
+    driver.feed(lanes.stream(10, seed=1))
+    driver.commit()
+    kept = driver.topic[12]
+    x, y = lanes.stream(10, seed=1)[2]
+    other = Driver(lanes.pair_ogd)
+    other.feed([({**x, "a": x["a"] + 1e-6}, y) if change == "score" else (x, not y)])
+    driver.topic[12] = Record(12, other.topic[0].value)
+    with pytest.raises(SnapshotError, match=r"other scores than were given.*--lost-span"):
+        driver.crash()
+    driver.topic[12] = kept
+    driver.crash()
+    assert driver.lane.next_offset == 20
+
+
+@pytest.mark.parametrize("name", ["PairOGD", "StandardScaler|LogisticRegression"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_death_at_any_durable_step_changes_nothing(name: str, every: int) -> None:
+    """In a first start, in later ones, and in a commit: between any two things that reach the disk."""
+    events = mixed(24)
+    options = lanes.options(name)
+    expected, final = run(Driver(lanes.MODELS[name], **options), events)
+    deaths = 0
+    for point in range(4):
+        driver = Driver(lanes.MODELS[name], snapshot_every=every, **options)
+        driver.store, driver.group = MemoryStore(), Group()  # nothing has ever been started
+        scores: dict[int, Scored] = {}
+        for life in range(100):
+            try:
+                driver.start(die_after=point + life)
+                driver.catch_up()
+                while len(driver.topic) < len(events):
+                    driver.commit()
+                    driver.feed(events[len(driver.topic) : len(driver.topic) + 6])
+                driver.commit()
+                break
+            except Died:
+                deaths += 1
+        driver.start()
+        assert driver.lane.next_offset == len(events)
+        for scored in driver.scores:
+            assert scores.setdefault(scored.offset, scored) == scored
+        assert [scores[at] for at in range(len(events))] == expected
+        assert lanes.content(driver.lane.snapshot()) == final
+    assert deaths > 20
 
 
 def test_the_comparison_sees_a_forgotten_event() -> None:
@@ -114,14 +191,37 @@ def test_gaps_in_the_offsets_are_fine() -> None:
 
 
 def test_a_restarted_private_lane_says_what_it_can_vouch_for() -> None:
+    """Without a log, nobody but the snapshot says how the run ended that it is from."""
+
+    def lane() -> Lane:
+        learner = lanes.auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=40, features=list("abc"))
+        return Lane(learner, decode_json, app="a", topic="t", partition=0)
+
+    writer = Driver(lanes.pair_ogd)
+    writer.feed(lanes.stream(20) + lanes.stream(25))
     for clean, kind in ((True, "holds"), (False, "unvouched")):
+        first = lane()
+        first.process(writer.topic[:20])
+        again = lane()
+        again.restore(first.snapshot(clean=clean))
+        report = again.privacy
+        assert report.kind == kind
+        assert report.releases == 20
+        assert again.process(writer.topic[20:]).next_offset == 45
+        assert again.privacy.horizon_left == 0
+
+
+def test_a_private_lane_with_a_log_vouches_for_itself() -> None:
+    """The log says what was released: after a commit nothing was, so that a kill costs nothing."""
+    for clean in (True, False):
         driver = Driver(lambda: lanes.auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=40, features=list("abc")))
         driver.feed(lanes.stream(20))
         driver.commit(clean=clean)
         driver.crash()
         report = driver.lane.privacy
-        assert report.kind == kind
+        assert report.kind == "holds"
         assert report.releases == 20
+        assert driver.lane.gauges().forks == 0
         driver.catch_up()
         assert driver.feed(lanes.stream(25)).next_offset == 45
         assert driver.lane.privacy.horizon_left == 0

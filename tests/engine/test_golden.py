@@ -1,4 +1,4 @@
-"""Snapshots that earlier releases wrote are read, and what comes next is what would have come then."""
+"""State that earlier releases wrote is read, and what comes next is what would have come then."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import lanes
+
+from streampair.engine import Lane
+from streampair.engine.testing import Group, MemoryStore, decode_json
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RELEASES = sorted(folder for folder in GOLDEN.iterdir() if folder.is_dir())
@@ -40,23 +44,64 @@ def test_every_model_has_a_snapshot() -> None:
 RECALIBRATED = {"0.1": {"auc.OnPairC-reservoir", "auc.PairFTRL-entity"}}
 
 
+def topic_of(name: str) -> Any:
+    """A driver that has read all records; what it has learned is of no interest."""
+    driver = make.driver(name)
+    driver.feed(make.stream(name))
+    return driver
+
+
 @pytest.mark.parametrize(("folder", "name"), cases())
 def test_a_snapshot_of_an_earlier_release_goes_on(folder: Path, name: str) -> None:
-    rows = make.stream(name)
-    lane = make.driver(name)
-    lane.feed(rows[: make.BEFORE])  # so that the topic holds them; what was learned is thrown away
-    lane.committed = (folder / f"{name}.snapshot").read_bytes()
-    lane.crash()
-    assert lane.lane.next_offset == make.BEFORE
-    scores = make.shown(lane.feed(rows[make.BEFORE :]))
+    lane = Lane(make.MODELS[name](), decode_json, app="test", topic="events", partition=0)
+    lane.restore((folder / f"{name}.snapshot").read_bytes())
+    assert lane.next_offset == make.BEFORE
+    scores = make.shown(lane.process(topic_of(name).topic[make.BEFORE :]))
     assert len(scores) == make.AFTER
     if name in RECALIBRATED[folder.name]:
-        assert lane.lane.privacy.kind == "holds"
+        assert lane.privacy.kind == "holds"
         return
     # The leader of the moments is found by LAPACK, whose last digits differ between machines.
     expected = json.loads((folder / "expected.json").read_text())[name]
     assert scores == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert len(set(scores)) > 5 or name == "auc.PairFTRL-prefix"  # still in its warm-up
+
+
+@pytest.mark.parametrize(("folder", "name"), cases())
+def test_a_log_begins_where_an_earlier_release_ended(folder: Path, name: str) -> None:
+    """The lane has an account from here on, so that its noise is another than that of a lane without."""
+    driver = topic_of(name)
+    topic, driver.topic = driver.topic, driver.topic[: make.BEFORE]
+    driver.store, driver.group, driver.scores = MemoryStore(), Group(), []
+    lanes.adopt(driver, (folder / f"{name}.snapshot").read_bytes())
+    assert driver.lane.next_offset == make.BEFORE
+    driver.topic = topic
+    scores = make.shown(driver.catch_up(batch=7))
+    assert len(scores) == make.AFTER
+    if driver.lane.private:
+        report = driver.lane.privacy
+        assert (report.kind, driver.lane.learner.slots) == ("holds", make.BEFORE + make.AFTER)
+    else:
+        assert scores == pytest.approx(json.loads((folder / "expected.json").read_text())[name], rel=1e-9)
+    driver.commit()
+    driver.crash()
+    assert driver.lane.next_offset == make.BEFORE + make.AFTER
+
+
+@pytest.mark.parametrize("name", ["auc.PairOGD", "auc.PairFTRL-blt", "pipeline"])
+def test_what_this_release_leaves_goes_on(tmp_path: Path, name: str) -> None:
+    """A log with its snapshot, as `make.py` will keep them: nothing of the account is lost."""
+    make.main(tmp_path, [name])
+    driver = topic_of(name)
+    topic, driver.topic = driver.topic, driver.topic[: make.BEFORE]
+    driver.store = make.left(tmp_path, name)
+    driver.start()
+    assert driver.lane.next_offset == make.BEFORE
+    driver.topic = topic
+    expected = json.loads((tmp_path / "expected.json").read_text())[name]
+    assert make.shown(driver.catch_up()) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    if driver.lane.private:
+        assert (driver.lane.privacy.kind, driver.lane.gauges().forks) == ("holds", 0)
 
 
 def test_another_stream_gives_other_scores() -> None:

@@ -335,7 +335,8 @@ def test_gauges() -> None:
     norm = math.sqrt(sum(w * w for w in driver.lane.learner.weights.values()))
     assert gauges.weight_norm == pytest.approx(norm)
     assert gauges.buffer_records == 1
-    assert gauges.state_bytes == len(driver.committed or b"")
+    (saved,) = driver.store.snapshots.values()
+    assert gauges.state_bytes == len(saved)
     assert gauges.privacy is None
     driver.feed(lanes.stream(3))
     assert driver.lane.gauges(solve=False).regret == gauges.regret

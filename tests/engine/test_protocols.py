@@ -11,7 +11,7 @@ from river import linear_model, preprocessing
 
 from streampair import auc, metric, ranking
 from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, missing
-from streampair.engine.testing import Driver, MemoryJournal
+from streampair.engine.testing import Driver
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy.pipeline import is_private
 
@@ -55,7 +55,7 @@ def test_a_private_learner_whose_account_cannot_be_kept_is_refused(name: str) ->
     assert is_private(Lacking())
     assert missing(Lacking(), PrivateModel) == [name]
     with pytest.raises(ConfigError, match=f"it lacks {name}"):
-        Driver(Lacking, journal=MemoryJournal())
+        Driver(Lacking)
 
 
 def test_a_class_that_has_moved_goes_on_from_its_snapshots() -> None:

@@ -1,4 +1,4 @@
-"""A private lane keeps a ledger: nothing leaves that was not reserved, and every second view is charged."""
+"""A private lane keeps an account in its log: nothing leaves unreserved, and every second view is charged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import Lane, Record
-from streampair.engine.testing import Driver, MemoryJournal, decode_json
-from streampair.errors import PrivacyError, SnapshotError
-from streampair.privacy import epsilon_from
+from streampair.engine import Append, Facts, Lane, LoggedLane, Record
+from streampair.engine.envelope import pack, unpack
+from streampair.engine.log import Attempt, Chain, Digests, LogDamaged, Register, split
+from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.errors import LaneStopped, PrivacyError, SnapshotError
+from streampair.privacy import Journal, Ledger, epsilon_from
+from streampair.privacy.ledger import Line
 
 KEY = bytes(range(32))
 
@@ -28,11 +31,15 @@ def make(**options: Any) -> Any:
 
 
 def driver(**options: Any) -> Driver:
-    lane_options = {k: options.pop(k) for k in ("payloads_change",) if k in options}
-    return Driver(lambda: make(**options), journal=MemoryJournal(), **lane_options)
+    lane_options = {k: options.pop(k) for k in ("payloads_change", "snapshot_every") if k in options}
+    return Driver(lambda: make(**options), **lane_options)
 
 
-def charged(lane: Lane) -> int:
+def entries(driver: Driver) -> list[Any]:
+    return Chain.peek(driver.store.log)
+
+
+def charged(lane: LoggedLane) -> int:
     assert lane._reservations is not None
     return lane._reservations.ledger.charged
 
@@ -44,21 +51,26 @@ def scores(output: Any) -> list[float | None]:
 EVENTS: list[Any] = [*lanes.stream(60), b"junk", None, *lanes.stream(38, seed=2)]
 
 
+@pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("options", [{"warmup": 0}, {"warmup": 13}, {"solver": "moments"}])
-def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(options: dict[str, Any]) -> None:
+def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(
+    options: dict[str, Any], every: int
+) -> None:
+    """From the snapshot of the last commit, and by a silent replay from an older one."""
     straight = driver(**options)
     expected = scores(straight.feed(EVENTS[:40]))
     for at in (40, 70):
         straight.commit()
         expected += scores(straight.feed(EVENTS[at : at + 30]))
     for point in (0, 1, 12, 13, 14, 40):
-        crashing = driver(**options)
+        crashing = driver(**options, snapshot_every=every)
         got = scores(crashing.feed(EVENTS[:point]))
         crashing.commit()
         lost = scores(crashing.feed(EVENTS[point : point + 7]))
         for _ in range(3):
             crashing.crash()
             assert charged(crashing.lane) == 0  # no fork is set aside: it may only follow
+            assert crashing.lane.next_offset == (point or None)
             again = scores(crashing.catch_up(batch=3))
             assert again == lost
         got += again
@@ -107,12 +119,13 @@ def test_without_a_fork_set_aside_another_view_never_leaves() -> None:
     crashing.commit()
     crashing.feed(EVENTS[20:40])
     swap(crashing, 30)
-    journal = crashing.journal.data  # type: ignore[union-attr]
     crashing.crash()
+    log, left = crashing.store.log, len(crashing.scores)
     with pytest.raises(PrivacyError, match="all 0 fork"):
         crashing.catch_up()
-    assert crashing.journal.data == journal  # type: ignore[union-attr]
-    with pytest.raises(Exception, match="stopped in the middle"):
+    assert crashing.store.log == log
+    assert len(crashing.scores) == left
+    with pytest.raises(LaneStopped, match="stopped in the middle"):
         crashing.lane.process([])
     swap(crashing, 30)
     crashing.crash()
@@ -152,22 +165,106 @@ def test_nothing_is_released_beyond_the_reservation() -> None:
     assert lane.room == 0
     with pytest.raises(PrivacyError, match="0 slots are reserved"):
         lane.process(records[50:51])
-    lane.snapshot()
+    lane.commit()
     assert lane.room == 0  # made, and not yet durable
     lane.committed()
     assert lane.room == 50
     for at in (50, 100, 150):
         lane.process(records[at : at + 50])
-        lane.snapshot()
+        lane.commit(snapshot=at == 100)
         lane.committed()
     assert lane.room is None  # past the horizon: nothing more is released
     lane.process(records[200:])
 
 
-def test_begin_comes_first() -> None:
-    lane = Lane(make(), decode_json, app="a", topic="t", partition=0, journal=MemoryJournal())
+def test_a_start_comes_first() -> None:
+    lane = LoggedLane(make(), decode_json, app="a", topic="t", partition=0)
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match="0 slots are reserved"):
+            lane.process([Record(0, None)])
+        with pytest.raises(SnapshotError, match="has not caught up"):
+            lane.commit()
+        assert lane.read(b"").content is None
+    lane.start(Facts(registers=False))
+    lane.process([Record(0, None)])
+
+
+def test_a_replay_that_is_asked_for_comes_first() -> None:
+    waiting = driver(snapshot_every=100)
+    waiting.feed(EVENTS[:10])
+    waiting.commit(snapshot=True)
+    waiting.feed(EVENTS[10:20])
+    waiting.commit()
+    lane = LoggedLane(make(), decode_json, app="test", topic="events", partition=0)
+    wanted = lane.read(waiting.store.log)
+    lane.start(waiting.found(wanted), waiting.store.snapshot(wanted.content))
+    assert (lane.next_offset, lane.replay_until) == (10, 20)
     with pytest.raises(PrivacyError, match="0 slots are reserved"):
-        lane.process([Record(0, None)])
+        lane.process(waiting.topic[10:11])
+    with pytest.raises(SnapshotError, match="has not caught up"):
+        lane.commit()
+    lane.replay(waiting.topic[10:15])
+    with pytest.raises(SnapshotError, match="--lost-span"):  # it ends where it must, or nowhere
+        lane.replayed()
+    waiting.crash()
+    assert (waiting.lane.next_offset, waiting.lane.replay_until) == (20, None)
+    with pytest.raises(LaneStopped, match="nothing to replay"):
+        waiting.lane.replay([])
+
+
+def test_a_silent_replay_of_another_stream_is_refused_before_anything_leaves() -> None:
+    """Whatever the plan has set aside: its digests are those that were released, or the lane stops."""
+    for solver in ("gradients", "moments"):
+        crashing = driver(snapshot_every=100, forks=9, solver=solver)
+        for at in range(0, 60, 20):
+            crashing.feed(EVENTS[at : at + 20])
+            crashing.commit(snapshot=at == 0)
+        log, left = crashing.store.log, len(crashing.scores)
+        swap(crashing, 40)
+        with pytest.raises(PrivacyError, match="slot 41 comes out otherwise than it was released"):
+            crashing.crash()
+        # Another attempt was announced, and nothing else.
+        (attempt,) = entries(crashing)[len(Chain.peek(log)) :]
+        assert isinstance(attempt, Attempt)
+        assert len(crashing.scores) == left
+        swap(crashing, 40)
+        crashing.crash()
+        assert charged(crashing.lane) == 0
+        assert len(crashing.feed(EVENTS[60:70]).scores) == 10
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_one_view_leaves_wherever_the_process_dies(key: bytes | None, data: st.DataObject) -> None:
+    """Or it is charged: without a key, each attempt that may have released anything."""
+    window = data.draw(st.sampled_from([7, 20]))
+    straight = driver(noise_key=key, forks=30, window=window)
+    expected = scores(straight.feed(EVENTS[:60]))
+    crashing = driver(noise_key=key, forks=30, window=window, snapshot_every=3)
+    crashing.store, crashing.group, crashing.topic = MemoryStore(), Group(), list(straight.topic)
+    for _ in range(5):
+        batch = data.draw(st.integers(1, 9))
+        try:
+            crashing.start(die_after=data.draw(st.integers(0, 25)))
+            while crashing.lane.next_offset != 60:
+                crashing.catch_up(batch)
+                crashing.commit()
+        except Died:
+            continue
+    crashing.start()
+    crashing.catch_up()
+    views: dict[int, set[float | None]] = {}
+    for scored in crashing.scores:
+        views.setdefault(scored.offset, set()).add(scored.score)
+    assert len(views) == 60
+    if key is not None:
+        assert {len(seen) for seen in views.values()} == {1}
+        assert charged(crashing.lane) == 0
+        assert [min(seen) for _, seen in sorted(views.items())] == expected  # type: ignore[type-var]
+    else:
+        assert max(len(seen) for seen in views.values()) <= 1 + charged(crashing.lane)
+    assert crashing.lane.privacy.kind == "holds"
 
 
 @pytest.mark.parametrize("key", [KEY, None])
@@ -201,55 +298,155 @@ def test_a_fixed_seed_needs_no_account() -> None:
     assert lane.lane.room is None
 
 
-def test_what_leaves_is_in_the_journal_first() -> None:
-    """The twin: a journal that fails must keep the output back."""
+def test_what_leaves_is_in_the_log_first() -> None:
+    """The twin: a log that fails must keep the output back."""
 
-    class Full(MemoryJournal):
-        def append(self, data: bytes) -> None:
-            raise OSError("no space left")
+    class Full(MemoryStore):
+        entries_left = 2  # genesis and attempt
 
-        restart_left = 1
-
-        def restart(self, data: bytes) -> None:
-            if not self.restart_left:
+        def append(self, append: Append) -> None:
+            if not self.entries_left:
                 raise OSError("no space left")
-            self.restart_left -= 1
-            super().restart(data)
+            self.entries_left -= 1
+            super().append(append)
 
-    journal = Full()
-    failing = Driver(make, journal=journal)
+    failing = Driver(make, store=Full())
     with pytest.raises(OSError, match="no space left"):
         failing.feed(EVENTS[:3])
-    with pytest.raises(SnapshotError, match="in the middle"):
-        failing.lane.snapshot()
+    assert failing.scores == []
+    assert failing.group.register is not None
+    told = Register.read(failing.lane._log.chain.key, failing.group.register)
+    assert told is not None
+    assert (told.sequence, told.slots) == (1, 0)
+    writing = driver()
+    writing.feed(EVENTS[:3])
+    line = entries(writing)[-1]
+    assert isinstance(line, Digests)
+    assert (line.first, line.steps, len(line.digests)) == (1, 3, 3 * 16)
+    assert writing.group.register is not None
+    told = Register.read(writing.lane._log.chain.key, writing.group.register)
+    assert told is not None
+    assert (told.sequence, told.slots) == (2, 3)
 
 
-def test_an_old_snapshot_is_refused() -> None:
-    crashing = driver(forks=5)
+def refused(crashing: Driver, match: str, kind: type[Exception] = PrivacyError) -> None:
+    """A start is refused, and writes nothing."""
+    kept = copy.deepcopy((vars(crashing.store), vars(crashing.group)))
+    with pytest.raises(kind, match=match):
+        crashing.crash()
+    assert (vars(crashing.store), vars(crashing.group)) == kept
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_an_old_state_is_refused(every: int) -> None:
+    crashing = driver(forks=5, snapshot_every=every)
     crashing.feed(EVENTS[:10])
     crashing.commit()
-    old = crashing.committed
+    old = copy.deepcopy(crashing.store)
     crashing.feed(EVENTS[10:20])
     crashing.commit()
     crashing.feed(EVENTS[20:30])
-    crashing.committed = old
-    with pytest.raises(PrivacyError, match="older than what was released"):
-        crashing.crash()
-    crashing.committed = None
-    with pytest.raises(PrivacyError, match="older than what was released"):
-        crashing.crash()
+    newest = crashing.store
+    crashing.store = old
+    refused(crashing, "older than what was released")
+    crashing.store = MemoryStore()
+    refused(crashing, "the store has no log of this lane, and the group's register says")
+    crashing.store = newest
+    crashing.crash()
+    assert charged(crashing.lane) == 1  # which may be taken back
+    assert len(crashing.catch_up().scores) == 10
+    assert charged(crashing.lane) == 0
 
 
-def test_a_lost_journal_is_charged() -> None:
+def test_an_old_snapshot_under_the_new_name_is_refused() -> None:
+    crashing = driver(forks=5)
+    crashing.feed(EVENTS[:10])
+    crashing.commit()
+    (old,) = crashing.store.snapshots.values()
+    crashing.feed(EVENTS[10:20])
+    crashing.commit()
+    (name,) = crashing.store.snapshots
+    crashing.store.snapshots[name] = old
+    refused(crashing, "not the one that the log names", SnapshotError)
+
+
+def test_a_lost_line_is_refused() -> None:
+    """Cut at an entry's end, so that only the register knows; the journal of before was charged one fork."""
     crashing = driver(forks=1)
     crashing.feed(EVENTS[:10])
-    crashing.journal.data = None  # type: ignore[union-attr]
+    before = len(crashing.store.log)
+    crashing.feed(EVENTS[10:12])
+    kept = crashing.store.log
+    crashing.store.log = kept[:before]
+    refused(crashing, "older than what was released: it ends with entry 2, and the register knows entry 3")
+    crashing.store.log = kept
     crashing.crash()
-    assert charged(crashing.lane) == 1
-    crashing.catch_up()
-    crashing.journal.data = None  # type: ignore[union-attr]
-    with pytest.raises(PrivacyError, match="all 1 fork"):
+    assert len(crashing.catch_up().scores) == 12
+
+
+def test_a_torn_end_is_cut_off_and_a_flipped_bit_is_refused() -> None:
+    """The line that was being written when the process died has released nothing."""
+    crashing = driver()
+    crashing.feed(EVENTS[:10])
+    whole, last = len(crashing.store.log), crashing.scores[-1]
+    crashing.die_after = 1  # the line is in the log, and not in the register
+    with pytest.raises(Died):
+        crashing.feed(EVENTS[10:20])
+    assert crashing.scores[-1] is last
+    written = crashing.store.log
+    for cut in (1, 32, 33, len(written) - whole - 60, len(written) - whole - 1):
+        crashing.store.log = written[:-cut]
+        register = copy.copy(crashing.group)
         crashing.crash()
+        assert len(crashing.catch_up().scores) == 20
+        assert charged(crashing.lane) == 0
+        crashing.group = register
+    for at in (0, whole // 2, whole - 40, whole + 5, whole + 60, len(written) - 1):
+        crashing.store.log = written[:at] + bytes([written[at] ^ 4]) + written[at + 1 :]
+        refused(crashing, "the log is damaged", LogDamaged)
+
+
+@pytest.mark.parametrize(
+    ("register", "offset", "why"),
+    [
+        (None, None, "offsets have expired"),
+        (None, 10, "a tool has reset the offset"),
+        ("written by hand", 10, "a tool has reset the offset"),
+    ],
+)
+def test_a_register_that_is_gone_is_refused(register: str | None, offset: int | None, why: str) -> None:
+    crashing = driver(forks=5)
+    crashing.feed(EVENTS[:10])
+    crashing.commit()
+    kept = copy.copy(crashing.group)
+    crashing.group = Group(register, offset)
+    refused(crashing, why)
+    crashing.group = kept
+    crashing.crash()
+    # A lane without an account loses nothing but time: it goes on, and says so.
+    public = Driver(lanes.pair_ogd)
+    public.feed(EVENTS[:10])
+    public.commit()
+    public.group = Group(register, offset)
+    public.crash()
+    assert public.lane.next_offset == 10
+    assert why in public.warnings[0]
+
+
+def test_a_key_that_is_drawn_anew_is_refused() -> None:
+    keys = [KEY]
+    crashing = Driver(lambda: make(noise_key=keys[-1]))
+    crashing.feed(EVENTS[:10])
+    for other in (bytes(32), None):
+        keys.append(other)
+        refused(crashing, r"begun with the noise key \w{16}, and the key given now is (\w{16}|none)")
+    keys.append(KEY)
+    crashing.crash()
+    crashing.commit(snapshot=True)
+    keys.append(bytes(32))
+    refused(crashing, "begun with the noise key")
+    crashing.store.log = b""  # not even the log: the register knows the key
+    refused(crashing, "written under another key", SnapshotError)
 
 
 def test_clean_stops_and_kills_without_work_cost_nothing() -> None:
@@ -269,7 +466,7 @@ def test_clean_stops_and_kills_without_work_cost_nothing() -> None:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_neighbouring_streams_have_equal_ledgers(data: st.DataObject) -> None:
-    """Reservations, attempts, charges and the length of the journal are functions of metadata (9.7)."""
+    """Reservations, attempts, charges, the log's length and the register are functions of metadata (9.7)."""
     at = data.draw(st.integers(0, 29))
     contents = data.draw(
         st.lists(st.sampled_from([EVENTS[0], EVENTS[1], b"junk", ({}, True), None]), min_size=2, max_size=2)
@@ -295,7 +492,10 @@ def test_neighbouring_streams_have_equal_ledgers(data: st.DataObject) -> None:
             ledger = dataclasses.asdict(lane.lane._reservations.ledger)  # type: ignore[union-attr]
             ledger = {k: len(v) if isinstance(v, list) else v for k, v in ledger.items()}
             report = lane.lane.privacy
-            seen.append((ledger, lane.lane.room, report, len(lane.journal.data or b"")))  # type: ignore[union-attr]
+            register = Register.read(lane.lane._log.chain.key, lane.group.register or "")
+            assert register is not None
+            told_there = (register.sequence, register.slots, register.generation, lane.group.offset)
+            seen.append((ledger, lane.lane.room, report, len(lane.store.log), told_there))
         told.append(seen)
     assert told[0] == told[1]
 
@@ -310,19 +510,77 @@ def test_a_copy_of_a_lane_in_the_ledger_is_one_that_vouches() -> None:
 
 
 def test_a_lane_that_kept_no_ledger_can_begin_one_and_never_drop_it() -> None:
-    before = Driver(make)
-    before.feed(EVENTS[:20])
-    before.commit(clean=True)
+    """Adopted from a release without a log; and what has a log is restored by nothing that keeps none."""
     after = driver()
-    after.topic, after.committed = before.topic, before.committed
-    after.start()
+    after.feed(EVENTS[:20])
+    before = Lane(make(), decode_json, app="test", topic="events", partition=0)
+    before.process(after.topic)
+    snapshot = before.snapshot(clean=True)
+    after.store, after.group = MemoryStore(), Group()
+    lanes.adopt(after, snapshot)
+    assert after.lane.next_offset == 20
     after.feed(EVENTS[20:40])
     assert after.lane.privacy.kind == "holds"
+    # Until the first commit the old snapshot is still needed, and the log has what was released since.
+    lanes.adopt(after, snapshot)
+    assert len(after.catch_up().scores) == 20
+    assert len({scored.score for scored in after.scores if scored.offset == 39}) == 1
     after.commit()
     after.feed(EVENTS[40:50])
     after.crash()
     assert len(after.catch_up().scores) == 10
     after.commit()
-    before.committed = after.committed
-    with pytest.raises(SnapshotError, match="has a ledger, and this lane no journal"):
-        before.crash()
+    (saved,) = after.store.snapshots.values()
+    plain = Lane(make(), decode_json, app="test", topic="events", partition=0)
+    with pytest.raises(SnapshotError, match="keeps an account, and this one keeps none"):
+        plain.restore(saved)
+
+
+def left_by_an_older_release(straight: Driver, forks: int) -> tuple[bytes, int]:
+    """A snapshot at the first 20 records with a ledger in it, and the number of the window it reserves."""
+    ledger = Ledger("test|events|0", size=50, limit=forks, keyed=True)
+    ledger.begin(Journal(0))
+    lane = Lane(make(forks=forks), decode_json, app="test", topic="events", partition=0)
+    lane.learner.bind_noise("test|events|0|0")  # as for a lane that keeps an account
+    lane.process(straight.topic[:20])
+    ledger.release(1, [bytes(32)] * 20)
+    ledger.reserve(20)
+    body = unpack(lane.snapshot())
+    body["ledger"] = ledger.to_state()
+    return pack(body), ledger.window
+
+
+def test_a_journal_of_an_older_release_is_followed_and_a_lost_one_is_charged() -> None:
+    straight = driver(forks=1)
+    straight.feed(EVENTS[:40])
+    digests = split(next(e for e in entries(straight) if isinstance(e, Digests)).digests)[20:]
+    snapshot, window = left_by_an_older_release(straight, 1)
+    lines = Line(21, 20, tuple(digests)).encode()
+    journal = Journal.head("test|events|0", window) + lines
+    for kept, pending, at_the_end in (
+        (journal, 1, 0),
+        (Journal.head("test|events|0", window), 0, 0),
+        (None, 1, 1),
+    ):
+        after = driver(forks=1)
+        after.topic = list(straight.topic)
+        after.store, after.group = MemoryStore(), Group()
+        lanes.adopt(after, snapshot, kept)
+        assert charged(after.lane) == pending
+        assert scores(after.catch_up()) == [scored.score for scored in straight.scores[20:]]
+        assert charged(after.lane) == at_the_end
+        assert after.lane.privacy.kind == "holds"
+    after = driver(forks=1)
+    after.topic = list(straight.topic)
+    after.store, after.group = MemoryStore(), Group()
+    with pytest.raises(PrivacyError, match="older than what was released"):
+        lanes.adopt(after, snapshot, Journal.head("test|events|0", window + 5) + lines)
+    assert after.store.log == b""
+    # All that the plan has set aside is used: a lost journal cannot be charged any more.
+    spent, _ = left_by_an_older_release(straight, 0)
+    none = driver()
+    none.topic = list(straight.topic)
+    none.store, none.group = MemoryStore(), Group()
+    with pytest.raises(PrivacyError, match="all 0 fork"):
+        lanes.adopt(none, spent, None)
+    assert none.store.log == b""

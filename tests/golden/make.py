@@ -1,7 +1,10 @@
-"""Snapshots as a release writes them, for later releases to read: ``python tests/golden/make.py FOLDER``.
+"""State as a release writes it, for later releases to read: ``python tests/golden/make.py FOLDER``.
 
-Run it with the release whose snapshots are to be kept, and never again: what is in a folder is what users of
-that release have on their disks. `tests/engine/test_golden.py` restores each and compares what comes next.
+Run it with the release whose state is to be kept, and never again: what is in a folder is what users of that
+release have on their disks. `tests/engine/test_golden.py` goes on from each and compares what comes next.
+
+Up to 0.1 that is a snapshot, written by a lane that kept no account; from then on a log, and beside it the
+snapshot that it names.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from streampair import auc, buffers, losses, metric, ranking
-from streampair.engine.testing import Driver
+from streampair.engine.log import Chain, Saved
+from streampair.engine.testing import Driver, MemoryStore
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
 
@@ -73,8 +77,15 @@ def stream(name: str) -> list[tuple[dict[str, float], Any]]:
 
 
 def driver(name: str) -> Driver:
-    """A lane of the model, whose topic has keys where entities need them."""
-    return Driver(MODELS[name])
+    """A lane of the model, at its beginning; there is no group that would have a register."""
+    return Driver(MODELS[name], facts={"registers": False})
+
+
+def left(folder: Path, name: str) -> MemoryStore:
+    """What a release with a log has left."""
+    log = (folder / f"{name}.log").read_bytes()
+    (saved,) = (entry for entry in Chain.peek(log) if isinstance(entry, Saved))
+    return MemoryStore(log, {saved.content.hex(): (folder / f"{name}.snapshot").read_bytes()})
 
 
 def shown(output: Any) -> list[float]:
@@ -82,17 +93,18 @@ def shown(output: Any) -> list[float]:
     return [score.score for score in output.scores]
 
 
-def main(folder: Path) -> None:
-    """Write a snapshot of each model, and the scores that come after it."""
+def main(folder: Path, names: Iterable[str] = MODELS) -> None:
+    """Write log and snapshot of each model, and the scores that come after it."""
     folder.mkdir(parents=True, exist_ok=True)
     expected = {}
-    for name in MODELS:
+    for name in names:
         rows = stream(name)
         lane = driver(name)
         lane.feed(rows[:BEFORE])
         lane.commit(clean=True)
-        assert lane.committed is not None
-        (folder / f"{name}.snapshot").write_bytes(lane.committed)
+        (snapshot,) = lane.store.snapshots.values()
+        (folder / f"{name}.snapshot").write_bytes(snapshot)
+        (folder / f"{name}.log").write_bytes(lane.store.log)
         expected[name] = shown(lane.feed(rows[BEFORE:]))
     (folder / "expected.json").write_text(json.dumps(expected, indent=0) + "\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import threading
@@ -17,7 +18,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import load_config
+from streampair_connectors.kafka import Partition
 from streampair_connectors.records import json_decoder
+from streampair_connectors.stores import TopicStore
 from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.worker import Worker
 
@@ -25,6 +28,8 @@ from harness.kafka import Cluster
 from harness.worker_process import WorkerProcess
 from streampair.engine.envelope import unpack
 from streampair.engine.lane import Record
+from streampair.engine.log import Chain
+from streampair.engine.opening import Known
 
 T = TypeVar("T")
 
@@ -64,6 +69,7 @@ class App:
         partitions: int = 1,
         learner: str = PAIR_OGD,
         settings: str = "",
+        store: str = "directory",
         bootstrap: str | None = None,
         connect_timeout: float = 15,
     ) -> None:
@@ -77,6 +83,15 @@ class App:
         # The in-process broker holds a new member back for almost a whole session after another one has
         # left, so its sessions are short; Apache Kafka refuses less than six seconds.
         session = 2 if kafka.kind == "embedded" else 6
+        keys = ""
+        if store == "kafka":
+            keys = 'sealing_key_env = "TEST_SEALING_KEY"'
+            os.environ.setdefault("TEST_SEALING_KEY", "5e" * 32)
+            if "PairFTRL" in learner:
+                # On every host the same; a directory keeps one of its own.
+                learner += '\nnoise_key_env = "TEST_NOISE_KEY"'
+                os.environ.setdefault("TEST_NOISE_KEY", "4f" * 32)
+        self.store = store
         self.path = directory / "app.toml"
         self.path.write_text(
             f"""app = "{name}"
@@ -91,6 +106,9 @@ label = "y"
 features = {json.dumps(FEATURES)}
 [learner]
 {learner}
+[store]
+kind = "{store}"
+{keys}
 [worker]
 commit_every_events = 50
 batch_size = 20
@@ -128,7 +146,33 @@ batch_size = 20
 
     def snapshot(self, partition: int = 0) -> dict[str, Any]:
         """What a lane's saved state says of its learning."""
-        return _learning((self.state / f"{self.name}-{self.input}-{partition}.snapshot").read_bytes())
+        if self.store == "kafka":
+            return _learning(asyncio.run(self._stored(partition))[1])
+        return _learning(next(self.state.glob(f"{self.name}-{self.input}-{partition}-*.state")).read_bytes())
+
+    def position(self, partition: int = 0) -> int:
+        """Where the last commit of a lane has left it; 0 before the first."""
+        if self.store == "kafka":
+            frames = asyncio.run(self._stored(partition))[0]
+        else:
+            file = self.state / f"{self.name}-{self.input}-{partition}.log"
+            frames = file.read_bytes() if file.exists() else b""
+        known = Known.of(Chain.peek(frames))
+        return 0 if known is None else known.next_offset or 0
+
+    async def _stored(self, partition: int) -> tuple[bytes, bytes]:
+        """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
+        config = load_config(self.path)
+        lane = await TopicStore(config, partitions=self.partitions, private=False).open(
+            Partition(self.input, partition), 0
+        )
+        try:
+            frames = await lane.read()
+            known = Known.of(Chain.peek(frames))
+            saved = None if known is None else known.saved
+            return frames, b"" if saved is None else await lane.snapshot(saved.content.hex())
+        finally:
+            await lane.close()
 
     def reference(
         self, values: Sequence[bytes | None], partition: int = 0

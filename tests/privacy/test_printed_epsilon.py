@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.assemble import build_lane
+from streampair_connectors.assemble import build_logged_lane
 from streampair_connectors.cli import app
 from streampair_connectors.config import load_config
 from streampair_connectors.records import json_decoder
@@ -22,7 +22,6 @@ from streampair_connectors.telemetry import Telemetry
 from typer.testing import CliRunner
 
 from streampair import auc, metric, privacy, ranking
-from streampair.engine.testing import MemoryJournal
 from streampair.privacy import report as report_module
 
 ANSWER, BUDGET = 0.42421, 1.75
@@ -90,9 +89,7 @@ def test_reports(family: Any, name: str) -> None:
 def test_metrics(tmp_path: Path) -> None:
     replayed(tmp_path, "PairFTRL")
     config = load_config(tmp_path / "fraud.toml")
-    lane = build_lane(
-        config, json_decoder(config.input), topic="events", partition=0, journal=MemoryJournal()
-    )
+    lane = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0)
     telemetry = Telemetry()
     telemetry.publish(("fraud", "events", "0", "PairFTRL"), lane.gauges(), None)
     for public in (False, True):

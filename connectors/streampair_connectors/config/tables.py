@@ -289,16 +289,45 @@ class LearnerConfig(Table):
 
 
 class StoreConfig(Table):
-    """Where the snapshots lie. A relative path starts at the configuration file."""
+    """Where logs and snapshots lie: in Kafka, or on this machine.
 
+    Without `kind` the state lies in Kafka, unless a directory is named. A relative path starts at the
+    configuration file.
+    """
+
+    kind: Literal["kafka", "directory"] | None = None
     directory: Path = Path("state")
     # Whether the group of the directory may reach it: where a volume is given to a process by its group.
     group_access: bool = False
+    # One key a line, hexadecimal: the first seals, all of them open.
+    sealing_key_file: Path | None = None
+    sealing_key_env: str | None = None
+    log_topic: str | None = None
+    # Brokers take at most transaction.max.timeout.ms, 15 minutes by default.
+    transaction_timeout_seconds: Annotated[float, Field(ge=5, le=900)] = 60.0
 
-    @field_validator("directory", mode="before")
+    @field_validator("directory", "sealing_key_file", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
         return Path(value) if isinstance(value, str) else value
+
+    @field_validator("log_topic")
+    @classmethod
+    def _topic(cls, value: str | None) -> str | None:
+        return None if value is None else _check_topic(value)
+
+    @property
+    def in_kafka(self) -> bool:
+        """Whether the state lies in Kafka."""
+        if self.kind is not None:
+            return self.kind == "kafka"
+        return "directory" not in self.model_fields_set
+
+    def sealing_keys(self) -> list[bytes]:
+        """Return the keys that seal the state in Kafka, the first first; none where none is declared."""
+        secret = read_secret("sealing_key", self.sealing_key_file, self.sealing_key_env)
+        lines = [] if secret is None else secret.get_secret_value().split()
+        return [hex_key("sealing_key", SecretStr(line)) for line in lines]
 
 
 class MetricsConfig(Table):
@@ -334,7 +363,8 @@ class WorkerConfig(Table):
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
     commit_every_events: Annotated[int, Field(ge=1)] = 10_000
-    commit_every_seconds: Annotated[float, Field(gt=0)] = 1.0
+    # Without it: 0.1 where the state lies in Kafka, 1 on a disk. It grows where commits take long.
+    commit_every_seconds: Annotated[float | None, Field(gt=0)] = None
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
     # "auto": on, except for a private learner, whose guarantee forbids to stop because of content.
     breaker: Literal["auto", "on", "off"] = "auto"

@@ -61,11 +61,11 @@ class Config(Table):
 
     @model_validator(mode="after")
     def _topics(self) -> Config:
-        names = [self.input.topic, self.output_topic, self.dead_letter_topic]
-        if len(set(names)) != 3:
+        names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
+        if len(set(names)) != 4:
             raise ValueError(
-                f"input, output and dead-letter topics are {names}: "
-                "three different names are needed, or events would be read again"
+                f"input, output, dead-letter and log topics are {names}: "
+                "different names are needed, or events would be read again"
             )
         return self
 
@@ -78,6 +78,20 @@ class Config(Table):
     def dead_letter_topic(self) -> str:
         """The topic of the events that could not be used."""
         return self.output.dead_letter_topic or f"{self.app}-dead-letters"
+
+    @property
+    def commit_every_seconds(self) -> float:
+        """Seconds from one commit to the next, before it grows because commits take long."""
+        every = self.worker.commit_every_seconds
+        if every is not None:
+            return every
+        # What Kafka's readers of committed records see waits for the commit; on a disk nobody waits.
+        return 0.1 if self.store.in_kafka else 1.0
+
+    @property
+    def log_topic(self) -> str:
+        """The topic of the lanes' logs, where the state lies in Kafka."""
+        return self.store.log_topic or f"{self.app}-{self.input.topic}-log"
 
     @property
     def state_directory(self) -> Path:

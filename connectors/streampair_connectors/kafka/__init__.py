@@ -7,6 +7,7 @@ errors into ours.
 
 from streampair_connectors.kafka._client import Message, Partition, RecordLike
 from streampair_connectors.kafka.admin import (
+    cluster_id,
     create_by_asking,
     create_topics,
     creates_topics,
@@ -16,6 +17,7 @@ from streampair_connectors.kafka.admin import (
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
 from streampair_connectors.kafka.log_topic import LogTopic
+from streampair_connectors.kafka.lookup import Lookup
 from streampair_connectors.kafka.membership import Takeovers
 from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.register import (
@@ -31,6 +33,7 @@ __all__ = [
     "Committed",
     "Consumer",
     "LogTopic",
+    "Lookup",
     "Message",
     "Partition",
     "PartitionProducer",
@@ -40,6 +43,7 @@ __all__ = [
     "Routes",
     "Takeovers",
     "check_register",
+    "cluster_id",
     "commit_register",
     "create_by_asking",
     "create_topics",

@@ -16,6 +16,7 @@ from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka._client import client_options, log, say, stop_quietly, within
 
 __all__ = [
+    "cluster_id",
     "create_by_asking",
     "create_topics",
     "creates_topics",
@@ -40,6 +41,23 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
         names: list[str] = await within(config, admin.list_topics())
         found = await within(config, admin.describe_topics(names)) if names else []
         return {topic["topic"]: len(topic["partitions"]) for topic in found}
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+
+
+async def cluster_id(config: KafkaConfig) -> str:
+    """Return what the cluster calls itself, for ever; empty when it does not tell.
+
+    Raises
+    ------
+    SourceError
+        No broker answers within `connect_timeout_seconds`, or it refuses.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    try:
+        await within(config, admin.start())
+        found = await within(config, admin.describe_cluster())
+        return str(found.get("cluster_id") or "")
     finally:
         await stop_quietly(admin.close(), 2.0)
 

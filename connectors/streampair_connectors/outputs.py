@@ -1,0 +1,53 @@
+"""From what a lane gives to messages: which topic, which partition, which bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streampair.engine import LaneOutput
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import Message, Partition, Producer, RecordLike
+from streampair_connectors.lanes import OpenLane
+
+__all__ = ["Outputs"]
+
+
+class Outputs:
+    """Hands scores and dead letters to the store of their lane, in batches by output partition.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    producer
+        Knows the partitions of the topics.
+    """
+
+    def __init__(self, config: Config, producer: Producer) -> None:
+        self._config = config
+        self._producer = producer
+
+    async def send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+        """Hand over what a batch gave. Its line is durable."""
+        config, producer = self._config, self._producer
+        encode, source = held.encoder.score, held.partition
+        topic = config.output_topic
+        by_target: dict[Partition, list[Message]] = {}
+        if producer.single(topic):
+            messages = [Message(scored.key, encode(scored)) for scored in output.scores]
+            by_target[Partition(topic, 0)] = messages
+        else:
+            for scored in output.scores:
+                target = producer.target(topic, scored.key, source)
+                by_target.setdefault(target, []).append(Message(scored.key, encode(scored)))
+        if output.dead_letters:
+            headers = {record.offset: record.headers for record in records}
+            topic = config.dead_letter_topic
+            for letter in output.dead_letters:
+                target = producer.target(topic, letter.key, source)
+                own = held.encoder.dead_letter(letter, headers.get(letter.offset, ()))
+                by_target.setdefault(target, []).append(Message(letter.key, letter.value, own))
+            held.bad_count += len(output.dead_letters)
+            held.last_bad = output.dead_letters[-1]
+        for target, messages in by_target.items():
+            await held.store.send(target, messages)

@@ -1,0 +1,301 @@
+"""The directory store: an append-only log and one snapshot a lane, on the disk of one machine.
+
+Files of a lane, mode 0600 in a directory of mode 0700: `NAME.log`, `NAME-CONTENT.state` (the snapshot that
+the log names), `NAME.lock`. A log is appended to and flushed; with a snapshot it begins anew, by a rename.
+So a disk that tells the truth loses nothing. One that does not, because a backup was put back or a bit has
+flipped, is found out by the register, which lies with the group's offset (docs/privacy.md 8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from streampair.engine import Append, Commit
+from streampair.errors import StoreError
+from streampair_connectors.permissions import check_directory
+
+__all__ = ["DirectoryLane", "DirectoryStore"]
+
+
+class DirectoryStore:
+    """Snapshots as files of mode 0600 in a directory.
+
+    Parameters
+    ----------
+    directory
+        Made, with mode 0700, when it does not exist.
+    group_access
+        Whether its group may reach it.
+
+    Raises
+    ------
+    StoreError
+        It cannot be made, or others than its owner may reach it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> lane = DirectoryStore(Path(tempfile.mkdtemp())).open("fraud-payments-0")
+    >>> lane.read()
+    b''
+    >>> lane.close()
+    """
+
+    def __init__(self, directory: Path, *, group_access: bool = False) -> None:
+        self._directory = directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_directory(directory, group=group_access)
+        except OSError as error:
+            raise StoreError(
+                f"the store directory {directory} cannot be made: {error.strerror}",
+                fix="set store.directory to a directory that this user may write",
+            ) from None
+
+    def open(self, lane_id: str) -> DirectoryLane:
+        """Lock and return the files of one lane.
+
+        Raises
+        ------
+        StoreError
+            They cannot be reached, or another writer holds them (then `retriable`).
+        """
+        # Topic and application names are safe in a file name; anything else is not trusted to be.
+        return DirectoryLane(self._directory, re.sub(r"[^A-Za-z0-9._-]", "_", lane_id))
+
+    def lanes(self, app: str) -> list[str]:
+        """Names of the lanes of an application that have left anything here."""
+        app = re.sub(r"[^A-Za-z0-9._-]", "_", app)
+        found = [
+            path.stem for kind in ("log", "snapshot") for path in self._directory.glob(f"{app}-*.{kind}")
+        ]
+        return sorted(set(found))
+
+    def secret(self, name: str, *, fresh: bool) -> bytes:
+        """Return 32 random bytes that are kept in a file of mode 0600.
+
+        Parameters
+        ----------
+        name
+            Of the file.
+        fresh
+            Whether it may be made, because nothing was ever done under it.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be read or written, or holds something else.
+        """
+        path = self._directory / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        try:
+            if not path.exists():
+                if not fresh:
+                    raise StoreError(
+                        f"the noise key {path} is gone, and models have been released under it",
+                        fix="put the file back. If it is lost, start under another application name: a new "
+                        "account, whose spend comes on top of this one's",
+                    )
+                made = path.with_name(f".{path.name}-{os.getpid()}")
+                _write_durably(made, secrets.token_hex(32).encode() + b"\n")
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.link(made, path)
+                made.unlink()
+                _flush(self._directory)
+            secret = bytes.fromhex(path.read_text("ascii").strip())
+        except OSError as error:
+            raise StoreError(
+                f"the secret {path} cannot be kept: {error.strerror}",
+                fix="check the directory's permissions and the free space of its disk",
+            ) from None
+        except ValueError:
+            secret = b""
+        if len(secret) < 32:
+            raise StoreError(
+                f"the secret {path} is not 64 hexadecimal digits",
+                fix="put the file back from a backup",
+            )
+        return secret
+
+    def probe(self) -> None:
+        """Write, flush and remove a file.
+
+        Raises
+        ------
+        StoreError
+            The directory cannot be written.
+        """
+        path = self._directory / f".probe-{os.getpid()}"
+        try:
+            _write_durably(path, b"probe")
+            path.unlink()
+        except OSError as error:
+            raise StoreError(
+                f"the store directory {self._directory} cannot be written: {error.strerror}",
+                fix="give this user write permission, free some space, or set store.directory",
+            ) from None
+
+
+class DirectoryLane:
+    """The files of one lane, locked until `close`."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._log = directory / f"{name}.log"
+        self._lock: int | None = None
+        try:
+            descriptor = os.open(directory / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._failure("opened", error) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise StoreError(
+                f"another process holds the state {self._log}",
+                fix="stop the other worker of this application on this directory, or give each "
+                "its own store.directory",
+                retriable=True,
+            ) from None
+        self._lock = descriptor
+
+    def read(self) -> bytes:
+        """The log; empty if there is none."""
+        with self._failing("read"):
+            return self._log.read_bytes() if self._log.exists() else b""
+
+    def cut(self, used: int) -> None:
+        """Cut off what a crash has torn."""
+        with self._failing("written"):
+            if self._log.exists() and self._log.stat().st_size > used:
+                os.truncate(self._log, used)
+                _flush_file(self._log)
+
+    def append(self, append: Append) -> None:
+        """Add frames to the log, durably."""
+        with self._failing("written"):
+            new = not self._log.exists()
+            _write_durably(self._log, b"".join(append.frames), os.O_CREAT | os.O_APPEND)
+            if new:
+                _flush(self._directory)
+
+    def snapshot(self, content: str) -> bytes:
+        """The bytes of a snapshot.
+
+        Raises
+        ------
+        StoreError
+            It is not there.
+        """
+        with self._failing("read"):
+            try:
+                return self._state(content).read_bytes()
+            except FileNotFoundError:
+                raise StoreError(
+                    f"the snapshot {self._state(content)} that the log names is gone",
+                    fix="put the store back as a whole: its log and its snapshots belong together",
+                ) from None
+
+    def save(self, commit: Commit) -> None:
+        """Write the snapshot of a commit, durably, if it has one. Nothing names it yet."""
+        if commit.snapshot is None or commit.content is None:
+            return
+        with self._failing("written"):
+            _replace(self._state(commit.content), commit.snapshot)
+
+    def compact(self, commit: Commit) -> None:
+        """Begin the log anew with a snapshot that the register knows, and drop what came before it."""
+        if commit.content is None:
+            return
+        with self._failing("written"):
+            _replace(self._log, b"".join(commit.frames))
+            kept = self._state(commit.content)
+            for path in (*self._directory.glob(f"{self._name}-*.state"), *self._old()):
+                if path != kept and self._is_mine(path):
+                    path.unlink(missing_ok=True)
+
+    def legacy(self) -> tuple[bytes, bytes | None] | None:
+        """Snapshot and journal of the release before the log; None if there is no snapshot."""
+        snapshot, journal = self._old()
+        with self._failing("read"):
+            if not snapshot.exists():
+                return None
+            return snapshot.read_bytes(), journal.read_bytes() if journal.exists() else None
+
+    def close(self) -> None:
+        """Let another writer in. Closing twice is harmless."""
+        if self._lock is not None:
+            os.close(self._lock)  # releases the lock
+            self._lock = None
+
+    def _state(self, content: str) -> Path:
+        return self._directory / f"{self._name}-{content[:32]}.state"
+
+    def _old(self) -> tuple[Path, Path]:
+        return self._directory / f"{self._name}.snapshot", self._directory / f"{self._name}.journal"
+
+    def _is_mine(self, path: Path) -> bool:
+        """Not that of a lane whose name begins like this one's."""
+        return path.suffix != ".state" or len(path.stem) == len(self._name) + 33
+
+    @contextlib.contextmanager
+    def _failing(self, verb: str) -> Iterator[None]:
+        if self._lock is None:
+            raise StoreError(f"the state {self._log} is closed", fix="open the lane again")
+        try:
+            yield
+        except OSError as error:
+            raise self._failure(verb, error) from None
+
+    def _failure(self, verb: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"the state {self._log} cannot be {verb}: {error.strerror}",
+            fix="check the directory's permissions and the free space of its disk",
+        )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put `data` in the place of the file, durably: at once, or not at all."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        _write_durably(temporary, data, os.O_CREAT | os.O_TRUNC)
+        os.replace(temporary, path)
+        # Without this the rename itself may be lost with the power.
+        _flush(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, data: bytes, flags: int = os.O_CREAT | os.O_TRUNC) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

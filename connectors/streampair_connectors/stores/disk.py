@@ -1,0 +1,172 @@
+"""Lanes on the disk of this machine: files, with the register beside the group's offset.
+
+Outputs are sent at least once, the state moves exactly once, and scores that are sent twice are the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from streampair.engine import Append, Commit
+from streampair.errors import Fenced, SourceError, StoreError
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import (
+    Committed,
+    Consumer,
+    Message,
+    Partition,
+    Producer,
+    commit_register,
+    read_register,
+)
+from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore
+
+__all__ = ["DiskLane", "DiskStore"]
+
+# How long a previous owner of a lane may take to close it.
+_HANDOVER_SECONDS = 15.0
+# How long a register may take; what waits for it has not left.
+_REGISTER_SECONDS = 60.0
+
+
+class DiskStore:
+    """The directory of an application, for one connection to the cluster.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    consumer
+        The member of the group that writes the registers.
+    producer
+        Sends the outputs of all lanes.
+    """
+
+    def __init__(self, config: Config, consumer: Consumer, producer: Producer) -> None:
+        self._config = config
+        self._consumer = consumer
+        self._producer = producer
+        self._directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
+
+    async def start(self) -> None:
+        """Nothing is to be done."""
+
+    async def open(self, partition: Partition, start: int) -> DiskLane:
+        """Lock a lane; waits for a previous owner in this process or another to let go."""
+        lane_id = f"{self._config.app}-{partition.topic}-{partition.partition}"
+        deadline = time.monotonic() + _HANDOVER_SECONDS
+        while True:
+            try:
+                files = await asyncio.to_thread(self._directory.open, lane_id)
+                break
+            except StoreError as error:
+                if not error.retriable or time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(0.05)
+        return DiskLane(
+            self._config.app, self._directory, files, partition, start, self._consumer, self._producer
+        )
+
+    async def register(self, partition: Partition) -> Committed | None:
+        """The group's offset and register."""
+        found = await read_register(self._config.require_kafka(), self._config.app, [partition])
+        return found[partition]
+
+    async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
+        """Wait for the outputs of all lanes."""
+        return await self._producer.flush(give_up, on_trouble)
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Of outputs that are not known to be stored."""
+        return self._producer.unacknowledged_bytes
+
+    @property
+    def stuck(self) -> bool:
+        """Whether an output waits to be sent again."""
+        return self._producer.stuck
+
+    async def stop(self) -> None:
+        """Nothing is to be done."""
+
+
+class DiskLane:
+    """One lane: its files, and its register."""
+
+    def __init__(
+        self,
+        app: str,
+        directory: DirectoryStore,
+        files: DirectoryLane,
+        partition: Partition,
+        start: int,
+        consumer: Consumer,
+        producer: Producer,
+    ) -> None:
+        self._app = app
+        self._directory = directory
+        self._files = files
+        self._partition = partition
+        self._start = start
+        self._consumer = consumer
+        self._producer = producer
+
+    async def read(self) -> bytes:
+        """The log."""
+        return await asyncio.to_thread(self._files.read)
+
+    async def snapshot(self, content: str) -> bytes:
+        """A snapshot."""
+        return await asyncio.to_thread(self._files.snapshot, content)
+
+    async def legacy(self) -> tuple[bytes, bytes | None] | None:
+        """Snapshot and journal of the release before the log."""
+        return await asyncio.to_thread(self._files.legacy)
+
+    async def secret(self, name: str, *, fresh: bool) -> bytes:
+        """The noise key of the application; never drawn anew where any of its lanes has left anything."""
+        fresh = fresh and not self._directory.lanes(self._app)
+        return await asyncio.to_thread(lambda: self._directory.secret(name, fresh=fresh))
+
+    async def cut(self, used: int) -> None:
+        """Cut off a torn end."""
+        await asyncio.to_thread(self._files.cut, used)
+
+    async def append(self, append: Append) -> None:
+        """The log, then the register."""
+        await asyncio.to_thread(self._files.append, append)
+        await self._register(append)
+
+    async def send(self, target: Partition, messages: list[Message]) -> None:
+        """Hand outputs over; `DiskStore.flush` waits for them."""
+        await self._producer.send(target, messages)
+
+    async def commit(self, commit: Commit) -> None:
+        """The snapshot, which nothing names yet; then the log, then the register; then what is old may go."""
+        await asyncio.to_thread(self._files.save, commit)
+        await asyncio.to_thread(self._files.append, commit)
+        await self._register(commit)
+        await asyncio.to_thread(self._files.compact, commit)
+
+    async def _register(self, append: Append) -> None:
+        """Write the register; nothing goes on before it is known to be stored."""
+        offset = self._start if append.next_offset is None else append.next_offset
+        deadline = time.monotonic() + _REGISTER_SECONDS
+        while True:
+            try:
+                await commit_register(self._consumer, {self._partition: (offset, append.register)})
+            except Fenced:
+                raise
+            except SourceError as error:
+                if not error.retriable or time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Let another owner in."""
+        self._files.close()

@@ -1,0 +1,325 @@
+"""Lanes in Kafka itself: outputs, log, snapshot, offset and register in one transaction (DESIGN.md 5).
+
+So the state moves between hosts, and whoever reads committed records only never sees an output twice. The log
+topic has the partitions of the input. A message of it is one frame of the log, or a piece of a snapshot:
+
+- frame: in the clear its sequence (8) and the tag of the entry before (32), then the frame, sealed to lane,
+  sequence and predecessor;
+- piece: its message key names snapshot, number and count; sealed to lane and key.
+
+What is older than the snapshot before the last is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from streampair.engine import Append, Commit
+from streampair.errors import ConfigError, SourceError, StoreError
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import (
+    Committed,
+    LogTopic,
+    Message,
+    Partition,
+    PartitionProducer,
+    read_register,
+)
+from streampair_connectors.logs import get_logger
+from streampair_connectors.sealing import OVERHEAD, Seal
+
+__all__ = ["TopicLane", "TopicStore", "key_missing", "seal_of"]
+
+log = get_logger(__name__)
+
+_FRAME: Final = b"frame"
+_HEAD: Final = 8 + 32  # sequence and predecessor
+# A piece of a snapshot with its key and overheads stays below what a topic takes.
+_MARGIN: Final = 4096
+_RETRY_SECONDS: Final = 30.0
+
+
+def seal_of(config: Config) -> Seal:
+    """The seal of an application: its own keys, or the noise key of a private learner, or none.
+
+    Raises
+    ------
+    ConfigError
+        A key cannot be read, or is too short.
+    """
+    keys = config.store.sealing_keys()
+    noise = config.learner.noise_key()
+    # Whoever has the noise key can compute the noise: it guards no less than this.
+    return Seal(keys or ([noise] if noise is not None else []))
+
+
+def key_missing() -> ConfigError:
+    """Why a private learner needs a key of the operator's where its state lies in Kafka."""
+    return ConfigError(
+        "the state lies in Kafka, and the noise key is not declared: it must be the same on every host",
+        fix="make one with: openssl rand -hex 32 > noise.key && chmod 600 noise.key; then set "
+        'learner.noise_key_file = "noise.key". Or keep the state here: store.kind = "directory"',
+    )
+
+
+class TopicStore:
+    """The log topic of an application, for one connection to the cluster.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    partitions
+        Of the input topic.
+    private
+        Whether a privacy account lies in the log.
+    """
+
+    def __init__(self, config: Config, *, partitions: int, private: bool) -> None:
+        self._config = config
+        self._kafka = config.require_kafka()
+        self._partitions = partitions
+        self._private = private
+        self._seal = seal_of(config)
+        self._topic = LogTopic(self._kafka, config.log_topic)
+        self._lanes: set[TopicLane] = set()
+
+    async def start(self) -> None:
+        """Make the log topic, or check it.
+
+        Raises
+        ------
+        ConfigError
+            It is set up so that it could lose entries.
+        """
+        await self._topic.ensure(
+            self._partitions, replication_factor=self._config.topics.replication_factor, strict=self._private
+        )
+        if not self._seal.seals:
+            log.info(
+                "state_not_sealed",
+                app=self._config.app,
+                topic=self._config.log_topic,
+                next_step="the topic holds rows of the input as they came: let nobody read it who may not "
+                "read the input, or give store.sealing_key_file",
+            )
+
+    async def open(self, partition: Partition, start: int) -> TopicLane:
+        """Fence every earlier owner of a lane, and return its store."""
+        lane = TopicLane(self._config, self._topic, self._seal, partition, start, self._lanes.discard)
+        await lane.start()
+        self._lanes.add(lane)
+        return lane
+
+    async def register(self, partition: Partition) -> Committed | None:
+        """The group's offset and register."""
+        found = await read_register(self._kafka, self._config.app, [partition])
+        return found[partition]
+
+    async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
+        """Nothing waits apart from the commits."""
+        for lane in self._lanes:
+            lane.give_up, lane.on_trouble = give_up, on_trouble
+        return True
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Of outputs that wait for their commit."""
+        return sum(lane.waiting_bytes for lane in self._lanes)
+
+    @property
+    def stuck(self) -> bool:
+        """Nothing is sent before its commit."""
+        return False
+
+    async def stop(self) -> None:
+        """Let go of everything."""
+        for lane in list(self._lanes):
+            await lane.close()
+
+
+class TopicLane:
+    """One lane: a transactional producer, and a partition of the log topic."""
+
+    def __init__(
+        self,
+        config: Config,
+        topic: LogTopic,
+        seal: Seal,
+        partition: Partition,
+        start: int,
+        on_close: Callable[[TopicLane], None],
+    ) -> None:
+        self._config = config
+        self._topic = topic
+        self._seal = seal
+        self._source = partition
+        self._log = Partition(topic.name, partition.partition)
+        self._start = start
+        self._on_close = on_close
+        lane = f"{config.app}|{partition.topic}|{partition.partition}".encode()
+        self._context = len(lane).to_bytes(4, "big") + lane
+        self._limit = config.output.max_message_bytes - _MARGIN
+        self._waiting: list[tuple[Partition, list[Message]]] = []
+        self._pieces: dict[bytes, bytes] = {}
+        # Offsets in the log topic at which the last two snapshots begin.
+        self._before_last: int | None = None
+        self._last: int | None = None
+        self._trimming: asyncio.Task[None] | None = None
+        self.waiting_bytes = 0
+        self.give_up = asyncio.Event()
+        self.on_trouble: Callable[[str], None] = lambda _: None
+        self._producer = PartitionProducer(
+            config.require_kafka(),
+            config.app,
+            partition,
+            max_message_bytes=config.output.max_message_bytes,
+            timeout_seconds=config.store.transaction_timeout_seconds,
+        )
+
+    async def start(self) -> None:
+        """Fence every earlier owner, and abort what it had begun."""
+        await self._producer.start()
+
+    async def read(self) -> bytes:
+        """The frames of the log; the pieces of snapshots are kept for `snapshot`."""
+        frames: list[bytes] = []
+        first_piece: dict[bytes, int] = {}
+        for offset, key, value in await self._topic.read(self._log.partition):
+            if key == _FRAME:
+                if len(value) < _HEAD:
+                    raise StoreError(
+                        f"the record at offset {offset} of {self._log.topic} is no entry of a log",
+                        fix="point store.log_topic at a topic that nothing else writes to",
+                    )
+                head = value[:_HEAD]
+                frames.append(self._seal.open(value[_HEAD:], self._context + head))
+                continue
+            name = (key or b"").split(b"|")[0]
+            first_piece.setdefault(name, offset)
+            self._pieces[key or b""] = value
+        # A transaction holds the pieces of a snapshot and then its entry. So where the pieces begin, the log
+        # may begin: `trim` deletes what lies before.
+        starts = sorted(first_piece.values())
+        self._last = starts[-1] if starts else None
+        self._before_last = starts[-2] if len(starts) > 1 else None
+        return b"".join(frames)
+
+    async def snapshot(self, content: str) -> bytes:
+        """A snapshot, from its pieces."""
+        name = content[:32].encode()
+        own = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
+        self._pieces = {}
+        count = int(next(iter(own)).split(b"|")[2]) if own else 0
+        parts = []
+        for number in range(count):
+            key = b"%s|%d|%d" % (name, number, count)
+            if key not in own:
+                break
+            parts.append(self._seal.open(own[key], self._context + key))
+        if not count or len(parts) != count:
+            raise StoreError(
+                f"the snapshot {content[:32]} that the log names is not whole in {self._log.topic}",
+                fix="put the topic back as it was: nothing may delete its records but streampair",
+            )
+        return b"".join(parts)
+
+    async def legacy(self) -> tuple[bytes, bytes | None] | None:
+        """No release before the log has kept anything in Kafka."""
+        return None
+
+    async def secret(self, name: str, *, fresh: bool) -> bytes:
+        """Never: a key that is drawn on one host is not there on the next.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise key_missing()
+
+    async def cut(self, used: int) -> None:
+        """A transaction leaves no torn end."""
+        raise StoreError("the log in Kafka has a torn end", fix="look for what else writes to its topic")
+
+    async def append(self, append: Append) -> None:
+        """Frames and register, in a transaction of their own."""
+        await self._transaction([(self._log, self._framed(append))], append)
+
+    async def send(self, target: Partition, messages: list[Message]) -> None:
+        """Keep outputs for their commit."""
+        self._waiting.append((target, messages))
+        self.waiting_bytes += sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
+
+    async def commit(self, commit: Commit) -> None:
+        """Outputs, snapshot, frames, offset and register, in one transaction."""
+        entries = self._framed(commit)
+        if commit.content is not None and commit.snapshot is not None:
+            entries = self._cut_up(commit.content, commit.snapshot) + entries
+        stored = await self._transaction([*self._waiting, (self._log, entries)], commit)
+        self._waiting, self.waiting_bytes = [], 0
+        if commit.content is not None:
+            await self._trim()
+            self._before_last, self._last = self._last, stored[self._log][0]
+
+    async def close(self) -> None:
+        """Let another owner in."""
+        self._on_close(self)
+        if self._trimming is not None:
+            self._trimming.cancel()
+        await self._producer.stop()
+
+    def _framed(self, append: Append) -> list[Message]:
+        messages = []
+        for frame in append.frames:
+            head = frame[:8] + frame[12:44]
+            messages.append(Message(_FRAME, head + self._seal.seal(frame, self._context + head)))
+        return messages
+
+    def _cut_up(self, content: str, snapshot: bytes) -> list[Message]:
+        room = self._limit - OVERHEAD
+        parts = [snapshot[at : at + room] for at in range(0, len(snapshot), room)] or [b""]
+        messages = []
+        for number, part in enumerate(parts):
+            key = b"%s|%d|%d" % (content[:32].encode(), number, len(parts))
+            messages.append(Message(key, self._seal.seal(part, self._context + key)))
+        return messages
+
+    async def _transaction(
+        self, sends: list[tuple[Partition, list[Message]]], append: Append
+    ) -> dict[Partition, list[int]]:
+        offset = self._start if append.next_offset is None else append.next_offset
+        pause = 0.1
+        while True:
+            try:
+                return await self._producer.transaction(
+                    sends, group=self._config.app, offsets={self._source: (offset, append.register)}
+                )
+            except SourceError as error:
+                # Undone for certain, and the producer goes on: the same again.
+                if not (error.retriable and self._producer.usable) or self.give_up.is_set():
+                    raise
+                self.on_trouble(error.problem)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    async def _trim(self) -> None:
+        """Delete what is older than the snapshot before the last, beside the work."""
+        if self._before_last is None or (self._trimming is not None and not self._trimming.done()):
+            return
+
+        async def trim(before: int) -> None:
+            try:
+                await self._topic.trim(self._log.partition, before)
+            except SourceError as error:
+                log.warning(
+                    "log_not_trimmed",
+                    app=self._config.app,
+                    topic=self._log.topic,
+                    partition=self._log.partition,
+                    detail=error.problem,
+                    next_step=error.fix,
+                )
+
+        self._trimming = asyncio.create_task(trim(self._before_last))

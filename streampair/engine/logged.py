@@ -1,0 +1,305 @@
+"""A lane with a log: releases are reserved before, and a start that nobody can vouch for is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from streampair.engine.lane import Lane
+from streampair.engine.lanelog import Acceptance, LaneLog
+from streampair.engine.log import LogKey
+from streampair.engine.opening import Facts
+from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Wanted
+from streampair.engine.reservations import Reservations
+from streampair.engine.snapshot import Snapshot, summary
+from streampair.errors import LaneStopped, PrivacyError, SnapshotError
+
+__all__ = ["LoggedLane"]
+
+
+class LoggedLane(Lane):
+    """A lane whose log is the truth, and whose snapshots are a cache of it (DESIGN.md 5, docs/privacy.md 8).
+
+    It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for; make
+    each `Append` durable, in order; `replay` what it asks for; then `process`, whose `line` is durable
+    before any output leaves, no more than `room` records between two commits; `commit` once all outputs are
+    stored, and `committed` once the commit is. Whatever fails in between: throw the lane away, and start
+    another.
+
+    Parameters
+    ----------
+    learner, decode
+        As for `Lane`. The noise key of a private learner keys the log too.
+    payloads_change
+        Whether the record at an offset may be another one when it is read again (compaction, erasure). Then
+        no replay is trusted to repeat anything, and each commit holds a snapshot.
+    options
+        Further arguments of `Lane`.
+
+    Examples
+    --------
+    >>> from streampair import auc
+    >>> from streampair.engine import Facts, LoggedLane, Record
+    >>> from streampair.engine.testing import decode_json
+    >>> def lane():
+    ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, app="a", topic="t", partition=0)
+    >>> first = lane()
+    >>> first.read(b"").content is None
+    True
+    >>> appends, warnings = first.start(Facts(registers=False))
+    >>> log = b"".join(frame for append in appends for frame in append.frames)
+    >>> records = [Record(0, b'{"x": {"a": 0.5}, "y": true}'), Record(1, b'{"x": {"a": 0.1}, "y": false}')]
+    >>> scores = first.process(records).scores
+    >>> commit = first.commit(snapshot=True)
+    >>> first.committed()
+    >>> log += b"".join(commit.frames)
+    >>> second = lane()
+    >>> second.read(log).content == commit.content
+    True
+    >>> _ = second.start(Facts(end=2, registers=False), commit.snapshot)
+    >>> second.next_offset
+    2
+    """
+
+    def __init__(
+        self,
+        learner: Any,
+        decode: Callable[[Record], Event],
+        *,
+        payloads_change: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(learner, decode, **options)
+        private = self._model.private
+        self._reservations: Reservations | None = None
+        # A fixed seed protects nobody: there is nothing to keep an account of.
+        if private is not None and private.seed is None:
+            self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
+        self._working = False
+        self._log = LaneLog(
+            LogKey(None if private is None else private.noise_key),
+            app=self.app,
+            topic=self.topic,
+            partition=self.partition,
+            name=self.name,
+            fingerprint=self.fingerprint,
+            reservations=self._reservations,
+            private=private is not None,
+            entity="key" if private is not None and private.entity is not None else "",
+            void=self._void,
+            # Another model, or noise that nobody can draw again, does not come out of a replay once more.
+            replayable=not self._model.foreign
+            and not payloads_change
+            and (private is None or (private.seed is None and private.noise_key is not None)),
+            plan=lambda: getattr(private, "plan", dict)(),
+        )
+
+    # A start
+
+    def read(self, frames: bytes) -> Wanted:
+        """Read the lane's log, before anything is written: what it asks for.
+
+        Parameters
+        ----------
+        frames
+            The log as the store holds it; empty for a new lane.
+
+        Raises
+        ------
+        LogDamaged, SnapshotError
+        """
+        return self._log.read(frames)
+
+    def start(self, facts: Facts, snapshot: bytes | None = None) -> tuple[list[Append], list[str]]:
+        """Check the log against the register and the topic, and announce an attempt.
+
+        Parameters
+        ----------
+        facts
+            What stands outside of the log.
+        snapshot
+            The one that `read` asked for.
+
+        Returns
+        -------
+        tuple
+            What is to be made durable, in this order, before the first record; and what is to be told.
+
+        Raises
+        ------
+        PrivacyError, SnapshotError
+            If it may not go on. Nothing may then be written.
+        """
+        log = self._log
+        if snapshot is not None:
+            log.check_content(snapshot)
+        appends, warnings = log.start(facts, report=summary(self.privacy))
+        if snapshot is not None:
+            self.restore(snapshot)
+        if log.known is not None and log.known.given_up is not None:
+            self._batch.next_offset = log.known.given_up.next_offset
+        log.restored()
+        self._working = log.replay_until is None
+        return appends, warnings
+
+    def accept(self, how: Literal["register", "rollback", "span"], facts: Facts, when: str) -> Acceptance:
+        """Go on where `start` refuses to, because an operator says so. See `LaneLog.accept`.
+
+        For a lane that has read its log and is not started: make what it gives durable, and start another.
+        """
+        return self._log.accept(how, facts, when)
+
+    def adopt(self, facts: Facts, snapshot: bytes, journal: bytes | None) -> tuple[list[Append], list[str]]:
+        """Begin a log for a lane that a release without one has left; in the place of `start`.
+
+        Parameters
+        ----------
+        facts
+            What stands outside of the log.
+        snapshot, journal
+            What was left; None: it kept no journal, or has lost it, which is charged.
+
+        Returns
+        -------
+        tuple
+            As of `start`. The first commit holds a snapshot; until then the old one is still needed.
+        """
+        saved = Snapshot.read(snapshot, self._signing_key)
+        account, adopted = self._reservations, None
+        if account is not None and saved.ledger is not None and self._log.known is None:
+            adopted = account.adopt(saved.ledger, journal)
+        self.restore(snapshot)
+        appends, warnings = self._log.start(
+            facts, report=summary(self.privacy), adopting=True, adopted=adopted
+        )
+        self._log.restored()
+        self._working = True
+        return appends, warnings
+
+    @property
+    def replay_until(self) -> int | None:
+        """Offset up to which records are to be replayed after `start`; None: none, or no longer any."""
+        return None if self._working else self._log.replay_until
+
+    def replay(self, records: Sequence[Record]) -> None:
+        """Process records again that were committed after the last snapshot. Nothing comes out of it.
+
+        Raises
+        ------
+        SnapshotError, PrivacyError
+            If they do not give what they gave.
+        """
+        log, until = self._log, self.replay_until
+        if until is None:
+            raise LaneStopped("there is nothing to replay", fix="call process")
+        records = [record for record in records if record.offset < until]
+        self._torn = self._used = True
+        output = self._batch.process(records)
+        log.took(records, output.scores)
+        self._torn = False
+
+    def replayed(self) -> None:
+        """Say that the topic has no more records below `replay_until`.
+
+        Raises
+        ------
+        SnapshotError
+            If the lane has not come to where it was.
+        """
+        log = self._log
+        # Markers and gaps: the last record may lie well below the offset that was committed.
+        self._batch.next_offset = log.replay_until
+        log.replayed()
+        self._working = True
+
+    # Learning
+
+    @property
+    def room(self) -> int | None:
+        """Records that may be processed before the next commit; None: any number."""
+        return None if self._reservations is None else self._reservations.room
+
+    def process(self, records: Sequence[Record]) -> LaneOutput:
+        """Score each record, then learn from it: as `Lane.process`, with the line that must be durable first.
+
+        Raises
+        ------
+        LaneStopped
+            As of `Lane.process`.
+        PrivacyError
+            If more would be released than is reserved, or another view of records that were released before
+            than is set aside for. Nothing of the batch may then leave.
+        """
+        room = self.room if self._working else 0
+        if not self._working or (room is not None and len(records) > room):
+            raise PrivacyError(
+                f"{len(records)} records, and {room} slots are reserved",
+                fix="start the lane, replay what it asks for, give no more than room records, and commit",
+            )
+        output = super().process(records)
+        self._torn = True
+        output.line = self._log.took(records, output.scores)
+        self._torn = False
+        return output
+
+    @property
+    def privacy(self) -> Any:
+        """The learner's report; void also where a record was ever taken under what voids it."""
+        private, known = self._model.private, self._log.known
+        if private is None or known is None:
+            return super().privacy
+        private.mark(void=known.void, accepted=known.accepted)
+        void = list(dict.fromkeys([*known.void, *self._void]))
+        report = private.privacy
+        if not void:
+            return report
+        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(void)})")
+
+    def gauges(self, *, solve: bool | None = None) -> LaneGauges:
+        """The lane's numbers: as `Lane.gauges`, and what its ledger has charged."""
+        gauges = super().gauges(solve=solve)
+        if self._reservations is None:
+            return gauges
+        ledger = self._reservations.ledger
+        return dataclasses.replace(gauges, forks=ledger.charged, generation=ledger.generation)
+
+    # Commits
+
+    @property
+    def records_to_replay(self) -> int:
+        """Records that a start would replay if the process died after the next commit without a snapshot."""
+        return self._log.records_since_snapshot
+
+    def commit(self, *, snapshot: bool = False, clean: bool = False) -> Commit:
+        """What is to be made durable once all outputs are stored.
+
+        Parameters
+        ----------
+        snapshot
+            Whether to save the state. A lane that cannot replay does so in any case.
+        clean
+            Whether the process ends here; implies a snapshot.
+
+        Returns
+        -------
+        Commit
+            Call `committed` once it is durable. If it cannot be made so, the lane is of no use any more: make
+            another, and start it from the store.
+        """
+        log = self._log
+        if not self._working:
+            raise SnapshotError("the lane has not caught up", fix="replay first")
+        data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
+        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=summary(self.privacy))
+
+    def committed(self) -> None:
+        """Say that the last commit is durable: what it reserves may be released from now on."""
+        if self._reservations is not None:
+            self._reservations.committed()
+
+    def _account(self) -> dict[str, Any] | None:
+        return {"log": self._log.chain.sequence}
+
+    def _continue(self, saved: Snapshot) -> None:
+        """The log says what was released, and by whom."""

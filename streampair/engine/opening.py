@@ -1,0 +1,380 @@
+"""What a log says of its lane, and the checks before anything is written (docs/privacy.md 8).
+
+Storage lies: a backup is put back, a file is lost or cut, a key is drawn anew, a topic is made again. Each
+is a second view of records that nobody would charge. So a start folds the log into what is known, holds that
+against the register and the topic, and refuses with the choices that there are. A refusal writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from streampair import __version__
+from streampair.engine.log import (
+    Accepted,
+    Attempt,
+    Chain,
+    Digests,
+    Entry,
+    Genesis,
+    Place,
+    Register,
+    Saved,
+    Tip,
+    short,
+    split,
+)
+from streampair.errors import PrivacyError, SnapshotError
+
+__all__ = ["Facts", "Known", "check", "forks_to_accept", "refuse_key"]
+
+
+@dataclasses.dataclass
+class Known:
+    """What the entries of a log come to.
+
+    Attributes
+    ----------
+    genesis, plan, void, accepted, ledger
+        As the entries say; `void` only what a record was taken under.
+    tip
+        The last commit; None before the first.
+    saved
+        The last snapshot; None before the first.
+    lines
+        Of the window that `ledger` has reserved.
+    path
+        Digests by slot since the snapshot, as last released.
+    released
+        The last slot that may have been released.
+    attempts
+        Whether any process has ever started to work.
+    given_up
+        An operator has given up the span from the snapshot to the tip: where to go on to read.
+    """
+
+    genesis: Genesis
+    plan: dict[str, Any] | None = None
+    void: list[str] = dataclasses.field(default_factory=list)
+    accepted: list[str] = dataclasses.field(default_factory=list)
+    ledger: dict[str, Any] | None = None
+    tip: Tip | None = None
+    saved: Saved | None = None
+    lines: list[Digests] = dataclasses.field(default_factory=list)
+    path: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    released: int = 0
+    attempts: bool = False
+    given_up: Accepted | None = None
+    _voiding: list[str] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Known | None:
+        """Fold the entries of a log; None if there are none."""
+        if not entries:
+            return None
+        first = entries[0]
+        genesis = first.genesis if isinstance(first, Saved) else first
+        assert isinstance(genesis, Genesis)  # `Chain.read` lets a log begin with nothing else
+        known = cls(genesis, plan=genesis.plan, ledger=genesis.ledger)
+        for entry in entries:
+            known.fold(entry)
+        return known
+
+    def fold(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        if isinstance(entry, Attempt):
+            self.attempts = True
+            self._voiding = entry.void
+            self._account(entry.ledger)
+        elif isinstance(entry, Digests):
+            self._takes_records()
+            self.lines.append(entry)
+            self.released = max(self.released, entry.first + entry.steps - 1)
+            for i, digest in enumerate(split(entry.digests)):
+                self.path[entry.first + i] = digest
+        elif isinstance(entry, Tip):
+            self._commit(entry)
+        elif isinstance(entry, Saved):
+            self.saved = entry
+            self.attempts = True
+            self.plan, self.accepted = entry.plan, list(entry.accepted)
+            self.void = list(entry.void)
+            self._commit(entry.tip)
+            self.path.clear()
+        elif isinstance(entry, Accepted):
+            self.accepted.append(entry.what)
+            self._account(entry.ledger)
+            if entry.from_snapshot:
+                self.given_up = entry
+                self.path.clear()
+
+    def _commit(self, tip: Tip) -> None:
+        if self.tip is None or tip.seen > self.tip.seen:
+            self._takes_records()
+        self.tip, self.given_up = tip, None
+        self.released = max(self.released, tip.slots)
+        self._account(tip.ledger)
+
+    def _takes_records(self) -> None:
+        self.void += [reason for reason in self._voiding if reason not in self.void]
+
+    def _account(self, ledger: dict[str, Any] | None) -> None:
+        self.ledger, self.lines = ledger, []
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the lane goes on to read; None: at the start."""
+        if self.given_up is not None:
+            return self.given_up.next_offset
+        return None if self.tip is None else self.tip.next_offset
+
+    @property
+    def span(self) -> tuple[int | None, int] | None:
+        """Offsets from which and up to which a replay leads from the snapshot to the tip; None: no replay."""
+        if self.tip is None or self.given_up is not None or self.tip.next_offset is None:
+            return None
+        start = None if self.saved is None else self.saved.tip.next_offset
+        return None if start == self.tip.next_offset else (start, self.tip.next_offset)
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What stands outside of the log, read at the start.
+
+    Attributes
+    ----------
+    register
+        Metadata of the group's committed offset; None: the group has no offset here, and said so.
+    offset
+        The group's committed offset; None as above.
+    partitions, cluster
+        Of the input topic, as in `Genesis`.
+    start, end
+        Offset of the first record that the partition has, and the next that it will get.
+    first, last
+        The records that the log asked for (`genesis.first`, `tip.last`); None: the topic has them no more.
+    registers
+        Whether there is a group at all: a lane in memory, or over files, has none.
+    """
+
+    register: str | None = None
+    offset: int | None = None
+    partitions: int = 1
+    cluster: str = ""
+    start: int = 0
+    end: int = 0
+    first: Place | None = None
+    last: Place | None = None
+    registers: bool = True
+
+
+_ANOTHER = (
+    "start under another application name: a new account, whose spend comes on top of this one's. "
+    "Never delete "
+    "the log: it is the account"
+)
+
+
+def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, entity: str) -> list[str]:
+    """Hold a log against its register and its topic.
+
+    Parameters
+    ----------
+    known, chain
+        What the log says; None if there is none.
+    facts
+        What stands outside of it.
+    private
+        Whether a learner's account hangs on it. Other lanes lose nothing but time, so they go on.
+    entity
+        Where the lane reads entities from; empty where none are declared.
+
+    Returns
+    -------
+    list of str
+        What a lane without an account has found and goes on over.
+
+    Raises
+    ------
+    PrivacyError
+        If a private lane may not go on; the message says what can be done.
+    SnapshotError
+        If the register was written under another key, or the topic is another one.
+    """
+    warnings: list[str] = []
+
+    def refuse(problem: str, fix: str) -> None:
+        if private:
+            raise PrivacyError(problem, fix=fix)
+        warnings.append(problem)
+
+    register = None if facts.register is None else Register.read(chain.key, facts.register)
+    if known is None:
+        if register is not None:
+            refuse(
+                f"the store has no log of this lane, and the group's register says that it had "
+                f"{register.sequence + 1} entries: the store was lost, or is another one",
+                f"put the store back. If it is lost, {_ANOTHER}",
+            )
+        elif facts.offset is not None and facts.offset > facts.start:
+            refuse(
+                "the store has no log of this lane, but its group has read up to offset "
+                f"{facts.offset}: models "
+                "of these records have been released",
+                f"put the store back. If it is lost, {_ANOTHER}",
+            )
+        return warnings
+    if known.genesis.key != chain.key.id:
+        refuse_key(known.genesis.key, chain.key.id)
+    if facts.registers:
+        _check_register(known, chain, facts, register, refuse)
+    _check_topic(known, facts)
+    if (entity or known.genesis.entity) and known.genesis.partitions != facts.partitions:
+        refuse(
+            f"the topic had {known.genesis.partitions} partition(s) when the account began and has "
+            f"{facts.partitions} now: an entity's records may lie in two lanes, and its account would "
+            "be split",
+            f"make the topic as it was, or {_ANOTHER}",
+        )
+    if known.genesis.entity != entity:
+        refuse(
+            f"entities were read from {known.genesis.entity or 'nowhere'} when the account began, and "
+            "are from "
+            f"{entity or 'nowhere'} now",
+            f"declare them as they were, or {_ANOTHER}",
+        )
+    return warnings
+
+
+def refuse_key(then: str, now: str) -> NoReturn:
+    """Refuse a key that is not the one of the log, by their identities."""
+    raise PrivacyError(
+        f"the log was begun with the noise key {then or 'none'}, and the key given now is {now or 'none'}",
+        fix=f"give the key that this application has always had. If it is lost, {_ANOTHER}",
+    )
+
+
+def _check_register(known: Known, chain: Chain, facts: Facts, register: Register | None, refuse: Any) -> None:
+    going_on = "`streampair state accept CONFIG --lost-register` goes on and says before what it charges"
+    if register is None:
+        if not known.attempts:
+            return  # nothing was ever released
+        if facts.offset is None:
+            refuse(
+                "the group has no offset here, so nothing says whether this log is the newest: the group's "
+                "offsets have expired (offsets.retention.minutes), or the group or the topic was deleted",
+                f"if the store is the newest there is, {going_on}",
+            )
+        else:
+            refuse(
+                f"the group's offset {facts.offset} has no register, so nothing says whether this log is the "
+                "newest: a tool has reset the offset, or something else commits under this group's name",
+                f"stop what else uses the group. If the store is the newest there is, {going_on}",
+            )
+        return
+    if register.key != chain.key.id:
+        refuse_key(register.key, chain.key.id)
+    if register.sequence > chain.sequence or (
+        register.sequence == chain.sequence and register.tag != short(chain.tag)
+    ):
+        refuse(
+            f"the log is older than what was released: it ends with entry {chain.sequence}, and the register "
+            f"knows entry {register.sequence}",
+            "put the newest store back (an older one must never be). If that is lost, `streampair "
+            "state accept CONFIG "
+            "--rollback` goes on and says before what it charges",
+        )
+    next_offset = known.next_offset
+    if facts.offset is not None and facts.offset > max(next_offset or 0, facts.start):
+        refuse(
+            f"the group's offset {facts.offset} lies beyond the log, which ends at {next_offset}",
+            "put the newest store back; if something else commits under this group's name, stop it",
+        )
+
+
+def _check_topic(known: Known, facts: Facts) -> None:
+    """The topic must be the one that the log has read, private or not: positions mean nothing elsewhere."""
+    genesis = known.genesis
+    if genesis.cluster and facts.cluster and genesis.cluster != facts.cluster:
+        _refuse_topic(f"the cluster is {facts.cluster}, and the log has read from {genesis.cluster}")
+    tip = known.tip
+    if facts.first is not None and genesis.first is not None and facts.first != genesis.first:
+        _refuse_topic(f"the record at offset {genesis.first.offset} is another one than the log has read")
+    if tip is not None and tip.last is not None and facts.last is not None and facts.last != tip.last:
+        _refuse_topic(f"the record at offset {tip.last.offset} is another one than the log has read")
+    if known.next_offset is not None and known.next_offset > facts.end:
+        _refuse_topic(f"the log has read up to offset {known.next_offset}, and the topic ends at {facts.end}")
+
+
+def _refuse_topic(problem: str) -> NoReturn:
+    raise SnapshotError(
+        f"{problem}: the topic was deleted and made again, lost records, or is that of another cluster",
+        fix="point the application at the topic that it has read. For a new topic, start under another "
+        "application name (what is private then has a new account, on top of this one); where erasure or "
+        "compaction changes records, set input.payloads_change = true before it does",
+    )
+
+
+def check_replay(known: Known, start: int) -> None:
+    """Refuse a span from the snapshot to the tip that the topic has no more.
+
+    Parameters
+    ----------
+    known
+        What the log says.
+    start
+        Offset of the first record that the partition has.
+
+    Raises
+    ------
+    SnapshotError
+    """
+    span = known.span
+    if span is None:
+        return
+    assert known.tip is not None
+    if known.tip.writer != __version__:
+        raise SnapshotError(
+            f"the lane ended without a clean stop under release {known.tip.writer}, and this is "
+            f"{__version__}: "
+            "its last events would have to be learned again by another program",
+            fix=f"start release {known.tip.writer} once more and stop it with SIGTERM, then upgrade",
+        )
+    begin = (
+        known.genesis.first.offset if span[0] is None and known.genesis.first is not None else span[0] or 0
+    )
+    if begin < start:
+        raise lost_span(f"the records from offset {begin} to {min(start, span[1])} are gone from the topic")
+
+
+def lost_span(problem: str) -> SnapshotError:
+    """The way from the snapshot to the tip cannot be gone again."""
+    return SnapshotError(
+        f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
+        fix="put the topic right, or `streampair state accept CONFIG --lost-span`, which goes on with the "
+        "state of the "
+        "snapshot and says before what it charges; raise retention.ms of the topic",
+    )
+
+
+def forks_to_accept(known: Known, size: int, *, register: Register | None, from_snapshot: bool) -> int:
+    """Forks that cover every slot that may have been released and would be seen again.
+
+    Parameters
+    ----------
+    known
+        What the log says.
+    size
+        Slots in a window.
+    register
+        The group's, if it has one: it may know of later slots.
+    from_snapshot
+        Whether the lane goes on from its snapshot, or from its tip.
+    """
+    tip = known.saved.tip if from_snapshot and known.saved is not None else known.tip
+    start = 0 if tip is None or (from_snapshot and known.saved is None) else tip.slots
+    last = max(known.released, start) if register is None else max(known.released, register.slots, start)
+    # Nothing beyond the window that was open at the last known slot has been released.
+    return -(-(last + size - start) // size)
