@@ -24,11 +24,12 @@ spec.loader.exec_module(make)
 
 
 def cases() -> list[Any]:
+    """Of the releases that kept no log."""
     return [
         pytest.param(folder, path.stem, id=f"{folder.name}-{path.stem}")
         for folder in RELEASES
         for path in sorted(folder.glob("*.snapshot"))
-        if not path.name.startswith("__")
+        if not path.name.startswith("__") and not path.with_suffix(".log").exists()
     ]
 
 
@@ -88,17 +89,25 @@ def test_a_log_begins_where_an_earlier_release_ended(folder: Path, name: str) ->
     assert driver.lane.next_offset == make.BEFORE + make.AFTER
 
 
-@pytest.mark.parametrize("name", ["auc.PairOGD", "auc.PairFTRL-blt", "pipeline"])
-def test_what_this_release_leaves_goes_on(tmp_path: Path, name: str) -> None:
-    """A log with its snapshot, as `make.py` will keep them: nothing of the account is lost."""
-    make.main(tmp_path, [name])
+LOGS = [
+    *((None, name) for name in ("auc.PairOGD", "auc.PairFTRL-blt", "pipeline")),
+    *((path.parent, path.stem) for folder in RELEASES for path in sorted(folder.glob("*.log"))),
+]
+
+
+@pytest.mark.parametrize(("folder", "name"), LOGS)
+def test_a_log_that_a_release_has_left_goes_on(tmp_path: Path, folder: Path | None, name: str) -> None:
+    """With its snapshot, as `make.py` keeps them; without a folder this release's own."""
+    if folder is None:
+        folder = tmp_path
+        make.main(folder, [name])
     driver = topic_of(name)
     topic, driver.topic = driver.topic, driver.topic[: make.BEFORE]
-    driver.store = make.left(tmp_path, name)
+    driver.store = make.left(folder, name)
     driver.start()
     assert driver.lane.next_offset == make.BEFORE
     driver.topic = topic
-    expected = json.loads((tmp_path / "expected.json").read_text())[name]
+    expected = json.loads((folder / "expected.json").read_text())[name]
     assert make.shown(driver.catch_up()) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     if driver.lane.private:
         assert (driver.lane.privacy.kind, driver.lane.gauges().forks) == ("holds", 0)
