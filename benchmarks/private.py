@@ -8,7 +8,7 @@ its ratios. `replay-safe` is noise from a key, where each slot's noise depends o
 seed` is for experiments. The goal is 0.3 for replay-safe noise under gradients with FIFO(32).
 
 The second table has rates of one operation after another: ledger reservations (goal: 1e5 a second), the notes
-that the ledger keeps of a batch, the admission of entities, and the durable journal of the directory store.
+that the ledger keeps of a batch, the admission of entities, and the durable log of the directory store.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from typing import Any
 import _timing
 import numpy as np
 from river import datasets, linear_model
-from streampair_connectors.store import DirectoryStore
+from streampair_connectors.stores import DirectoryStore
 
 from streampair import auc, privacy
+from streampair.engine import Append
+from streampair.engine.log import Chain, Digests, LogKey, joined
 
 DATA = list(datasets.Phishing())
 NAMES = sorted(DATA[0][0])
@@ -104,15 +106,13 @@ def operations(rounds: int) -> Iterator[tuple[str, float]]:
     yield "entities: admissions", rate(admit, 50_000, rounds)
     with tempfile.TemporaryDirectory() as directory:
         lane = DirectoryStore(Path(directory)).open("bench")
-        journal = lane.journal()
-        journal.restart(privacy.Journal.head("bench", 0))
-        line = privacy.Line(1, 500, tuple(digest[:16] for digest in digests[:500])).encode()
+        chain, told = Chain(LogKey(privacy.NoiseKey(bytes(32)))), joined(digests[:500])
 
         def append(count: int) -> None:
             for _ in range(count):
-                journal.append(line)
+                lane.append(Append((chain.add(Digests(1, 500, told)),), "", 0))
 
-        yield "journal: durable lines of 500 slots", rate(append, 50, rounds)
+        yield "log: durable lines of 500 slots", rate(append, 50, rounds)
         lane.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from typing import Any
@@ -231,6 +232,22 @@ def test_a_silent_replay_of_another_stream_is_refused_before_anything_leaves() -
         crashing.crash()
         assert charged(crashing.lane) == 0
         assert len(crashing.feed(EVENTS[60:70]).scores) == 10
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_death_before_the_first_register_bricks_nothing(steps: int) -> None:
+    """Genesis, register, attempt: nobody may be asked for a register that was never written."""
+    crashing = driver()
+    for more in range(4):
+        crashing.store, crashing.group = MemoryStore(), Group()
+        with pytest.raises(Died):
+            crashing.start(die_after=steps)
+        with contextlib.suppress(Died):
+            crashing.start(die_after=more)
+        crashing.start()
+        assert crashing.group.register is not None
+        assert charged(crashing.lane) == 0
+    assert len(crashing.feed(EVENTS[:5]).scores) == 5
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
