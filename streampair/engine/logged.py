@@ -92,7 +92,7 @@ class LoggedLane(Lane):
             replayable=not self._model.foreign
             and not payloads_change
             and (private is None or (private.seed is None and private.noise_key is not None)),
-            plan=lambda: getattr(private, "plan", dict)(),
+            plan=self._plan,
         )
 
     # A start
@@ -135,8 +135,11 @@ class LoggedLane(Lane):
         if snapshot is not None:
             log.check_content(snapshot)
         appends, warnings = log.start(facts, report=summary(self.privacy))
+        known, private = log.known, self._model.private
         if snapshot is not None:
             self.restore(snapshot)
+        elif private is not None and known is not None and known.plan is not None:
+            private.load_plan(known.plan)  # what another machine has fitted is not fitted again
         if log.known is not None and log.known.given_up is not None:
             self._batch.next_offset = log.known.given_up.next_offset
         log.restored()
@@ -297,6 +300,10 @@ class LoggedLane(Lane):
         """Say that the last commit is durable: what it reserves may be released from now on."""
         if self._reservations is not None:
             self._reservations.committed()
+
+    def _plan(self) -> dict[str, Any] | None:
+        plan = None if self._model.private is None else self._model.private.plan()
+        return None if plan is None else dict(plan)
 
     def _account(self) -> dict[str, Any] | None:
         return {"log": self._log.chain.sequence}
