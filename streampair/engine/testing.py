@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -225,6 +225,14 @@ class Driver:
             for at in range(start, until, 7):
                 lane.replay(self.topic[at : at + 7])
             lane.replayed()
+
+    def accept(self, how: Literal["register", "rollback", "span"], when: str) -> int:
+        """Go on where a start is refused, as `streampair state accept` does; the forks that it is charged."""
+        lane = self.new_lane()
+        wanted = lane.read(self.store.read())
+        accepted = lane.accept(how, self.found(wanted), when)
+        self.append(accepted.append)
+        return accepted.forks
 
     def new_lane(self) -> LoggedLane:
         """A fresh lane, not started."""

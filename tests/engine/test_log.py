@@ -465,3 +465,53 @@ def test_a_lane_without_an_account_goes_on_and_says_why() -> None:
     driver.store.log, driver.store.snapshots = b"", {}
     driver.start()
     assert "no log" in driver.warnings[0]
+
+
+# ---- what an operator accepts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["register", "rollback", "span"])
+def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
+    driver = Driver(lambda: make(forks=20), snapshot_every=100)
+    driver.feed(EVENTS[:10])
+    driver.commit()  # with the first snapshot
+    old = copy.deepcopy(driver.store)
+    driver.feed(EVENTS[10:60])
+    driver.commit()
+    driver.feed(EVENTS[60:65])
+    known = driver.lane._log.known
+    assert known is not None
+    assert known.tip is not None
+    slots, window = known.tip.slots, 20
+    if how == "register":
+        driver.group = Group()
+        expected = -(-(65 - slots + window) // window)
+    elif how == "rollback":
+        driver.store = old
+        expected = -(-(65 - 10 + window) // window)
+    else:
+        driver.topic[15] = type(driver.topic[15])(15, driver.topic[20].value)
+        # And one for the start that is refused: its attempt comes before the replay.
+        expected = -(-(65 - 10 + window) // window) + 1
+    with pytest.raises(StreampairError, match="state accept"):
+        driver.start()
+    driver.accept(how, "2026-11-22")
+    driver.start()
+    assert charged(driver) == expected
+    report = driver.lane.privacy
+    assert "vouched by the operator on 2026-11-22" in str(report)
+    assert report.mu_spent <= report.mu_budget
+    driver.catch_up()
+    driver.commit()
+    driver.start()
+    assert charged(driver) == expected
+    assert "vouched by the operator on 2026-11-22" in str(driver.lane.privacy)
+
+
+def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
+    driver = worked(every=100)
+    driver.group = Group()
+    store = copy.deepcopy(driver.store)
+    with pytest.raises(PrivacyError, match="the plan has set aside 0"):
+        driver.accept("register", "2026-11-22")
+    assert driver.store == store

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
@@ -76,12 +77,14 @@ class Lookup:
         start, end = await self.range(partition)
         if not start <= offset < end:
             return None
-        async for records in self.span(partition, offset, end):
-            found = records[0]
-            return found if found.offset == offset or not exactly else None
+        # Closed here, not when the garbage collector comes by: the next lookup has been assigned by then.
+        async with contextlib.aclosing(self.span(partition, offset, end)) as batches:
+            async for records in batches:
+                found = records[0]
+                return found if found.offset == offset or not exactly else None
         return None
 
-    async def span(self, partition: Partition, start: int, end: int) -> AsyncIterator[Sequence[RecordLike]]:
+    async def span(self, partition: Partition, start: int, end: int) -> AsyncGenerator[Sequence[RecordLike], None]:
         """Yield the records from `start` up to `end`, in batches, until the partition has no more of them.
 
         Raises

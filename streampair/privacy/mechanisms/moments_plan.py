@@ -221,7 +221,7 @@ class SecondMomentsPlan:
                 name=name,
                 domain="records in the unit ball, with a label weighted into [-1, 1]",
                 relation=self.relation,
-                lemma="docs/privacy.md, Lemma 16, Lemma 29 and Lemma 30",
+                lemma="docs/privacy.md, Lemma 16, Lemma 31 and Lemma 32",
                 sensitivity=move,
                 sigma=sigma,
                 replace=replace,
