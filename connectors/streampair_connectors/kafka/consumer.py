@@ -306,34 +306,6 @@ class Consumer:
             return None
         return end
 
-    async def committed(self, partition: Partition) -> int | None:
-        """Return the group's own offset, which is for tools only; None when there is none."""
-        try:
-            offset: int | None = await asyncio.wait_for(
-                self._consumer.committed(TopicPartition(*partition)), 5.0
-            )
-        except (kafka_errors.KafkaError, TimeoutError):
-            return None
-        return offset
-
-    async def commit(self, offsets: Mapping[Partition, int], seconds: float = 5.0) -> bool:
-        """Commit the group's offsets, for tools that show lag. False when it did not work.
-
-        The snapshot says where to go on, so a failure here loses nothing.
-        """
-        try:
-            await asyncio.wait_for(
-                self._consumer.commit({TopicPartition(*p): o for p, o in offsets.items()}), seconds
-            )
-        except (kafka_errors.KafkaError, TimeoutError) as error:
-            log.warning(
-                "group_commit_failed",
-                error=say(error),
-                next_step="none: the snapshot holds the offset, only tools show an old lag",
-            )
-            return False
-        return True
-
     async def commit_registers(self, registers: Mapping[Partition, tuple[int, str]], seconds: float) -> None:
         """Commit offsets, each with a text beside it; see `register.commit_register`."""
         offsets = {TopicPartition(*p): OffsetAndMetadata(*register) for p, register in registers.items()}

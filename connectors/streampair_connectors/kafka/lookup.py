@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
@@ -19,7 +18,9 @@ from streampair_connectors.kafka._client import (
     within,
 )
 
-__all__ = ["Lookup"]
+__all__ = ["Batches", "Lookup"]
+
+Batches = AsyncGenerator[Sequence[RecordLike], None]
 
 
 class Lookup:
@@ -84,7 +85,7 @@ class Lookup:
                 return found if found.offset == offset or not exactly else None
         return None
 
-    async def span(self, partition: Partition, start: int, end: int) -> AsyncGenerator[Sequence[RecordLike], None]:
+    async def span(self, partition: Partition, start: int, end: int) -> Batches:
         """Yield the records from `start` up to `end`, in batches, until the partition has no more of them.
 
         Raises
