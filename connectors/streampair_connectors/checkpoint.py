@@ -73,26 +73,34 @@ class Checkpoint:
         """
         begin = time.perf_counter()
         outcome = Outcome()
-        # 1 outputs and dead letters that need not ride on the commit are stored
-        outcome.stored = await self._flushed(give_up, seconds)
-        if outcome.stored:
-            # 2 snapshot, 3 log, 4 register with the offset: by the store, lane by lane
-            lanes = list(lanes)
-            results = await asyncio.gather(
-                *(self._one(held, clean) for held in lanes), return_exceptions=True
-            )
-            failed: BaseException | None = None
-            for held, result in zip(lanes, results, strict=True):
-                if result is None:
-                    outcome.committed.append(held)
-                elif isinstance(result, Fenced | OutcomeUnknown):
-                    outcome.fenced.append((held, result))
-                elif failed is None or not isinstance(result, StreampairError):
-                    failed = result
-            if failed is not None:
-                raise failed
+        timer: asyncio.TimerHandle | None = None
+        if seconds is not None:
+            give_up = asyncio.Event()
+            timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
+        try:
+            # 1 outputs and dead letters that need not ride on the commit are stored
+            outcome.stored = await self._store.flush(give_up, self._on_trouble)
+            if outcome.stored:
+                await self._all(list(lanes), clean, outcome)
+        finally:
+            if timer is not None:
+                timer.cancel()
         outcome.seconds = time.perf_counter() - begin
         return outcome
+
+    async def _all(self, lanes: list[OpenLane], clean: bool, outcome: Outcome) -> None:
+        # 2 snapshot, 3 log, 4 offset and register: by the store, lane by lane
+        results = await asyncio.gather(*(self._one(held, clean) for held in lanes), return_exceptions=True)
+        failed: BaseException | None = None
+        for held, result in zip(lanes, results, strict=True):
+            if result is None:
+                outcome.committed.append(held)
+            elif isinstance(result, Fenced | OutcomeUnknown):
+                outcome.fenced.append((held, result))
+            elif failed is None or not isinstance(result, StreampairError):
+                failed = result
+        if failed is not None:
+            raise failed
 
     async def _one(self, held: OpenLane, clean: bool) -> None:
         commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean)
@@ -101,13 +109,3 @@ class Checkpoint:
         held.dirty = False
         if commit.content is not None:
             held.saved_at = time.monotonic()
-
-    async def _flushed(self, give_up: asyncio.Event, seconds: float | None) -> bool:
-        if seconds is None:
-            return await self._store.flush(give_up, self._on_trouble)
-        late = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(seconds, late.set)
-        try:
-            return await self._store.flush(late, self._on_trouble)
-        finally:
-            timer.cancel()

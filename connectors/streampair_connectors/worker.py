@@ -252,7 +252,7 @@ class Worker:
             self._uncommitted += len(part)
             try:
                 if output.line is not None:
-                    await held.store.append(output.line)  # durable before anything of the output leaves
+                    await held.store.line(output.line)
                 await self._outputs.send(held, part, output)
             except (Fenced, OutcomeUnknown) as error:
                 await self._fenced(held, error)

@@ -48,6 +48,10 @@ class LaneStore(Protocol):
         """Make frames durable, and then the register, before returning."""
         ...
 
+    async def line(self, append: Append) -> None:
+        """Take the line of the outputs that come next: durable, with the register, before any leaves."""
+        ...
+
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Take outputs whose line is durable; the next `commit` makes sure of them."""
         ...

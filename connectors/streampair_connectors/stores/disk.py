@@ -140,6 +140,10 @@ class DiskLane:
         await asyncio.to_thread(self._files.append, append)
         await self._register(append)
 
+    async def line(self, append: Append) -> None:
+        """At once: outputs leave as they come."""
+        await self.append(append)
+
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Hand outputs over; `DiskStore.flush` waits for them."""
         await self._producer.send(target, messages)

@@ -13,11 +13,12 @@ What is older than the snapshot before the last is deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+import dataclasses
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from streampair.engine import Append, Commit
-from streampair.errors import ConfigError, SourceError, StoreError
+from streampair.errors import ConfigError, OutcomeUnknown, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Committed,
@@ -33,6 +34,8 @@ from streampair_connectors.sealing import OVERHEAD, Seal
 __all__ = ["TopicLane", "TopicStore", "key_missing", "seal_of"]
 
 log = get_logger(__name__)
+
+_R = TypeVar("_R")
 
 _FRAME: Final = b"frame"
 _HEAD: Final = 8 + 32  # sequence and predecessor
@@ -162,6 +165,7 @@ class TopicLane:
         lane = f"{config.app}|{partition.topic}|{partition.partition}".encode()
         self._context = len(lane).to_bytes(4, "big") + lane
         self._limit = config.output.max_message_bytes - _MARGIN
+        self._lines: list[Append] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self._pieces: dict[bytes, bytes] = {}
         # Offsets in the log topic at which the last two snapshots begin.
@@ -247,13 +251,25 @@ class TopicLane:
         """Frames and register, in a transaction of their own."""
         await self._transaction([(self._log, self._framed(append))], append)
 
+    async def line(self, append: Append) -> None:
+        """Keep it for the commit, which makes it durable before the outputs that wait with it."""
+        self._lines.append(append)
+
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Keep outputs for their commit."""
         self._waiting.append((target, messages))
         self.waiting_bytes += sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
 
     async def commit(self, commit: Commit) -> None:
-        """Outputs, snapshot, frames, offset and register, in one transaction."""
+        """Outputs, snapshot, frames, offset and register, in one transaction; their lines, in one before.
+
+        A transaction that aborts has been seen by whoever reads uncommitted records. So the lines of its
+        outputs must be stored before it begins.
+        """
+        if self._lines:
+            frames = tuple(frame for line in self._lines for frame in line.frames)
+            await self.append(dataclasses.replace(self._lines[-1], frames=frames))
+            self._lines = []
         entries = self._framed(commit)
         if commit.content is not None and commit.snapshot is not None:
             entries = self._cut_up(commit.content, commit.snapshot) + entries
@@ -293,8 +309,10 @@ class TopicLane:
         pause = 0.1
         while True:
             try:
-                return await self._producer.transaction(
-                    sends, group=self._config.app, offsets={self._source: (offset, append.register)}
+                return await self._unless_given_up(
+                    self._producer.transaction(
+                        sends, group=self._config.app, offsets={self._source: (offset, append.register)}
+                    )
                 )
             except SourceError as error:
                 # Undone for certain, and the producer goes on: the same again.
@@ -303,6 +321,23 @@ class TopicLane:
                 self.on_trouble(error.problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
+
+    async def _unless_given_up(self, work: Coroutine[Any, Any, _R]) -> _R:
+        """Await `work`, or leave it when there is no point in waiting longer: a broker may say nothing."""
+        task, given_up = asyncio.ensure_future(work), asyncio.ensure_future(self.give_up.wait())
+        try:
+            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            task.cancel()
+            await asyncio.wait({task})
+        finally:
+            given_up.cancel()
+        raise OutcomeUnknown(
+            f"the broker did not answer in time, so it is not known whether the last commit of "
+            f"{self._source.topic}/{self._source.partition} is stored",
+            fix="none is needed: whoever opens the lane next reads whether it is",
+        )
 
     async def _trim(self) -> None:
         """Delete what is older than the snapshot before the last, beside the work."""
