@@ -109,8 +109,28 @@ async def bare(bootstrap: str, topic: str, output: str, count: int, names: list[
         return count / (time.perf_counter() - start)
 
 
-async def worker(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
-    """The worker, as `streampair run` starts it."""
+async def worker(
+    bootstrap: str,
+    topic: str,
+    output: str,
+    count: int,
+    names: list[str],
+    *,
+    learner: dict[str, Any] | None = None,
+    in_kafka: bool = False,
+    every: dict[str, Any] | None = None,
+) -> float:
+    """The worker, as `streampair run` starts it.
+
+    Parameters
+    ----------
+    learner
+        The table [learner]; None: PairOGD.
+    in_kafka
+        Where the state lies.
+    every
+        When it commits; None: every `COMMIT` events.
+    """
     with tempfile.TemporaryDirectory() as directory:
         config = parse_config(
             {
@@ -118,9 +138,9 @@ async def worker(bootstrap: str, topic: str, output: str, count: int, names: lis
                 "kafka": {"bootstrap_servers": bootstrap},
                 "input": {"topic": topic, "label": "y", "features": names},
                 "output": {"topic": output, "dead_letter_topic": f"{output}-dead"},
-                "learner": {"class": "streampair.auc.PairOGD"},
-                "store": {"directory": directory},
-                "worker": {"commit_every_events": COMMIT},
+                "learner": learner or {"class": "streampair.auc.PairOGD"},
+                "store": {"kind": "kafka"} if in_kafka else {"directory": f"{directory}/state"},
+                "worker": every or {"commit_every_events": COMMIT},
             }
         )
         made = Worker(config)
