@@ -123,6 +123,8 @@ class OpenLane:
         Dead letters since the last commit, for the log.
     saved_at
         When its last snapshot was made, of this process's clock.
+    published_at
+        When its model was last published.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class OpenLane:
         self.last_bad: DeadLetter | None = None
         self.restored = restored
         self.saved_at = time.monotonic()
+        self.published_at = 0.0
         self.timer = LaneTimer(lane, decode, telemetry, self.labels)
 
     @property

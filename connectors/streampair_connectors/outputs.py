@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from streampair.engine import LaneOutput
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Message, Partition, Producer, RecordLike
 from streampair_connectors.lanes import OpenLane
+from streampair_connectors.models import encode_model, model_of
 
 __all__ = ["Outputs"]
+
+_MODEL_SECONDS = 1.0  # from one model of a lane to the next
 
 
 class Outputs:
@@ -51,3 +55,36 @@ class Outputs:
             held.last_bad = output.dead_letters[-1]
         for target, messages in by_target.items():
             await held.store.send(target, messages)
+
+    async def model(self, held: OpenLane, *, due: bool) -> None:
+        """Hand over what the lane may publish of its learner, if a topic is named for it.
+
+        Parameters
+        ----------
+        held
+            The lane; what its learner has released is in durable lines.
+        due
+            Whether it is to be published however short ago the last one was.
+
+        Raises
+        ------
+        ConfigError
+            The learner has no weights that could be published.
+        """
+        topic, now = self._config.output.model_topic, time.monotonic()
+        if topic is None or (not due and now < held.published_at + _MODEL_SECONDS):
+            return
+        lane = held.lane
+        model = model_of(
+            lane.learner,
+            app=self._config.app,
+            name=lane.name,
+            topic=held.topic,
+            partition=held.partition,
+            offset=lane.next_offset,
+            slots=lane.seen,
+        )
+        held.published_at = now
+        if model is not None:
+            target = self._producer.target(topic, model.key, held.partition)
+            await held.store.send(target, [Message(model.key, encode_model(model))])

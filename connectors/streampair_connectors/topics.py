@@ -29,7 +29,10 @@ FLAG = "--create-topics"
 
 def output_topics(config: Config) -> dict[str, str]:
     """Return the topics that the application writes to, by their key in the configuration."""
-    return {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+    topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+    if config.output.model_topic is not None:
+        topics["output.model_topic"] = config.output.model_topic
+    return topics
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,12 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
             wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
     if not wanted:
         return Creation({}, {})
-    results = await kafka.create_topics(settings, wanted, topics.replication_factor)
+    # Of the models the newest of each lane stays.
+    models = {name: wanted.pop(name) for name in list(wanted) if name == config.output.model_topic}
+    results: dict[str, int | SourceError] = {}
+    for group, policy in ((wanted, None), (models, {"cleanup.policy": "compact"})):
+        if group:
+            results |= await kafka.create_topics(settings, group, topics.replication_factor, settings=policy)
     return Creation(
         {name: count for name, count in results.items() if not isinstance(count, SourceError)},
         {name: error for name, error in results.items() if isinstance(error, SourceError)},
@@ -89,6 +97,8 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
         partitions, why = topics.output_partitions, ", and the broker does not create it by itself"
         fix = f"add {FLAG}"
     command = kafka.creation_command(config.require_kafka(), name, partitions)
+    if key == "output.model_topic":
+        command += " --config cleanup.policy=compact"
     return SourceError(
         f"topic {name!r} ({key}) does not exist{why}",
         fix=f"{fix}, or create it yourself: {command}",

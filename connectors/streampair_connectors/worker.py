@@ -26,7 +26,7 @@ from streampair_connectors.pace import Pace
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.telemetry import Telemetry
-from streampair_connectors.topics import check_topics
+from streampair_connectors.topics import check_topics, output_topics
 
 __all__ = ["Worker"]
 
@@ -160,7 +160,7 @@ class Worker:
         self._in_session = True
         try:
             await self._producer.start()
-            for topic in (config.output_topic, config.dead_letter_topic):
+            for topic in output_topics(config).values():
                 await self._producer.partitions(topic)
             if config.store.in_kafka:
                 self._store = TopicStore(config, partitions=self._partitions, private=is_private(config))
@@ -261,6 +261,8 @@ class Worker:
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs could not be stored in time, nothing was saved."""
         dirty = [held for held in self._held.values() if held.dirty or clean or held.snapshot_due]
+        for held in dirty:
+            await self._outputs.model(held, due=clean)
         outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
         if not outcome.stored:
             return False

@@ -191,6 +191,11 @@ class Lane:
         return self._batch.next_offset
 
     @property
+    def seen(self) -> int:
+        """Records that the lane has taken."""
+        return self._batch.seen
+
+    @property
     def learner(self) -> Any:
         """The last step of the model, to look at; another object after a roll-back of a foreign one."""
         return self._model.learner

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
-from harness.applications import produce
+from harness.applications import FEATURES, LOGISTIC, PAIR_FTRL, App, Inside, events, produce
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.models import LaneModel, encode_model, merge, read_models
 
-from streampair.errors import RecordError, SourceError
+from streampair.errors import ConfigError, RecordError, SourceError
 
 Unique = Callable[[str], str]
 
@@ -44,3 +45,50 @@ def test_the_newest_model_of_each_lane_is_merged(kafka: Cluster, unique: Unique)
             await read_models(settings, topic)
 
     asyncio.run(body())
+
+
+def test_a_worker_publishes_the_model_of_each_lane(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """What is read back and merged scores as the lanes do, each counted by its slots."""
+    name = unique("app")
+    app = App(
+        kafka,
+        tmp_path,
+        name,
+        partitions=2,
+        learner=PAIR_FTRL,
+        store=store,
+        settings=f'[output]\nmodel_topic = "{name}-models"',
+    ).create_topics()
+    kafka.create_topic(f"{name}-models", cleanup_policy="compact")
+    for partition, count in ((0, 90), (1, 30)):
+        app.produce(events(count, seed=partition), partition)
+    with Inside(app) as worker:
+        app.await_scores({0: 90, 1: 30}, worker)
+        assert worker.stop() is None
+        assert worker.worker is not None
+    found = asyncio.run(read_models(KafkaConfig(bootstrap_servers=kafka.bootstrap), f"{name}-models"))
+    merged = merge(found)
+    assert {model.partition: model.slots for model in found} == {0: 90, 1: 30}
+    assert merged.slots == 120
+    assert merged.total is not None
+    x = dict.fromkeys(FEATURES, 0.5)
+    alone = [merge([model]).score_one(x) for model in sorted(found, key=lambda model: model.partition)]
+    assert merged.score_one(x) == pytest.approx((90 * alone[0] + 30 * alone[1]) / 120)
+
+
+def test_a_learner_without_weights_has_no_model_to_publish(
+    kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", "ab" * 32)
+    name = unique("app")
+    app = App(
+        kafka, tmp_path, name, learner=LOGISTIC, settings=f'[output]\nmodel_topic = "{name}-models"'
+    ).create_topics()
+    kafka.create_topic(f"{name}-models")
+    app.produce(events(20))
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, ConfigError)
+    assert "remove output.model_topic" in str(error)

@@ -204,13 +204,15 @@ class InputConfig(Table):
 
 
 class OutputConfig(Table):
-    """Where scores and dead letters go."""
+    """Where scores, dead letters and models go."""
 
     topic: str | None = None
     dead_letter_topic: str | None = None
+    # Compacted: the newest model of each lane. Without it none is published.
+    model_topic: str | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
 
-    @field_validator("topic", "dead_letter_topic")
+    @field_validator("topic", "dead_letter_topic", "model_topic")
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         return None if value is None else _check_topic(value)

@@ -62,9 +62,10 @@ class Config(Table):
     @model_validator(mode="after")
     def _topics(self) -> Config:
         names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
-        if len(set(names)) != 4:
+        names += [] if self.output.model_topic is None else [self.output.model_topic]
+        if len(set(names)) != len(names):
             raise ValueError(
-                f"input, output, dead-letter and log topics are {names}: "
+                f"input, output, dead-letter, log and model topics are {names}: "
                 "different names are needed, or events would be read again"
             )
         return self
