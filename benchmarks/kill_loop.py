@@ -1,0 +1,178 @@
+"""kill -9, again and again: two workers on Apache Kafka, one killed every few seconds, and what is left.
+
+    python benchmarks/kill_loop.py                # starts Apache Kafka, as the tests do
+    python benchmarks/kill_loop.py --kills 20
+
+Events go to four partitions of a topic while two `streampair run` work, the state in Kafka, the learner
+private. Every few seconds one worker is killed and started again. In the end each event must have one score
+for readers of committed records, and the account no fork. The exit code says whether that is so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.structs import TopicPartition
+from streampair_connectors.config import Config, load_config
+from streampair_connectors.kafka import Partition
+from streampair_connectors.stores import TopicStore
+from worker import broker
+
+from streampair.engine.log import Chain
+from streampair.engine.opening import Known
+
+PARTITIONS = 4
+ERROR = '"level":"error"'
+FEATURES = ["f0", "f1", "f2"]
+CONFIG = """app = "loop"
+metrics.port = 0
+[kafka]
+bootstrap_servers = "{bootstrap}"
+session_timeout_seconds = 6
+[input]
+topic = "events"
+label = "y"
+features = ["f0", "f1", "f2"]
+[learner]
+class = "streampair.auc.PairFTRL"
+options = {{ epsilon = 1.0, delta = 1e-6 }}
+noise_key_file = "noise.key"
+"""
+
+
+async def create(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    names = ("events", "loop-scores", "loop-dead-letters")
+    await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
+    await admin.close()
+
+
+async def produce(bootstrap: str, count: int, seed: int) -> None:
+    """`count` events for each partition."""
+    coin = random.Random(seed)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
+        for i in range(count * PARTITIONS):
+            y = coin.random() < 0.3
+            x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 4) for name in FEATURES}
+            await producer.send("events", json.dumps({**x, "y": y}).encode(), partition=i % PARTITIONS)
+
+
+async def scores(bootstrap: str, isolation: str) -> collections.Counter[tuple[int, int]]:
+    """How often each event has a score."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
+    found: collections.Counter[tuple[int, int]] = collections.Counter()
+    async with consumer:
+        partitions = [TopicPartition("loop-scores", p) for p in range(PARTITIONS)]
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        ends = await consumer.end_offsets(partitions)
+        while any([await consumer.position(p) < ends[p] for p in partitions]):
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                for record in records:
+                    row = json.loads(record.value)
+                    found[row["partition"], row["offset"]] += 1
+    return found
+
+
+async def charged(config: Config) -> list[int]:
+    """Forks by lane, from the log; nobody may be running."""
+    store = TopicStore(config, partitions=PARTITIONS, private=True)
+    found = []
+    for partition in range(PARTITIONS):
+        lane = await store.open(Partition("events", partition), 0)
+        known = Known.of(Chain.peek(await lane.read()))
+        assert known is not None
+        assert known.ledger is not None
+        found.append(known.ledger["forks"] + known.ledger["pending"])
+        await lane.close()
+    return found
+
+
+class Workers:
+    """Two processes of `streampair run`."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.logs = [config.with_name(f"worker-{i}.log") for i in (0, 1)]
+        self.running = [self._start(i) for i in (0, 1)]
+
+    def _start(self, i: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "streampair_connectors", "run", str(self.config)]
+        with self.logs[i].open("ab") as log:
+            return subprocess.Popen(command, stderr=log, stdout=log)
+
+    def kill(self, i: int) -> None:
+        """kill -9, and start again."""
+        self.running[i].send_signal(signal.SIGKILL)
+        self.running[i].wait()
+        self.running[i] = self._start(i)
+
+    def stop(self) -> list[int]:
+        for process in self.running:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(60) for process in self.running]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--bootstrap", help="host:port of a broker; without it, one is started")
+    parser.add_argument("--kafka", default="4.x", help="version to start: 3.9 or 4.x")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=8.0, help="from one kill to the next")
+    options = parser.parse_args()
+    coin, sent = random.Random(1), 0
+    with tempfile.TemporaryDirectory() as folder, broker(options.bootstrap, options.kafka) as bootstrap:
+        config = Path(folder) / "loop.toml"
+        config.write_text(CONFIG.format(bootstrap=bootstrap))
+        key = config.with_name("noise.key")
+        key.touch(0o600)
+        key.write_text(os.urandom(32).hex())
+        os.chdir(folder)
+        asyncio.run(create(bootstrap))
+        workers = Workers(config)
+        time.sleep(options.seconds)
+        for kill in range(1, options.kills + 1):
+            asyncio.run(produce(bootstrap, 2000, kill))
+            sent += 2000 * PARTITIONS
+            time.sleep(coin.uniform(0.2, options.seconds))
+            victim = coin.randrange(2)
+            workers.kill(victim)
+            done = sum(asyncio.run(scores(bootstrap, "read_committed")).values())
+            told = f"{sent:6} events sent, {done:6} scores committed"
+            print(f"kill -9 {kill:2}: worker {victim}; {told}", flush=True)
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            committed = asyncio.run(scores(bootstrap, "read_committed"))
+            if len(committed) == sent:
+                break
+            time.sleep(1.0)
+        codes = workers.stop()
+        committed = asyncio.run(scores(bootstrap, "read_committed"))
+        seen = asyncio.run(scores(bootstrap, "read_uncommitted"))
+        twice = sum(n > 1 for n in committed.values())
+        again = sum(n > 1 for n in seen.values())
+        forks = asyncio.run(charged(load_config(config)))
+        print(f"{sent} events: {len(committed)} have a score, {twice} of them two (committed records)")
+        print(f"whoever reads uncommitted records saw {again} twice")
+        print(f"second views charged to the budget, by lane: {forks}; exit codes of the stops: {codes}")
+        errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
+        print(*errors[:3], sep="\n", end="")
+    return 0 if len(committed) == sent and not twice and not errors else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
