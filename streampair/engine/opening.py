@@ -102,7 +102,9 @@ class Known:
             self.plan, self.accepted = entry.plan, list(entry.accepted)
             self.void = list(entry.void)
             self._commit(entry.tip)
-            self.path.clear()
+            # Slots behind it that were released before, and not again yet: no line will tell them any more.
+            ledger = entry.tip.ledger or {"start": 0, "behind": []}
+            self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
         elif isinstance(entry, Accepted):
             self.accepted.append(entry.what)
             self._account(entry.ledger)

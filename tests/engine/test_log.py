@@ -174,6 +174,34 @@ def test_a_crash_at_every_durable_step_changes_nothing_and_costs_nothing(name: s
     assert deaths > 10
 
 
+def test_a_snapshot_before_what_was_released_keeps_its_digests() -> None:
+    """The next attempt commits in other places: what it has yet to reproduce has no line of its own later."""
+
+    def take(driver: Driver, stop: int) -> None:
+        output = driver.lane.process(driver.topic[driver.lane.next_offset or 0 : stop])
+        driver.scores += output.scores
+        if output.line is not None:
+            driver.append(output.line)
+
+    driver = Driver(make, snapshot_every=100)
+    driver.feed(EVENTS[:16])
+    before = list(driver.scores)
+    driver.crash()
+    take(driver, 8)
+    driver.commit(snapshot=True)
+    take(driver, 12)
+    driver.commit(snapshot=False)
+    for _ in range(2):
+        driver.crash()
+        assert driver.lane.next_offset == 12
+    take(driver, 16)
+    assert driver.scores == [*before, *before]
+    driver.commit(snapshot=False)
+    driver.crash()
+    assert driver.lane.next_offset == 16
+    assert charged(driver) == 0
+
+
 def test_a_seed_that_nobody_gave_is_in_the_first_snapshot() -> None:
     """A learner draws one from the system; a crash before the first commit must not draw another."""
     driver = Driver(lambda: auc.PairOGD(), snapshot_every=100)
