@@ -38,8 +38,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/streampair demo $(ARGS)
 
-# Two processes: tests that wait for brokers, and tests that compute (tests/conftest.py). make test JOBS= uses one.
-JOBS ?= -n 2
+# Three processes: two of tests that wait for brokers, one of tests that compute (tests/conftest.py). make test JOBS=
+# uses one.
+JOBS ?= -n 3
 test: $(STAMP)
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 

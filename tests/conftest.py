@@ -11,23 +11,27 @@ from harness import search, support
 from xdist.scheduler import LoadScopeScheduling
 
 
-class TwoKinds(LoadScopeScheduling):
+class Kinds(LoadScopeScheduling):
     """Tests that mostly wait, for a broker, a process or a scrape, beside tests that mostly compute.
 
-    With ``-n 2`` each kind has a process of its own: the one waits while the other computes.
+    With ``-n 3`` each kind has a process of its own, and brokers of its own: two wait while one computes. Those
+    of whole workers take as long as all others that wait.
     """
 
     WAITING = frozenset(("broker", "connectors", "deploy", "docs", "typing"))
+    WORKERS = ("broker/test_worker", "broker/test_verifier", "broker/test_matrix")
 
     def _split_scope(self, nodeid: str) -> str:
+        if any(part in nodeid for part in self.WORKERS):
+            return "workers"
         return "waiting" if self.WAITING.intersection(nodeid.split("/")) else "computing"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoKinds | None:
-    """See ``TwoKinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Kinds | None:
+    """See ``Kinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
     if search.searching() or config.getoption("dist") != "load":
         return None
-    return TwoKinds(config, log)
+    return Kinds(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
