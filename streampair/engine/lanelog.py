@@ -9,19 +9,18 @@ from __future__ import annotations
 import array
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import msgspec
 
 from streampair import __version__
+from streampair.engine.accepting import Acceptance, accept
 from streampair.engine.log import (
     LOG_FORMAT,
-    Accepted,
     Attempt,
     Chain,
     Digests,
     Genesis,
-    LogDamaged,
     LogKey,
     Place,
     Register,
@@ -31,10 +30,10 @@ from streampair.engine.log import (
 )
 from streampair.engine.opening import (
     Facts,
+    How,
     Known,
     check,
     check_replay,
-    forks_to_accept,
     lost_span,
     refuse_key,
 )
@@ -42,7 +41,7 @@ from streampair.engine.records import Append, Commit, Record, Scored, Wanted
 from streampair.engine.reservations import Reservations, payload_digest
 from streampair.errors import PrivacyError, SnapshotError
 
-__all__ = ["Acceptance", "LaneLog", "place_of"]
+__all__ = ["LaneLog", "place_of"]
 
 
 def place_of(record: Record) -> Place:
@@ -52,21 +51,6 @@ def place_of(record: Record) -> Place:
 
 def _place_at(offset: int, records: Iterable[Record]) -> Place:
     return place_of(next(record for record in records if record.offset == offset))
-
-
-_ACCEPTED = {
-    "register": "went on without a register",
-    "rollback": "went on from an older log",
-    "span": "went on from an older snapshot",
-}
-
-
-class Acceptance(NamedTuple):
-    """What an operator's word comes to: to be made durable, forks charged, and what the report will say."""
-
-    append: Append
-    forks: int
-    told: str
 
 
 class LaneLog:
@@ -129,8 +113,15 @@ class LaneLog:
 
     # A start
 
-    def read(self, frames: bytes) -> Wanted:
+    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
         """Read the log, as it was found.
+
+        Parameters
+        ----------
+        frames
+            As the store holds it.
+        damaged
+            Stop at damage: for `accept`. A start is then refused.
 
         Raises
         ------
@@ -141,11 +132,11 @@ class LaneLog:
         SnapshotError
             If it is another lane's, or was written under another configuration.
         """
-        try:
-            entries, self._chain, used = Chain.read(self._key, frames)
-        except LogDamaged:
+        entries, self._chain, used = Chain.read(self._key, frames, damaged=True)
+        if self._chain.damage is not None:
             self._check_key(frames)
-            raise
+            if not damaged:
+                raise self._chain.damage
         self._known = known = Known.of(entries)
         if known is None:
             return Wanted(None, None, None, used)
@@ -224,6 +215,8 @@ class LaneLog:
         """
         known = self._known
         warnings: list[str] = []
+        if self._chain.damage is not None:
+            raise self._chain.damage
         if known is not None or not adopting:
             warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
         if known is not None:
@@ -261,52 +254,23 @@ class LaneLog:
         appends.append(self._append(self._chain.add(Attempt(__version__, self._void, ledger))))
         return appends, warnings
 
-    def accept(self, how: Literal["register", "rollback", "span"], facts: Facts, when: str) -> Acceptance:
-        """Go on where `start` refuses to, because an operator says so; what that is charged.
-
-        Parameters
-        ----------
-        how
-            What is missing: the register; the newest entries of the log; the records from the last snapshot
-            to the tip, or what they gave.
-        facts
-            What stands outside of the log.
-        when
-            The date, for the report.
-
-        Raises
-        ------
-        PrivacyError
-            If the plan has not set aside what would be charged, or nothing is known to go on from.
-        """
-        known, account = self._known, self._reservations
-        if known is None:
-            raise PrivacyError("there is no log to go on from", fix="start under another application name")
-        from_snapshot = how == "span"
-        tip = known.saved.tip if from_snapshot and known.saved is not None else known.tip
-        slots, forks, ledger = (
-            0 if tip is None or (from_snapshot and known.saved is None) else tip.slots,
-            0,
-            None,
+    def accept(self, how: How, facts: Facts, when: str) -> Acceptance:
+        """Go on where `start` refuses to, because an operator says so: see `accepting.accept`."""
+        entry, problem, charged = accept(
+            self._known,
+            self._chain,
+            self._reservations,
+            facts,
+            how,
+            when,
+            private=self._private,
+            entity=self._entity,
         )
-        if account is not None:
-            register = None if facts.register is None else Register.read(self._key, facts.register)
-            if known.ledger is not None:
-                account.restore(known.ledger)
-            size = account.ledger.size
-            forks = forks_to_accept(known, size, register=register, from_snapshot=from_snapshot)
-            account.ledger.accept(forks, slots)
-            ledger = account.ledger.to_state()
-        entry = Accepted(
-            what=f"{when} ({_ACCEPTED[how]}, {forks} fork(s) charged)",
-            charged=forks,
-            from_snapshot=from_snapshot,
-            next_offset=known.next_offset,
-            ledger=ledger,
-        )
-        known.fold(entry)
+        assert self._known is not None  # there is nothing to accept without a log
+        self._known.fold(entry)
         self._partitions = facts.partitions
-        return Acceptance(self._append(self._chain.add(entry)), forks, entry.what)
+        append = self._append(self._chain.add(entry))
+        return Acceptance(append, entry.charged, entry.what, problem, charged)
 
     def restored(self) -> None:
         """The state of the last snapshot is there; or the lane begins, and has none."""
@@ -462,6 +426,8 @@ class LaneLog:
             generation=0 if account is None else account.ledger.generation,
             partitions=self._partitions,
             slots=self._slots(),
+            forks=0 if account is None else account.ledger.charged,
+            void=bool(self._void) or (self._known is not None and bool(self._known.void)),
         )
         return register.text(self._key)
 

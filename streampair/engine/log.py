@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -215,6 +215,8 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="acc
         Where it goes on to read.
     ledger
         The account after it.
+    void
+        What voided the guarantee in entries that are lost.
     """
 
     what: str
@@ -222,6 +224,7 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="acc
     from_snapshot: bool
     next_offset: int | None
     ledger: dict[str, Any] | None
+    void: list[str]
 
 
 Entry = Genesis | Attempt | Digests | Tip | Saved | Accepted
@@ -291,6 +294,13 @@ class Chain:
         self.key = key
         self.sequence = sequence
         self.tag = tag
+        self.damage: LogDamaged | None = None
+        """Why `read` has stopped before the end, where it may."""
+        self._tags: dict[int, str] = {}
+
+    def holds(self, sequence: int, tag: str) -> bool:
+        """Whether the log that was read has this entry; `tag` as in `Register`."""
+        return self._tags.get(sequence) == tag
 
     def add(self, entry: Entry) -> bytes:
         """The frame of the next entry; the chain goes on behind it."""
@@ -302,7 +312,7 @@ class Chain:
         return frame + self.tag
 
     @classmethod
-    def read(cls, key: LogKey, data: bytes) -> tuple[list[Entry], Chain, int]:
+    def read(cls, key: LogKey, data: bytes, *, damaged: bool = False) -> tuple[list[Entry], Chain, int]:
         """Entries of a log, the chain behind them, and how many bytes they take.
 
         Parameters
@@ -311,6 +321,9 @@ class Chain:
             Of the lane.
         data
             Frames, one after the other: from the genesis on, or from a snapshot on.
+        damaged
+            Stop at the first entry that does not verify, and keep in `damage` which it is, in place of the
+            error: for whoever shows or mends a log.
 
         Returns
         -------
@@ -323,8 +336,20 @@ class Chain:
             If a frame of full length does not verify, or does not follow the one before.
         """
         entries: list[Entry] = []
-        chain = cls(key)
-        at, whole = 0, _HEAD.size + _CHECK
+        chain, used = cls(key), 0
+        try:
+            for entry, end in cls._entries(chain, data):
+                entries.append(entry)
+                used = end
+        except LogDamaged as error:
+            if not damaged:
+                raise
+            chain.damage = error
+        return entries, chain, used
+
+    @classmethod
+    def _entries(cls, chain: Chain, data: bytes) -> Iterator[tuple[Entry, int]]:
+        key, at, whole = chain.key, 0, _HEAD.size + _CHECK
         while len(data) - at >= whole:
             head = data[at : at + _HEAD.size]
             sequence, length, previous = _HEAD.unpack(head)
@@ -340,14 +365,14 @@ class Chain:
                 entry = _decode(data[at + whole : end])
             except (msgspec.DecodeError, ValueError) as error:
                 raise cls._damaged(chain, f"it holds what this release does not know ({error})") from None
-            if entries and (sequence, previous) != (chain.sequence + 1, chain.tag):
+            if at and (sequence, previous) != (chain.sequence + 1, chain.tag):
                 raise cls._damaged(chain, f"entry {sequence} does not follow it")
-            if not entries and not isinstance(entry, Saved) and sequence != 0:
+            if not at and not isinstance(entry, Saved) and sequence != 0:
                 raise cls._damaged(chain, f"it begins with entry {sequence}, which is no snapshot")
-            entries.append(entry)
             chain.sequence, chain.tag = sequence, tag
+            chain._tags[sequence] = short(tag)
             at = end + _TAG
-        return entries, chain, at
+            yield entry, at
 
     @staticmethod
     def peek(data: bytes) -> list[Entry]:
@@ -358,20 +383,20 @@ class Chain:
         SnapshotError
             If it is no log.
         """
-        entries: list[Entry] = []
-        at, whole = 0, _HEAD.size + _CHECK
-        while len(data) - at >= whole:
-            end = at + whole + _HEAD.unpack_from(data, at)[1]
-            if end + _TAG > len(data):
-                break
-            try:
-                entries.append(_decode(data[at + whole : end]))
-            except (msgspec.DecodeError, ValueError) as error:
-                raise SnapshotError(
-                    f"this is no log ({error})", fix="use the release that wrote it"
-                ) from None
-            at = end + _TAG
-        return entries
+        try:
+            return [_decode(frame[_HEAD.size + _CHECK : -_TAG]) for frame in Chain.frames(data)]
+        except (msgspec.DecodeError, ValueError) as error:
+            raise SnapshotError(f"this is no log ({error})", fix="use the release that wrote it") from None
+
+    @staticmethod
+    def frames(data: bytes) -> list[bytes]:
+        """The whole frames of a log, as their heads say; nothing is verified."""
+        frames: list[bytes] = []
+        at, least = 0, _HEAD.size + _CHECK + _TAG
+        while len(data) - at >= least and (end := at + least + _HEAD.unpack_from(data, at)[1]) <= len(data):
+            frames.append(data[at:end])
+            at = end
+        return frames
 
     @staticmethod
     def _damaged(chain: Chain, how: str) -> LogDamaged:
@@ -402,6 +427,10 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of the input topic.
     slots
         Slots that may have been released up to this entry.
+    forks
+        Second views that are charged by then.
+    void
+        Whether anything has voided the guarantee by then.
     """
 
     sequence: int
@@ -410,6 +439,8 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation: int
     partitions: int
     slots: int
+    forks: int
+    void: bool
     mac: str = ""
 
     def text(self, key: LogKey) -> str:
@@ -417,7 +448,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(msgspec.structs.replace(self, mac=self._mac(key))).decode()
 
     def _mac(self, key: LogKey) -> str:
-        told = (self.sequence, self.tag, self.key, self.generation, self.partitions, self.slots)
+        told = [getattr(self, name) for name in self.__struct_fields__ if name != "mac"]
         return key.tag(b"register", repr(told).encode(), 16).hex()
 
     @classmethod

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from streampair.engine.accepting import Acceptance
 from streampair.engine.lane import Lane
-from streampair.engine.lanelog import Acceptance, LaneLog
+from streampair.engine.lanelog import LaneLog
 from streampair.engine.log import LogKey
-from streampair.engine.opening import Facts
+from streampair.engine.opening import Facts, How
 from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Wanted
 from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import Snapshot, summary
@@ -97,19 +99,21 @@ class LoggedLane(Lane):
 
     # A start
 
-    def read(self, frames: bytes) -> Wanted:
+    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
         """Read the lane's log, before anything is written: what it asks for.
 
         Parameters
         ----------
         frames
             The log as the store holds it; empty for a new lane.
+        damaged
+            Stop at damage, in place of an error: for `accept`. A start is then refused.
 
         Raises
         ------
         LogDamaged, SnapshotError
         """
-        return self._log.read(frames)
+        return self._log.read(frames, damaged=damaged)
 
     def start(self, facts: Facts, snapshot: bytes | None = None) -> tuple[list[Append], list[str]]:
         """Check the log against the register and the topic, and announce an attempt.
@@ -146,12 +150,38 @@ class LoggedLane(Lane):
         self._working = log.replay_until is None
         return appends, warnings
 
-    def accept(self, how: Literal["register", "rollback", "span"], facts: Facts, when: str) -> Acceptance:
+    def accept(self, how: How, facts: Facts, when: str, snapshot: bytes | None = None) -> Acceptance:
         """Go on where `start` refuses to, because an operator says so. See `LaneLog.accept`.
 
         For a lane that has read its log and is not started: make what it gives durable, and start another.
+
+        Parameters
+        ----------
+        how, facts, when
+            As of `LaneLog.accept`.
+        snapshot
+            The one that `read` asked for: to say what is spent.
         """
-        return self._log.accept(how, facts, when)
+        known, private = self._log.known, self._model.private
+        told = None if known is None else (known.genesis if known.tip is None else known.tip).privacy
+        if known is not None and snapshot is not None:
+            self._log.check_content(snapshot)
+            self.restore(snapshot)
+        elif private is not None and known is not None and known.plan is not None:
+            private.load_plan(known.plan)
+        tip_ledger = None if known is None or known.tip is None else known.tip.ledger
+        accepted = self._log.accept(how, facts, when)
+        if private is None or self._reservations is None or told is None:
+            return accepted
+        first = 0 if tip_ledger is None else tip_ledger["forks"] + tip_ledger["pending"]
+        private.charge(first)
+        base = private.privacy.mu_spent
+        private.charge(accepted.charged[1])
+        before, after = told["mu_spent"], private.privacy.mu_spent
+        if known is not None and known.given_up is None:
+            # At the tip more is spent than at the snapshot; what forks cost does not hang on where they are.
+            after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
+        return accepted._replace(mu=(before, after))
 
     def adopt(self, facts: Facts, snapshot: bytes, journal: bytes | None) -> tuple[list[Append], list[str]]:
         """Begin a log for a lane that a release without one has left; in the place of `start`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from streampair import __version__
 from streampair.engine.log import (
@@ -23,12 +23,14 @@ from streampair.engine.log import (
     Register,
     Saved,
     Tip,
-    short,
     split,
 )
 from streampair.errors import PrivacyError, SnapshotError
 
-__all__ = ["Facts", "Known", "check", "forks_to_accept", "refuse_key"]
+__all__ = ["ANOTHER", "Facts", "How", "Known", "check", "check_replay", "hold", "lost_span", "refuse_key"]
+
+How = Literal["register", "rollback", "span"]
+"""What an operator goes on without: the register; the newest entries; the way from the snapshot on."""
 
 
 @dataclasses.dataclass
@@ -107,13 +109,17 @@ class Known:
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
         elif isinstance(entry, Accepted):
             self.accepted.append(entry.what)
+            self.void += [reason for reason in entry.void if reason not in self.void]
             self._account(entry.ledger)
             if entry.from_snapshot:
                 self.given_up = entry
                 self.path.clear()
 
     def _commit(self, tip: Tip) -> None:
-        if self.tip is None or tip.seen > self.tip.seen:
+        last = self.tip
+        if self.given_up is not None:
+            last = None if self.saved is None else self.saved.tip
+        if last is None or tip.seen > last.seen:
             self._takes_records()
         self.tip, self.given_up = tip, None
         self.released = max(self.released, tip.slots)
@@ -172,7 +178,7 @@ class Facts:
     registers: bool = True
 
 
-_ANOTHER = (
+ANOTHER = (
     "start under another application name: a new account, whose spend comes on top of this one's. "
     "Never delete "
     "the log: it is the account"
@@ -207,27 +213,41 @@ def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, ent
     """
     warnings: list[str] = []
 
-    def refuse(problem: str, fix: str) -> None:
+    def refuse(problem: str, fix: str, how: How | None = None) -> None:
         if private:
             raise PrivacyError(problem, fix=fix)
         warnings.append(problem)
 
+    hold(known, chain, facts, entity, refuse)
+    return warnings
+
+
+def hold(known: Known | None, chain: Chain, facts: Facts, entity: str, refuse: Any) -> None:
+    """Hold a log against its register and its topic, as `check`.
+
+    Parameters
+    ----------
+    known, chain, facts, entity
+        As of `check`.
+    refuse
+        Called with the problem, its fix, and what of `How` would go on over it, if any would.
+    """
     register = None if facts.register is None else Register.read(chain.key, facts.register)
     if known is None:
         if register is not None:
             refuse(
                 f"the store has no log of this lane, and the group's register says that it had "
                 f"{register.sequence + 1} entries: the store was lost, or is another one",
-                f"put the store back. If it is lost, {_ANOTHER}",
+                f"put the store back. If it is lost, {ANOTHER}",
             )
         elif facts.offset is not None and facts.offset > facts.start:
             refuse(
                 "the store has no log of this lane, but its group has read up to offset "
                 f"{facts.offset}: models "
                 "of these records have been released",
-                f"put the store back. If it is lost, {_ANOTHER}",
+                f"put the store back. If it is lost, {ANOTHER}",
             )
-        return warnings
+        return
     if known.genesis.key != chain.key.id:
         refuse_key(known.genesis.key, chain.key.id)
     if facts.registers:
@@ -238,23 +258,22 @@ def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, ent
             f"the topic had {known.genesis.partitions} partition(s) when the account began and has "
             f"{facts.partitions} now: an entity's records may lie in two lanes, and its account would "
             "be split",
-            f"make the topic as it was, or {_ANOTHER}",
+            f"make the topic as it was, or {ANOTHER}",
         )
     if known.genesis.entity != entity:
         refuse(
             f"entities were read from {known.genesis.entity or 'nowhere'} when the account began, and "
             "are from "
             f"{entity or 'nowhere'} now",
-            f"declare them as they were, or {_ANOTHER}",
+            f"declare them as they were, or {ANOTHER}",
         )
-    return warnings
 
 
 def refuse_key(then: str, now: str) -> NoReturn:
     """Refuse a key that is not the one of the log, by their identities."""
     raise PrivacyError(
         f"the log was begun with the noise key {then or 'none'}, and the key given now is {now or 'none'}",
-        fix=f"give the key that this application has always had. If it is lost, {_ANOTHER}",
+        fix=f"give the key that this application has always had. If it is lost, {ANOTHER}",
     )
 
 
@@ -268,26 +287,32 @@ def _check_register(known: Known, chain: Chain, facts: Facts, register: Register
                 "the group has no offset here, so nothing says whether this log is the newest: the group's "
                 "offsets have expired (offsets.retention.minutes), or the group or the topic was deleted",
                 f"if the store is the newest there is, {going_on}",
+                "register",
             )
         else:
             refuse(
                 f"the group's offset {facts.offset} has no register, so nothing says whether this log is the "
                 "newest: a tool has reset the offset, or something else commits under this group's name",
                 f"stop what else uses the group. If the store is the newest there is, {going_on}",
+                "register",
             )
         return
     if register.key != chain.key.id:
         refuse_key(register.key, chain.key.id)
-    if register.sequence > chain.sequence or (
-        register.sequence == chain.sequence and register.tag != short(chain.tag)
-    ):
-        refuse(
-            f"the log is older than what was released: it ends with entry {chain.sequence}, and the register "
-            f"knows entry {register.sequence}",
-            "put the newest store back (an older one must never be). If that is lost, `streampair "
-            "state accept CONFIG "
-            "--rollback` goes on and says before what it charges",
+    if not chain.holds(register.sequence, register.tag):
+        # One that is long enough was put back after another one had gone on: it parted from the newest.
+        how = (
+            f"it ends with entry {chain.sequence}, and the register knows entry {register.sequence}"
+            if register.sequence >= chain.sequence
+            else f"its entry {register.sequence} is not the one that the register knows"
         )
+        refuse(
+            f"the log is older than what was released: {how}",
+            "put the newest store back (an older one must never be). If that is lost, `streampair state "
+            "accept CONFIG --rollback` goes on and says before what it charges",
+            "rollback",
+        )
+        return
     next_offset = known.next_offset
     if facts.offset is not None and facts.offset > max(next_offset or 0, facts.start):
         refuse(
@@ -359,24 +384,3 @@ def lost_span(problem: str) -> SnapshotError:
         "state of the "
         "snapshot and says before what it charges; raise retention.ms of the topic",
     )
-
-
-def forks_to_accept(known: Known, size: int, *, register: Register | None, from_snapshot: bool) -> int:
-    """Forks that cover every slot that may have been released and would be seen again.
-
-    Parameters
-    ----------
-    known
-        What the log says.
-    size
-        Slots in a window.
-    register
-        The group's, if it has one: it may know of later slots.
-    from_snapshot
-        Whether the lane goes on from its snapshot, or from its tip.
-    """
-    tip = known.saved.tip if from_snapshot and known.saved is not None else known.tip
-    start = 0 if tip is None or (from_snapshot and known.saved is None) else tip.slots
-    last = max(known.released, start) if register is None else max(known.released, register.slots, start)
-    # Nothing beyond the window that was open at the last known slot has been released.
-    return -(-(last + size - start) // size)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from streampair.engine.lanelog import place_of
 from streampair.engine.log import Place
 from streampair.engine.logged import LoggedLane
-from streampair.engine.opening import Facts
+from streampair.engine.opening import Facts, How
 from streampair.engine.records import Append, Commit, Event, LaneOutput, Record, Scored, Wanted
 from streampair.errors import RecordError
 
@@ -226,11 +226,15 @@ class Driver:
                 lane.replay(self.topic[at : at + 7])
             lane.replayed()
 
-    def accept(self, how: Literal["register", "rollback", "span"], when: str) -> int:
+    def accept(self, how: How, when: str) -> int:
         """Go on where a start is refused, as `streampair state accept` does; the forks that it is charged."""
         lane = self.new_lane()
-        wanted = lane.read(self.store.read())
-        accepted = lane.accept(how, self.found(wanted), when)
+        frames = self.store.read()
+        wanted = lane.read(frames, damaged=True)
+        snapshot = None if wanted.content is None else self.store.snapshot(wanted.content)
+        accepted = lane.accept(how, self.found(wanted), when, snapshot)
+        if wanted.used < len(frames):
+            self.store.cut(wanted.used)
         self.append(accepted.append)
         return accepted.forks
 

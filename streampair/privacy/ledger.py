@@ -289,6 +289,7 @@ class Ledger:
         self.window += 1
         self.start = start
         self.attempt = 0
+        self.generation += not self.immutable
         self._open([])
 
     def release(self, first: int, digests: Sequence[bytes] | int) -> Line | None:

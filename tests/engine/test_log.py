@@ -115,7 +115,7 @@ def test_a_chain_belongs_to_its_key() -> None:
 
 def test_a_register_is_short_and_authenticated() -> None:
     key = LogKey(NoiseKey(KEY))
-    text = Register(2**60, "ab" * 16, key.id, 2**31, 10**5, 2**60).text(key)
+    text = Register(2**60, "ab" * 16, key.id, 2**31, 10**5, 2**60, 2**31, True).text(key)
     assert len(text) < 512
     assert Register.read(key, text) is not None
     assert Register.read(key, "") is None
