@@ -9,19 +9,29 @@ from typing import Any, cast
 
 from river import compose
 
-from streampair.engine import DeadLetter, Facts, Lane, LaneGauges, LaneOutput, LoggedLane, Place, Record
+from streampair.engine import (
+    DeadLetter,
+    Facts,
+    Lane,
+    LaneGauges,
+    LaneOutput,
+    LoggedLane,
+    Place,
+    Record,
+    Wanted,
+)
 from streampair.engine.lanelog import place_of
-from streampair.errors import RecordError
+from streampair.errors import RecordError, StoreError
 from streampair.privacy import NoiseKey
-from streampair_connectors.assemble import build_logged_lane, draws_key
+from streampair_connectors.assemble import build_logged_lane, draws_key, lane_id
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Lookup, Partition
+from streampair_connectors.kafka import Committed, Lookup, Partition
 from streampair_connectors.logs import get_logger
 from streampair_connectors.records import Decoder, Encoder, RawRecord
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.telemetry import LaneLabels, Telemetry
 
-__all__ = ["LaneTimer", "OpenLane", "Opener"]
+__all__ = ["LaneTimer", "OpenLane", "Opener", "facts_of"]
 
 log = get_logger(__name__)
 
@@ -169,6 +179,68 @@ class OpenLane:
         await self.store.close()
 
 
+def refuse_other_store(config: Config, partition: Partition) -> None:
+    """Refuse to begin a lane in Kafka whose state lies in a directory beside the configuration.
+
+    Raises
+    ------
+    StoreError
+    """
+    name = config.state_directory / lane_id(config, partition.topic, partition.partition)
+    kinds = [kind for kind in ("log", "snapshot") if name.with_name(f"{name.name}.{kind}").exists()]
+    if kinds:
+        raise StoreError(
+            f"the state lies in Kafka, topic {config.log_topic!r}, which has no log of this lane; and "
+            f"{name.parent} has one",
+            fix='set store.kind = "directory", or move it: `streampair state export` with that setting, then '
+            "`streampair state import` without. To begin anew without it, move the directory away",
+        )
+
+
+async def facts_of(
+    lookup: Lookup,
+    partition: Partition,
+    wanted: Wanted,
+    committed: Committed | None,
+    *,
+    span: tuple[int, int],
+    partitions: int,
+    cluster: str,
+) -> Facts:
+    """What stands outside of a lane's log.
+
+    Parameters
+    ----------
+    lookup, partition
+        Where records are read again.
+    wanted
+        What the log asks for.
+    committed
+        The group's offset and register.
+    span
+        The first offset that the partition has, and the next that it will get, both from before the log was
+        read.
+    partitions, cluster
+        Of the input topic.
+    """
+
+    async def place(offset: int, *, exactly: bool) -> Place | None:
+        record = await lookup.one(partition, offset, exactly=exactly)
+        return None if record is None else place_of(cast("Record", record))
+
+    first = wanted.first
+    return Facts(
+        register=None if committed is None else committed.metadata,
+        offset=None if committed is None else committed.offset,
+        partitions=partitions,
+        cluster=cluster,
+        start=span[0],
+        end=span[1],
+        first=await place(span[0] if first is None else first, exactly=first is not None),
+        last=None if wanted.last is None else await place(wanted.last, exactly=True),
+    )
+
+
 class Opener:
     """Opens lanes: reads their logs, checks them, and brings them to where they were (DESIGN.md 5).
 
@@ -220,23 +292,22 @@ class Opener:
             committed = await self._store.register(partition)
             frames = await store.read()
             legacy = None if frames else await store.legacy()
+            if not frames and self._config.store.in_kafka:
+                refuse_other_store(self._config, partition)
             # 3 verify
             lane = await self._make(store, partition, fresh=not (frames or committed or legacy))
             wanted = lane.read(frames)
             snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
             if snapshot is None and legacy is None:
                 legacy = await store.legacy()
-            facts = Facts(
-                register=None if committed is None else committed.metadata,
-                offset=None if committed is None else committed.offset,
+            facts = await facts_of(
+                self._lookup,
+                partition,
+                wanted,
+                committed,
+                span=(start, end),
                 partitions=self._partitions,
                 cluster=self._cluster,
-                start=start,
-                end=end,
-                first=await self._place(
-                    partition, start if wanted.first is None else wanted.first, wanted.first
-                ),
-                last=None if wanted.last is None else await self._place(partition, wanted.last, wanted.last),
             )
             # 4 check; 5 announce the attempt
             if snapshot is None and legacy is not None:
@@ -286,10 +357,6 @@ class Opener:
             noise_key=key,
             payloads_change=self._payloads_change,
         )
-
-    async def _place(self, partition: Partition, offset: int, exactly: int | None) -> Place | None:
-        record = await self._lookup.one(partition, offset, exactly=exactly is not None)
-        return None if record is None else place_of(cast("Record", record))
 
     async def _replay(self, lane: LoggedLane, partition: Partition, start: int) -> None:
         until = lane.replay_until

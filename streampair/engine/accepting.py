@@ -14,13 +14,17 @@ from streampair.engine.records import Append
 from streampair.engine.reservations import Reservations
 from streampair.errors import PrivacyError
 
-__all__ = ["Acceptance", "accept", "acceptable", "forks_to_accept"]
+__all__ = ["Acceptance", "NothingToAccept", "accept", "acceptable", "forks_to_accept"]
 
 _ACCEPTED = {
     "register": "went on without a register",
     "rollback": "went on from an older log",
     "span": "went on from an older snapshot",
 }
+
+
+class NothingToAccept(PrivacyError):
+    """A start is not refused for what an operator wants to go on without."""
 
 
 class Acceptance(NamedTuple):
@@ -165,7 +169,7 @@ def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: b
     if how == "span" and known.span is not None:
         found.append("the way from the last snapshot to the last commit cannot be gone again")
     if not found or not (private or how == "span" or chain.damage is not None):
-        raise PrivacyError(
+        raise NothingToAccept(
             {
                 "register": "the group's register is there",
                 "rollback": "the log is not older than the group's register",

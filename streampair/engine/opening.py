@@ -111,9 +111,11 @@ class Known:
             self.accepted.append(entry.what)
             self.void += [reason for reason in entry.void if reason not in self.void]
             self._account(entry.ledger)
+            # What was released behind the place where it goes on need not come out again: it is charged.
+            kept = 0 if entry.from_snapshot or self.tip is None else self.tip.slots
+            self.path = {slot: digest for slot, digest in self.path.items() if slot <= kept}
             if entry.from_snapshot:
                 self.given_up = entry
-                self.path.clear()
 
     def _commit(self, tip: Tip) -> None:
         last = self.tip

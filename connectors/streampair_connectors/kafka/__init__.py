@@ -13,6 +13,7 @@ from streampair_connectors.kafka.admin import (
     creates_topics,
     creation_command,
     describe_topics,
+    group_members,
     is_compacted,
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
@@ -50,6 +51,7 @@ __all__ = [
     "creates_topics",
     "creation_command",
     "describe_topics",
+    "group_members",
     "is_compacted",
     "read_all",
     "read_newest",

@@ -22,6 +22,7 @@ __all__ = [
     "creates_topics",
     "creation_command",
     "describe_topics",
+    "group_members",
     "is_compacted",
 ]
 
@@ -58,6 +59,31 @@ async def cluster_id(config: KafkaConfig) -> str:
         await within(config, admin.start())
         found = await within(config, admin.describe_cluster())
         return str(found.get("cluster_id") or "")
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+
+
+async def group_members(config: KafkaConfig, group: str) -> int:
+    """Return how many members a consumer group has; a group that does not exist has none.
+
+    Raises
+    ------
+    SourceError
+        No broker answers within `connect_timeout_seconds`, or it refuses.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    try:
+        await within(config, admin.start())
+        (answer,) = await within(config, admin.describe_consumer_groups([group]))
+        (found,) = answer.groups
+        kind = kafka_errors.for_code(found[0])
+        if found[0] not in (0, 69):  # GROUP_ID_NOT_FOUND: newer versions say so
+            raise SourceError(
+                f"the members of group {group!r} are not told: {say(kind())}",
+                fix="allow this user to ask: kafka-acls.sh --add --operation Describe --group " + group,
+                retriable=bool(getattr(kind, "retriable", False)),
+            )
+        return len(found[5])
     finally:
         await stop_quietly(admin.close(), 2.0)
 

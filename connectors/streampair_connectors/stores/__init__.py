@@ -3,7 +3,14 @@
 from streampair_connectors.stores.base import LaneStore, Store
 from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore
 from streampair_connectors.stores.disk import DiskLane, DiskStore
-from streampair_connectors.stores.topic import TopicLane, TopicStore, key_missing, seal_of
+from streampair_connectors.stores.topic import (
+    TopicLane,
+    TopicLog,
+    TopicStore,
+    context_of,
+    key_missing,
+    seal_of,
+)
 
 __all__ = [
     "DirectoryLane",
@@ -13,7 +20,9 @@ __all__ = [
     "LaneStore",
     "Store",
     "TopicLane",
+    "TopicLog",
     "TopicStore",
+    "context_of",
     "key_missing",
     "seal_of",
 ]

@@ -220,6 +220,13 @@ class DirectoryLane:
                 if path != kept and self._is_mine(path):
                     path.unlink(missing_ok=True)
 
+    def put(self, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+        """Write a log and its snapshot, at once or not at all; for a lane that has none."""
+        with self._failing("written"):
+            if content is not None and snapshot is not None:
+                _replace(self._state(content), snapshot)
+            _replace(self._log, frames)
+
     def legacy(self) -> tuple[bytes, bytes | None] | None:
         """Snapshot and journal of the release before the log; None if there is no snapshot."""
         snapshot, journal = self._old()

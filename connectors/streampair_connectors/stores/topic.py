@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from streampair.engine import Append, Commit
@@ -31,7 +31,7 @@ from streampair_connectors.kafka import (
 from streampair_connectors.logs import get_logger
 from streampair_connectors.sealing import OVERHEAD, Seal
 
-__all__ = ["TopicLane", "TopicStore", "key_missing", "seal_of"]
+__all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "seal_of"]
 
 log = get_logger(__name__)
 
@@ -143,6 +143,95 @@ class TopicStore:
             await lane.close()
 
 
+def context_of(app: str, partition: Partition) -> bytes:
+    """What a value of a lane is sealed to, before its place."""
+    lane = f"{app}|{partition.topic}|{partition.partition}".encode()
+    return len(lane).to_bytes(4, "big") + lane
+
+
+class TopicLog:
+    """What a partition of the log topic holds.
+
+    Attributes
+    ----------
+    frames
+        The log, as far as it opens.
+    starts
+        Offsets of the topic at which snapshots begin.
+    damage
+        Why `frames` ends before the log does; None: it does not.
+    """
+
+    def __init__(self, topic: str, seal: Seal, context: bytes) -> None:
+        self.frames = b""
+        self.starts: list[int] = []
+        self.damage: StoreError | None = None
+        self._topic = topic
+        self._seal = seal
+        self._context = context
+        self._pieces: dict[bytes, bytes] = {}
+
+    @classmethod
+    async def read(cls, topic: LogTopic, partition: int, seal: Seal, context: bytes) -> TopicLog:
+        """Read what is committed; fences nobody.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer.
+        StoreError
+            A message is not whole.
+        """
+        stored = cls(topic.name, seal, context)
+        frames: list[bytes] = []
+        first_piece: dict[bytes, int] = {}
+        for offset, key, value in await topic.read(partition):
+            if key != _FRAME:
+                first_piece.setdefault((key or b"").split(b"|")[0], offset)
+                stored._pieces[key or b""] = value
+                continue
+            try:
+                frames.append(stored._opened(offset, value))
+            except StoreError as error:
+                stored.damage = error
+                break
+        stored.frames = b"".join(frames)
+        stored.starts = sorted(first_piece.values())
+        return stored
+
+    def _opened(self, offset: int, value: bytes) -> bytes:
+        if len(value) < _HEAD:
+            raise StoreError(
+                f"the record at offset {offset} of {self._topic} is no entry of a log",
+                fix="point store.log_topic at a topic that nothing else writes to",
+            )
+        return self._seal.open(value[_HEAD:], self._context + value[:_HEAD])
+
+    def snapshot(self, content: str) -> bytes:
+        """A snapshot, from its pieces.
+
+        Raises
+        ------
+        StoreError
+            It is not there, or not whole.
+        """
+        name = content[:32].encode()
+        own = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
+        count = int(next(iter(own)).split(b"|")[2]) if own else 0
+        parts = []
+        for number in range(count):
+            key = b"%s|%d|%d" % (name, number, count)
+            if key not in own:
+                break
+            parts.append(self._seal.open(own[key], self._context + key))
+        if not count or len(parts) != count:
+            raise StoreError(
+                f"the snapshot {content[:32]} that the log names is not whole in {self._topic}",
+                fix="put the topic back as it was: nothing may delete its records but streampair",
+            )
+        return b"".join(parts)
+
+
 class TopicLane:
     """One lane: a transactional producer, and a partition of the log topic."""
 
@@ -162,12 +251,11 @@ class TopicLane:
         self._log = Partition(topic.name, partition.partition)
         self._start = start
         self._on_close = on_close
-        lane = f"{config.app}|{partition.topic}|{partition.partition}".encode()
-        self._context = len(lane).to_bytes(4, "big") + lane
+        self._context = context_of(config.app, partition)
         self._limit = config.output.max_message_bytes - _MARGIN
         self._lines: list[Append] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
-        self._pieces: dict[bytes, bytes] = {}
+        self._stored: TopicLog | None = None
         # Offsets in the log topic at which the last two snapshots begin.
         self._before_last: int | None = None
         self._last: int | None = None
@@ -189,46 +277,22 @@ class TopicLane:
 
     async def read(self) -> bytes:
         """The frames of the log; the pieces of snapshots are kept for `snapshot`."""
-        frames: list[bytes] = []
-        first_piece: dict[bytes, int] = {}
-        for offset, key, value in await self._topic.read(self._log.partition):
-            if key == _FRAME:
-                if len(value) < _HEAD:
-                    raise StoreError(
-                        f"the record at offset {offset} of {self._log.topic} is no entry of a log",
-                        fix="point store.log_topic at a topic that nothing else writes to",
-                    )
-                head = value[:_HEAD]
-                frames.append(self._seal.open(value[_HEAD:], self._context + head))
-                continue
-            name = (key or b"").split(b"|")[0]
-            first_piece.setdefault(name, offset)
-            self._pieces[key or b""] = value
+        self._stored = await TopicLog.read(self._topic, self._log.partition, self._seal, self._context)
+        if self._stored.damage is not None:
+            raise self._stored.damage
         # A transaction holds the pieces of a snapshot and then its entry. So where the pieces begin, the log
         # may begin: `trim` deletes what lies before.
-        starts = sorted(first_piece.values())
+        starts = self._stored.starts
         self._last = starts[-1] if starts else None
         self._before_last = starts[-2] if len(starts) > 1 else None
-        return b"".join(frames)
+        return self._stored.frames
 
     async def snapshot(self, content: str) -> bytes:
         """A snapshot, from its pieces."""
-        name = content[:32].encode()
-        own = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
-        self._pieces = {}
-        count = int(next(iter(own)).split(b"|")[2]) if own else 0
-        parts = []
-        for number in range(count):
-            key = b"%s|%d|%d" % (name, number, count)
-            if key not in own:
-                break
-            parts.append(self._seal.open(own[key], self._context + key))
-        if not count or len(parts) != count:
-            raise StoreError(
-                f"the snapshot {content[:32]} that the log names is not whole in {self._log.topic}",
-                fix="put the topic back as it was: nothing may delete its records but streampair",
-            )
-        return b"".join(parts)
+        stored, self._stored = self._stored, None
+        if stored is None:
+            raise StoreError(f"{self._log.topic} has not been read", fix="read the log before its snapshot")
+        return stored.snapshot(content)
 
     async def legacy(self) -> tuple[bytes, bytes | None] | None:
         """No release before the log has kept anything in Kafka."""
@@ -285,6 +349,32 @@ class TopicLane:
         if self._trimming is not None:
             self._trimming.cancel()
         await self._producer.stop()
+
+    async def rewrite(
+        self, frames: Sequence[bytes], content: str | None, snapshot: bytes | None, append: Append | None
+    ) -> None:
+        """Begin the log anew, from its last snapshot on, and delete what lay before.
+
+        Parameters
+        ----------
+        frames
+            What is kept.
+        content, snapshot
+            The snapshot that they begin with; None: none.
+        append
+            What follows; None: nothing, and offset and register stay as they are.
+        """
+        kept = [*frames, *(() if append is None else append.frames)]
+        entries = self._framed(Append(tuple(kept), "", None))
+        if content is not None and snapshot is not None:
+            entries = self._cut_up(content, snapshot) + entries
+        if append is None:
+            stored = await self._producer.transaction(
+                [(self._log, entries)], group=self._config.app, offsets={}
+            )
+        else:
+            stored = await self._transaction([(self._log, entries)], append)
+        await self._topic.trim(self._log.partition, stored[self._log][0])
 
     def _framed(self, append: Append) -> list[Message]:
         messages = []
