@@ -14,10 +14,12 @@ from rich.text import Text
 from streampair.engine.envelope import unpack
 from streampair.engine.log import Chain
 from streampair.engine.opening import Known
-from streampair.errors import SnapshotError, StoreError
+from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
+from streampair_connectors.config import Config
+from streampair_connectors.stores.offline import OfflineTopic
 
-__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "show_budget", "total_of"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "show_budget", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -229,9 +231,49 @@ def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[st
             f"the store directory {directory} cannot be read: {error.strerror}",
             fix="run as the user of the worker",
         ) from None
+    return _together(accounts, keyed, app, str(directory))
+
+
+async def read_stored(config: Config, *, every: bool = False) -> Budget:
+    """Read the accounts of a configuration from its store, whichever that is.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    every
+        Of all applications in its directory.
+
+    Raises
+    ------
+    ConfigError
+        All are asked for, and the store is in Kafka, where each application has a topic and keys of its own.
+    SourceError, StoreError, SnapshotError
+        As of `read_budget`; or the broker does not answer.
+    """
+    keyed = [config.input.topic] if config.input.keyed_by_entity else []
+    if not config.store.in_kafka:
+        return read_budget(config.state_directory, None if every else config.app, keyed=keyed)
+    if every:
+        raise ConfigError(
+            "in Kafka each application has a topic and keys of its own",
+            fix="leave --all away, call it for each application, and add them: the root of the sum of mu^2",
+        )
+    store, accounts = OfflineTopic(config), []
+    for partition in await store.lanes():
+        found = await store.look(partition)
+        if found.damage is not None:
+            raise found.damage
+        account = _logged(f"{config.log_topic}[{partition}]", found.frames)
+        if account is not None:
+            accounts.append(account)
+    return _together(accounts, keyed, config.app, f"topic {config.log_topic}")
+
+
+def _together(accounts: Sequence[LaneBudget], keyed: Collection[str], app: str | None, where: str) -> Budget:
     if not accounts:
         raise StoreError(
-            f"no private lane of {app or 'any application'} has its state in {directory}",
+            f"no private lane of {app or 'any application'} has its state in {where}",
             fix="run the application first; `streampair check` says what it would promise",
         )
     total = total_of(accounts, keyed=keyed)
@@ -254,7 +296,11 @@ def _account(path: Path) -> LaneBudget | None:
         ledger = body.get("ledger")
         behind = 0 if ledger is None else _beyond(path.with_suffix(".journal"), ledger)
         return _budget(path, body, body.get("privacy"), ledger, None, behind)
-    known = Known.of(Chain.peek(path.read_bytes()))
+    return _logged(path, path.read_bytes())
+
+
+def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
+    known = Known.of(Chain.peek(frames))
     if known is None:
         return None
     genesis, tip = known.genesis, known.tip
@@ -266,11 +312,11 @@ def _account(path: Path) -> LaneBudget | None:
         slots, report = tip.slots, tip.privacy
     # What a replay has not caught up with is released, too.
     behind = max(known.released - slots, len(ledger["behind"]))
-    return _budget(path, body, report, known.ledger, genesis.partitions, behind)
+    return _budget(where, body, report, known.ledger, genesis.partitions, behind)
 
 
 def _budget(
-    path: Path,
+    where: Path | str,
     body: dict[str, Any],
     report: dict[str, Any] | None,
     ledger: dict[str, Any] | None,
@@ -299,7 +345,7 @@ def _budget(
         )
     except (KeyError, TypeError) as error:
         raise SnapshotError(
-            f"{path} does not hold what it should ({error!r})", fix="use the release that wrote it"
+            f"{where} does not hold what it should ({error!r})", fix="use the release that wrote it"
         ) from None
 
 

@@ -6,12 +6,11 @@ Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,7 +20,10 @@ from rich.console import Console
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
 from streampair_connectors import logs
+from streampair_connectors.command_line import AsJson, ConfigPath
+from streampair_connectors.command_line import errors as _errors
 from streampair_connectors.config import load_config
+from streampair_connectors.state_commands import state_app
 
 __all__ = ["app", "main"]
 
@@ -65,11 +67,6 @@ budget_app = typer.Typer(
     no_args_is_help=True,
 )
 
-ConfigPath = Annotated[
-    Path,
-    typer.Argument(metavar="CONFIG", help="The configuration, a TOML file (see `streampair check --help`)."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Runs = Annotated[
     int | None,
     typer.Option(
@@ -103,27 +100,6 @@ def _common(
     ] = False,
 ) -> None:
     pass
-
-
-@contextlib.contextmanager
-def _errors(as_json: bool) -> Iterator[None]:
-    """End with a message and an exit code instead of a traceback."""
-    try:
-        yield
-    except StreampairError as error:
-        code = 2 if isinstance(error, ConfigError) else 1
-        if as_json:
-            failure = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
-            typer.echo(json.dumps(failure))
-        else:
-            typer.echo(f"error: {error.problem}\n  fix: {error.fix}", err=True)
-        raise typer.Exit(code) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does. Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
 
 
 def _run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
@@ -343,12 +319,11 @@ def budget_show(
 
     Read from the store, as of the last commits; a worker may run meanwhile. Changes nothing.
     """
-    from streampair_connectors.budget import read_budget, show_budget
+    from streampair_connectors.budget import read_stored, show_budget
 
     with _errors(as_json):
         settings = load_config(config)
-        keyed = [settings.input.topic] if settings.input.keyed_by_entity else []
-        budget = read_budget(settings.state_directory, None if every else settings.app, keyed=keyed)
+        budget = asyncio.run(read_stored(settings, every=every))
         if as_json:
             typer.echo(json.dumps(budget.as_dict()))
         else:
@@ -438,6 +413,7 @@ def reproduce(
 
 
 app.add_typer(budget_app, name="budget")
+app.add_typer(state_app, name="state")
 
 
 def _configure_logs(level: str) -> None:

@@ -211,6 +211,11 @@ class LoggedLane(Lane):
         return appends, warnings
 
     @property
+    def log(self) -> LaneLog:
+        """Its log, as it was read."""
+        return self._log
+
+    @property
     def replay_until(self) -> int | None:
         """Offset up to which records are to be replayed after `start`; None: none, or no longer any."""
         return None if self._working else self._log.replay_until

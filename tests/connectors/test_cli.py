@@ -78,6 +78,7 @@ def help_of(*path: str) -> str:
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "demo", "check", "run", "replay", "audit", "reproduce", "budget", "budget plan", "budget show"),
+        *("state", "state show", "state accept", "state export", "state import"),
     }
 
 

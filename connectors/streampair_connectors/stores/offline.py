@@ -1,0 +1,305 @@
+"""Lanes at rest: read without fencing their owner, and changed only where there is none.
+
+For whoever shows, mends or moves a state. What `run` does with a lane is in `directory` and `topic`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from streampair.engine import Append
+from streampair.engine.log import Chain
+from streampair.errors import ConfigError, SourceError, StoreError
+from streampair_connectors import kafka
+from streampair_connectors.assemble import draws_key, lane_id
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import LogTopic, Partition
+from streampair_connectors.stores.directory import DirectoryStore
+from streampair_connectors.stores.topic import TopicLane, TopicLog, context_of, key_missing, seal_of
+
+__all__ = ["AtRest", "Offline", "OfflineDirectory", "OfflineTopic", "alone", "from_snapshot", "offline_store"]
+
+_TRIES = 5  # a worker may begin a log anew between two looks at it
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """What a store holds of a lane.
+
+    Attributes
+    ----------
+    frames
+        Its log; empty if there is none.
+    snapshot
+        Gives the bytes of a snapshot by its name, as of the same moment.
+    damage
+        Why `frames` ends before the log does; None: it does not, as far as the store can tell.
+    legacy
+        Whether a release before the log has left the lane.
+    """
+
+    frames: bytes
+    snapshot: Callable[[str], bytes]
+    damage: StoreError | None = None
+    legacy: bool = False
+
+
+class Offline(Protocol):
+    """A store whose lanes nobody holds, or which is only looked at."""
+
+    async def lanes(self) -> list[int]:
+        """Partitions of the input of which it holds anything."""
+        ...
+
+    async def look(self, partition: int) -> AtRest:
+        """Read a lane; takes no lock and fences nobody."""
+        ...
+
+    def secret(self) -> bytes | None:
+        """The noise key that the store keeps, where the configuration declares none."""
+        ...
+
+    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+        """Make an entry durable behind the first `used` bytes of the log, then the register at `offset`.
+
+        Raises
+        ------
+        StoreError, SourceError
+            A worker holds the lane; or it is no longer what was `seen`, and nothing is written.
+        """
+        ...
+
+    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+        """Write a whole lane where there is none; offset and register stay as they are.
+
+        Raises
+        ------
+        StoreError, SourceError
+            There is one, or a worker holds it.
+        """
+        ...
+
+
+def offline_store(config: Config) -> Offline:
+    """The store of a configuration."""
+    return OfflineTopic(config) if config.store.in_kafka else OfflineDirectory(config)
+
+
+async def alone(config: Config) -> None:
+    """Refuse while the group has members.
+
+    Raises
+    ------
+    SourceError
+    """
+    members = await kafka.group_members(config.require_kafka(), config.app)
+    if members:
+        raise SourceError(
+            f"group {config.app!r} has {members} member(s): a worker of this application runs",
+            fix="stop every worker; one that was killed is a member until its session time-out",
+            retriable=False,
+        )
+
+
+class OfflineDirectory:
+    """Lanes on the disk of this machine."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._directory = config.state_directory
+
+    async def lanes(self) -> list[int]:
+        """Partitions that have a log, or what a release before the log has left."""
+        prefix = lane_id(self._config, self._config.input.topic, 0)[:-1]
+        found = set()
+        for kind in ("log", "snapshot"):
+            for path in self._directory.glob(f"{prefix}*.{kind}"):
+                number = path.stem.removeprefix(prefix)
+                if number.isdigit():
+                    found.add(int(number))
+        return sorted(found)
+
+    async def look(self, partition: int) -> AtRest:
+        """The files of a lane."""
+        name = self._name(partition)
+        path = self._directory / f"{name}.log"
+        legacy = (self._directory / f"{name}.snapshot").exists()
+        try:
+            for _ in range(_TRIES):
+                frames = path.read_bytes() if path.exists() else b""
+                states = {
+                    state.stem.removeprefix(f"{name}-"): state.read_bytes()
+                    for state in self._directory.glob(f"{name}-*.state")
+                }
+                if (path.read_bytes() if path.exists() else b"").startswith(frames):
+                    break
+        except OSError as error:
+            raise StoreError(
+                f"the state {path} cannot be read: {error.strerror}", fix="run as the user of the worker"
+            ) from None
+
+        def snapshot(content: str) -> bytes:
+            if content[:32] not in states:
+                raise StoreError(
+                    f"the snapshot {name}-{content[:32]}.state that the log names is gone",
+                    fix="put the store back as a whole: its log and its snapshots belong together",
+                )
+            return states[content[:32]]
+
+        return AtRest(frames, snapshot, legacy=legacy)
+
+    def secret(self) -> bytes | None:
+        """The key in `APP.noise-key`."""
+        if not draws_key(self._config):
+            return None
+        name = f"{self._config.app}.noise-key"
+        if not (self._directory / name).exists():
+            raise ConfigError(
+                f"the noise key {self._directory / name} is not there, and the configuration declares none",
+                fix="copy it from where the state was, with mode 0600, or set learner.noise_key_file",
+            )
+        return self._store().secret(name, fresh=False)
+
+    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+        """The log, then the register; as a worker does."""
+        await alone(self._config)
+        files = await asyncio.to_thread(self._store().open, self._name(partition))
+        try:
+            if await asyncio.to_thread(files.read) != seen.frames:
+                raise _moved()
+            await asyncio.to_thread(files.cut, used)
+            await asyncio.to_thread(files.append, append)
+            source = Partition(self._config.input.topic, partition)
+            await kafka.write_register_offline(
+                self._config.require_kafka(), self._config.app, {source: (offset, append.register)}
+            )
+        finally:
+            files.close()
+
+    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+        """Log and snapshot."""
+        await alone(self._config)
+        files = await asyncio.to_thread(self._store().open, self._name(partition))
+        try:
+            if files.read() or files.legacy():
+                raise _there(partition)
+            await asyncio.to_thread(files.put, frames, content, snapshot)
+        finally:
+            files.close()
+
+    def _store(self) -> DirectoryStore:
+        return DirectoryStore(self._directory, group_access=self._config.store.group_access)
+
+    def _name(self, partition: int) -> str:
+        return lane_id(self._config, self._config.input.topic, partition)
+
+
+class OfflineTopic:
+    """Lanes in Kafka."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._kafka = config.require_kafka()
+        self._topic = LogTopic(self._kafka, config.log_topic)
+        self._seal = seal_of(config)
+        self._partitions: int | None = None
+
+    async def lanes(self) -> list[int]:
+        """Partitions of the log topic that hold anything."""
+        return [p for p in range(await self._count()) if (found := await self.look(p)).frames or found.damage]
+
+    async def look(self, partition: int) -> AtRest:
+        """A partition of the log topic, read without a producer."""
+        if partition >= await self._count():
+            return AtRest(b"", lambda content: b"")
+        stored = await TopicLog.read(self._topic, partition, self._seal, self._context(partition))
+        return AtRest(stored.frames, stored.snapshot, stored.damage)
+
+    def secret(self) -> bytes | None:
+        """None: the topic keeps none.
+
+        Raises
+        ------
+        ConfigError
+            The learner needs one, and none is declared.
+        """
+        if draws_key(self._config):
+            raise key_missing()
+        return None
+
+    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+        """In one transaction; where the log is damaged, it begins anew with what is whole."""
+        await alone(self._config)
+        lane = await self._open(partition, offset)
+        try:
+            if (found := await self.look(partition)).frames != seen.frames:
+                raise _moved()
+            if used == len(seen.frames) and found.damage is None:
+                await lane.append(append)
+            else:
+                kept, content = from_snapshot(seen.frames[:used])
+                snapshot = None if content is None else found.snapshot(content)
+                await lane.rewrite(kept, content, snapshot, append)
+        finally:
+            await lane.close()
+
+    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+        """In one transaction."""
+        await alone(self._config)
+        config = self._config
+        topics = await kafka.describe_topics(self._kafka)
+        await self._topic.ensure(
+            topics.get(config.input.topic, partition + 1),
+            replication_factor=config.topics.replication_factor,
+            strict=True,
+        )
+        self._partitions = None
+        lane = await self._open(partition, 0)
+        try:
+            found = await self.look(partition)
+            if found.frames or found.damage:
+                raise _there(partition)
+            await lane.rewrite(Chain.frames(frames), content, snapshot, None)
+        finally:
+            await lane.close()
+
+    async def _open(self, partition: int, start: int) -> TopicLane:
+        source = Partition(self._config.input.topic, partition)
+        lane = TopicLane(self._config, self._topic, self._seal, source, start, lambda _: None)
+        await lane.start()
+        return lane
+
+    async def _count(self) -> int:
+        if self._partitions is None:
+            self._partitions = (await kafka.describe_topics(self._kafka)).get(self._topic.name, 0)
+        return self._partitions
+
+    def _context(self, partition: int) -> bytes:
+        return context_of(self._config.app, Partition(self._config.input.topic, partition))
+
+
+def from_snapshot(frames: bytes) -> tuple[list[bytes], str | None]:
+    """The frames of a log from its last snapshot on, and that snapshot's name; all of them without one."""
+    parts = Chain.frames(frames)
+    for number, entry in reversed(list(enumerate(Chain.peek(frames)))):
+        content = getattr(entry, "content", None)
+        if content is not None:
+            return parts[number:], content.hex()
+    return parts, None
+
+
+def _moved() -> StoreError:
+    return StoreError(
+        "the log has changed since it was read",
+        fix="stop every worker of this application, and call the command again",
+    )
+
+
+def _there(partition: int) -> StoreError:
+    return StoreError(
+        f"the store has a lane of partition {partition} already",
+        fix="import into an empty store; a lane that is there is never written over",
+    )
