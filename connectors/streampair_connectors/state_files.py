@@ -71,7 +71,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
                     content,
                     None
                     if snapshot is None
-                    else seal.seal(snapshot, _context(config, partition, "snapshot")),
+                    else seal.seal(snapshot, _context(config, partition, "state")),
                 )
             )
         if not lanes:

@@ -271,7 +271,8 @@ class Driver:
     def _register(self, append: Append) -> None:
         self._step()
         self.group.register = append.register
-        self.group.offset = append.next_offset or self.group.offset or 0
+        start: int = self._facts.get("start", 0)
+        self.group.offset = start if append.next_offset is None else append.next_offset
 
     # Work
 

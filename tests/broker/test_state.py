@@ -1,0 +1,288 @@
+"""`streampair state`: what is refused can be accepted, at its price; and a state moves between stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from harness.applications import PAIR_OGD, App, Inside, Running, events, same, scores_by_offset
+from harness.kafka import Cluster
+from harness.worker_process import wait_for
+from streampair_connectors.cli import app as command
+from streampair_connectors.config import KafkaConfig, load_config
+from streampair_connectors.kafka import (
+    LogTopic,
+    Partition,
+    group_members,
+    read_register,
+    write_register_offline,
+)
+from typer.testing import CliRunner
+
+from streampair.errors import StoreError, StreampairError
+
+Unique = Callable[[str], str]
+
+PRIVATE = (
+    'class = "streampair.auc.PairFTRL"\n'
+    "options = { epsilon = 1.0, delta = 1e-4, horizon = 1000, warmup = 0, window = 20, forks = 60 }"
+)
+
+
+def call(*arguments: object, code: int = 0) -> Any:
+    """What a command says, as JSON."""
+    result = CliRunner().invoke(command, [*map(str, arguments), "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def nobody(app: App) -> None:
+    """Wait until the group has forgotten a worker that was killed."""
+    config = KafkaConfig(bootstrap_servers=app.kafka.bootstrap)
+    wait_for("an empty group", lambda: asyncio.run(group_members(config, app.name)) == 0)
+
+
+def run(app: App, offsets: int) -> str:
+    """Work up to an offset and stop; the metrics at the end."""
+    with Inside(app) as worker:
+        app.await_scores({0: offsets}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        said = worker.metrics()
+        assert worker.stop() is None
+    return said
+
+
+def refused(app: App) -> StreampairError:
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, StreampairError)
+    return error
+
+
+def killed(app: App, count: int) -> None:
+    """Work on some events, and die with commits behind the last snapshot."""
+    worker = Running(app)
+    app.await_scores({0: count}, worker)
+    worker.kill()
+    nobody(app)
+
+
+# ---- storage that lies
+
+
+def forget_register(app: App) -> None:
+    config = load_config(app.path)
+    partition = Partition(app.input, 0)
+
+    async def body() -> None:
+        found = (await read_register(config.require_kafka(), app.name, [partition]))[partition]
+        assert found is not None
+        await write_register_offline(config.require_kafka(), app.name, {partition: (found.offset, "")})
+
+    asyncio.run(body())
+
+
+def copy_of(app: App) -> Any:
+    """The store, as a backup has it."""
+    if app.store == "directory":
+        copy = app.state.with_name("backup")
+        shutil.copytree(app.state, copy)
+        return copy
+    config = load_config(app.path)
+    return asyncio.run(LogTopic(config.require_kafka(), config.log_topic).read(0))
+
+
+async def delete(app: App, topic: str, before: int) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=app.kafka.bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=before)})
+    finally:
+        await admin.close()
+
+
+async def send(app: App, records: list[Any]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap) as producer:
+        for _, key, value in records:
+            await producer.send_and_wait(load_config(app.path).log_topic, value, key=key, partition=0)
+
+
+def put_back(app: App, copy: Any) -> None:
+    if app.store == "directory":
+        shutil.rmtree(app.state)
+        shutil.copytree(copy, app.state)
+        return
+
+    async def body() -> None:
+        await delete(app, load_config(app.path).log_topic, -1)
+        await send(app, copy)
+
+    asyncio.run(body())
+
+
+def damage(app: App) -> None:
+    """The last entry but two is no longer what was written."""
+    if app.store == "directory":
+        (path,) = app.state.glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[-len(data) // 8] ^= 1
+        path.write_bytes(data)
+        return
+    records = copy_of(app)
+    offset, key, value = records[-3]
+    assert key == b"frame"
+    records[-3] = (offset, key, value[:-1] + bytes([value[-1] ^ 1]))
+    put_back(app, records)
+
+
+def forget_events(app: App) -> None:
+    """Retention has passed over what would be replayed."""
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert lane["snapshot"]["offset"] < lane["offset"]
+    asyncio.run(delete(app, app.input, lane["offset"]))
+
+
+@pytest.fixture
+def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store)
+    return app.create_topics()
+
+
+@pytest.mark.parametrize("what", ["register", "rollback", "damage", "span"])
+def test_what_is_refused_can_be_accepted_and_is_charged_and_told(app: App, what: str) -> None:
+    app.produce(events(100))
+    if what == "rollback":
+        run(app, 100)
+        copy = copy_of(app)
+        app.produce(events(50, seed=2))
+        run(app, 150)
+        put_back(app, copy)
+    else:
+        killed(app, 100)
+        {"register": forget_register, "damage": damage, "span": forget_events}[what](app)
+    option = {"register": "--lost-register", "rollback": "--rollback", "span": "--lost-span"}.get(
+        what, "--rollback"
+    )
+    error = refused(app)
+    assert what == "damage" or option in str(error), error
+    nobody(app)
+    (shown,) = call("state", "show", app.path)["lanes"]
+    assert shown["refused"] == error.problem
+    other = "--rollback" if what == "register" else "--lost-register"
+    call("state", "accept", app.path, other, "--yes", code=1)
+    assert call("state", "accept", app.path, option, code=2)["fix"].endswith("add --yes")
+    (again,) = call("state", "show", app.path)["lanes"]
+    assert again == shown  # what was refused has written nothing
+    (done,) = call("state", "accept", app.path, option, "--yes")["accepted"]
+    assert done["forks_charged"] >= {"rollback": 4}.get(what, 1)
+    assert 0 < done["mu"][0] < done["mu"][1]
+    assert done["epsilon"][0] < done["epsilon"][1] <= 1.0
+    (shown,) = call("state", "show", app.path)["lanes"]
+    assert (shown["refused"], shown["register"]) == (None, "agrees")
+    app.produce(events(20, seed=3))
+    said = run(app, 170 if what == "rollback" else 120)
+    assert f"}} {float(done['forks'][1])}" in next(
+        line for line in said.splitlines() if line.startswith("streampair_privacy_forks{")
+    )
+    (account,) = call("budget", "show", app.path)["accounts"]
+    assert account["kind"] == "unvouched"
+    assert done["report"] in account["guarantee"]
+    assert account["forks"] == done["forks"][1]
+
+
+def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
+    app.produce(events(60))
+    with Inside(app) as worker:
+        app.await_scores({0: 60}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        (lane,) = call("state", "show", app.path)["lanes"]
+        assert lane["register"] in ("agrees", "older")
+        assert (lane["offset"], lane["damage"]) == (60, None)
+        told = call("state", "accept", app.path, "--lost-register", "--yes", code=1)
+        assert "has 1 member" in told["error"]
+        call("state", "export", app.path, app.path.with_name("x.state"), code=1)
+        app.produce(events(20, seed=2))
+        app.await_scores({0: 80}, worker)
+        assert worker.stop() is None
+    told = call("state", "accept", app.path, "--lost-register", "--yes", code=1)
+    assert "the group's register is there" in told["error"]
+
+
+@pytest.mark.parametrize("learner", [PAIR_OGD, PRIVATE], ids=["PairOGD", "PairFTRL"])
+def test_a_state_moves_between_stores(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: str
+) -> None:
+    """From a directory to Kafka and back: as if it had never stopped, and no fork."""
+    name, values = unique("app"), events(240)
+    places = {}
+    for place, store in (("first", "directory"), ("second", "kafka"), ("third", "directory")):
+        (tmp_path / place).mkdir()
+        places[place] = App(apache_kafka, tmp_path / place, name, learner=learner, store=store)
+    first, second, third = places.values()
+    # What was sealed in Kafka is opened with the same key, wherever it goes.
+    keyed = third.path.read_text().replace("[store]", '[store]\nsealing_key_env = "TEST_SEALING_KEY"')
+    third.path.write_text(keyed)
+    first.create_topics()
+    first.produce(values[:100])
+    run(first, 100)
+    killed_at = 160
+    first.produce(values[100:killed_at])
+    killed(first, killed_at)  # its lines and commits move with it
+    if learner == PRIVATE:
+        key = (first.state / f"{name}.noise-key").read_text().strip()
+        monkeypatch.setenv("TEST_NOISE_KEY", key)
+        third.state.mkdir(mode=0o700)
+        shutil.copy(first.state / f"{name}.noise-key", third.state)
+    file = tmp_path / "moved.state"
+    told = call("state", "export", first.path, file)
+    assert told["partitions"] == [0]
+    assert file.stat().st_mode & 0o777 == 0o600
+    call("state", "export", first.path, file, code=1)  # nothing is written over
+    before = call("state", "show", first.path)["lanes"][0]
+    call("state", "import", second.path, file)
+    after = call("state", "show", second.path)["lanes"][0]
+    assert after == before
+    assert "already" in call("state", "import", second.path, file, code=1)["error"]
+    second.produce(values[killed_at:200])
+    run(second, 200)
+    assert "not the newest" in call("state", "import", third.path, file, code=1)["error"]
+    back = tmp_path / "back.state"
+    call("state", "export", second.path, back)
+    call("state", "import", third.path, back)
+    third.produce(values[200:])
+    with Inside(third) as worker:
+        rows = third.await_scores({0: 240}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        said = worker.metrics()
+        assert worker.stop() is None
+    assert all(len(scores) == 1 for scores in scores_by_offset(rows).values())
+    if learner == PRIVATE:
+        assert 'kind="holds",' in said
+        (account,) = call("budget", "show", third.path)["accounts"]
+        assert (account["kind"], account["forks"]) == ("holds", 0)
+    else:
+        expected, state = third.reference(values)
+        assert scores_by_offset(rows) == {offset: {score} for offset, score in enumerate(expected)}
+        assert same(third.snapshot(), state)
+
+
+def test_a_store_beside_the_configuration_is_not_passed_over(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    name = unique("app")
+    app = App(apache_kafka, tmp_path, name).create_topics()
+    app.produce(events(20))
+    run(app, 20)
+    other = App(apache_kafka, tmp_path, name, store="kafka")
+    error = refused(other)
+    assert isinstance(error, StoreError)
+    assert "has no log of this lane" in error.problem
+    assert str(app.state) in error.problem
+    assert all(text in error.fix for text in ('store.kind = "directory"', "state export", "state import"))

@@ -1,0 +1,111 @@
+"""`streampair state` without a broker: what it shows of a directory, and what it asks before it acts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness.lane_on_disk import LaneOnDisk
+from streampair_connectors.cli import app
+from typer.testing import CliRunner
+
+from streampair.engine import Record
+
+TOML = """
+app = "fraud"
+{more}
+[input]
+topic = "payments"
+label = "y"
+features = ["a", "b"]
+[learner]
+class = "streampair.auc.PairFTRL"
+options = {{epsilon = 1.0, delta = 1e-4, horizon = 400, forks = 1, window = 100, solver = "gradients"}}
+[store]
+{store}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "fraud.toml"
+    path.write_text(TOML.format(more="", store='directory = "state"'))
+    return path
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120"})
+    assert result.exit_code == code, result.output
+    return result.stdout + result.stderr
+
+
+def work(config: Path, count: int = 60, partition: int = 0) -> None:
+    records = [
+        Record(i, json.dumps({"a": i % 7 / 7, "b": 0.1 * (i % 3), "y": i % 2 == 0}).encode())
+        for i in range(count + 7)
+    ]
+    lane = LaneOnDisk(config, records, partition)
+    lane.take(count)
+    lane.commit()
+    lane.take(7)  # and dies
+    lane.close()
+
+
+def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -> None:
+    assert "has no lane of fraud" in call("state", "show", config)
+    work(config)
+    work(config, 30, partition=2)
+    state = config.parent / "state"
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()}
+    held = LaneOnDisk(config, [], 1)  # whose lock another process holds
+    shown = json.loads(call("state", "show", config, "--json"))["lanes"]
+    held.close()
+    assert [lane["partition"] for lane in shown] == [0, 1, 2]
+    lane = shown[0]
+    assert (lane["offset"], lane["slots"], lane["released"]) == (60, 60, 67)
+    assert (lane["forks"], lane["forks_planned"], lane["register"]) == (0, 1, "not asked")
+    assert lane["snapshot"]["offset"] == 60
+    assert (lane["refused"], lane["damage"], lane["void"], lane["accepted"]) == (None, None, [], [])
+    assert before.items() <= {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in state.iterdir()}.items()
+    text = call("state", "show", config)
+    assert "fraud: payments[2]" in text
+    assert "60, released up to 67" in text
+
+
+def test_damage_and_another_key_are_shown(config: Path) -> None:
+    work(config)
+    (log,) = (config.parent / "state").glob("*.log")
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-70] + bytes([whole[-70] ^ 1]) + whole[-69:])
+    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert "damaged behind entry" in lane["damage"]
+    assert lane["refused"] == lane["damage"]
+    assert lane["offset"] == 60
+    log.write_bytes(whole)
+    (config.parent / "state" / "fraud.noise-key").write_text("ab" * 32)
+    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert "with the noise key" in lane["refused"]
+    assert lane["offset"] == 60
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--yes"], "nothing says what to go on without"),
+        (["--rollback", "--lost-span", "--yes"], "one thing at a time"),
+        (["--rollback"], "nobody to ask"),
+        (["--rollback", "--json"], "nobody to ask"),
+        (["--rollback", "--yes"], r"no [kafka] table"),
+    ],
+)
+def test_what_accept_asks_first(config: Path, options: list[str], told: str) -> None:
+    work(config)
+    before = {path: path.read_bytes() for path in (config.parent / "state").iterdir()}
+    assert told in call("state", "accept", config, *options, code=2)
+    assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before
+
+
+def test_applications_in_kafka_are_asked_for_one_by_one(config: Path) -> None:
+    config.write_text(TOML.format(more='kafka.bootstrap_servers = "127.0.0.1:1"', store='kind = "kafka"'))
+    assert "a topic and keys of its own" in call("budget", "show", config, "--all", code=2)
