@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["state_app"]
 
 state_app = typer.Typer(
-    help="The state of an application: look at it (show), go on where a start is refused (accept), move it "
-    "(export, import).",
+    help="The state: show it, accept what is lost, export and import it.",
     epilog="Example: streampair state show fraud.toml",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

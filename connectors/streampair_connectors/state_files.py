@@ -69,9 +69,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
                     partition,
                     seal.seal(b"".join(parts), _context(config, partition, "log")),
                     content,
-                    None
-                    if snapshot is None
-                    else seal.seal(snapshot, _context(config, partition, "state")),
+                    None if snapshot is None else seal.seal(snapshot, _context(config, partition, "state")),
                 )
             )
         if not lanes:
