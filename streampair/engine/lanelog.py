@@ -251,7 +251,9 @@ class LaneLog:
                 account.restore(known.ledger)
             slots = account.settled if adopting else 0 if known.tip is None else known.tip.slots
             ledger = account.begin(known.lines, slots=slots)
-        appends.append(self._append(self._chain.add(Attempt(__version__, self._void, ledger))))
+        attempt = Attempt(__version__, self._void, ledger)
+        known.fold(attempt)
+        appends.append(self._append(self._chain.add(attempt)))
         return appends, warnings
 
     def accept(self, how: How, facts: Facts, when: str) -> Acceptance:
@@ -323,11 +325,22 @@ class LaneLog:
                 first = _place_at(scores[0].offset, records)
                 known.genesis = msgspec.structs.replace(known.genesis, first=first)
         account = self._reservations
-        note = None if account is None else account.note()
-        return None if note is None else self._line(note)
+        if account is None:
+            return None
+        silent, note = account.replaying, account.note()
+        if scores and not silent and self._voids() and note is None:
+            # Who repeats what was released before has no line to write, and a line tells what voids too.
+            note = Digests(account.settled + 1, 0, b"")
+        return None if note is None else self._append(self._chain.add(note))
 
-    def _line(self, note: Digests) -> Append:
-        return self._append(self._chain.add(note))
+    def _voids(self) -> bool:
+        """Note that a record is taken; whether that voids the guarantee for a reason that is new."""
+        known = self._known
+        if known is None:
+            return False
+        before = len(known.void)
+        known.takes_records()
+        return len(known.void) > before
 
     @property
     def snapshot_due(self) -> bool:
@@ -384,6 +397,7 @@ class LaneLog:
             plan=known.plan,
             void=list(known.void),
             accepted=list(known.accepted),
+            voiding=list(known.voiding),
         )
         known.fold(saved)
         self._scores = hashlib.blake2b(digest_size=32)

@@ -189,6 +189,8 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapsh
         Digest and size of its bytes.
     genesis, plan, void, accepted
         As of the entries before.
+    voiding
+        What voids the guarantee from the next record on: of the attempt that goes on behind it.
     """
 
     tip: Tip
@@ -198,6 +200,7 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapsh
     plan: dict[str, Any] | None
     void: list[str]
     accepted: list[str]
+    voiding: list[str]
 
 
 class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):

@@ -136,8 +136,8 @@ class LoggedLane(Lane):
             If it may not go on. Nothing may then be written.
         """
         log = self._log
-        if snapshot is not None:
-            log.check_content(snapshot)
+        if snapshot is not None or (log.known is not None and log.known.saved is not None):
+            log.check_content(b"" if snapshot is None else snapshot)
         appends, warnings = log.start(facts, report=summary(self.privacy))
         known, private = log.known, self._model.private
         if snapshot is not None:

@@ -39,8 +39,8 @@ class Known:
 
     Attributes
     ----------
-    genesis, plan, void, accepted, ledger
-        As the entries say; `void` only what a record was taken under.
+    genesis, plan, void, voiding, accepted, ledger
+        As the entries say; `void` only what a record was taken under, `voiding` what the next one will be.
     tip
         The last commit; None before the first.
     saved
@@ -60,6 +60,7 @@ class Known:
     genesis: Genesis
     plan: dict[str, Any] | None = None
     void: list[str] = dataclasses.field(default_factory=list)
+    voiding: list[str] = dataclasses.field(default_factory=list)
     accepted: list[str] = dataclasses.field(default_factory=list)
     ledger: dict[str, Any] | None = None
     tip: Tip | None = None
@@ -69,7 +70,6 @@ class Known:
     released: int = 0
     attempts: bool = False
     given_up: Accepted | None = None
-    _voiding: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Known | None:
@@ -88,10 +88,10 @@ class Known:
         """Take in the next entry."""
         if isinstance(entry, Attempt):
             self.attempts = True
-            self._voiding = entry.void
+            self.voiding = entry.void
             self._account(entry.ledger)
         elif isinstance(entry, Digests):
-            self._takes_records()
+            self.takes_records()
             self.lines.append(entry)
             self.released = max(self.released, entry.first + entry.steps - 1)
             for i, digest in enumerate(split(entry.digests)):
@@ -102,8 +102,9 @@ class Known:
             self.saved = entry
             self.attempts = True
             self.plan, self.accepted = entry.plan, list(entry.accepted)
-            self.void = list(entry.void)
+            self.void, self.voiding = list(entry.void), []  # what it was taken under is told in `void`
             self._commit(entry.tip)
+            self.voiding = entry.voiding
             # Slots behind it that were released before, and not again yet: no line will tell them any more.
             ledger = entry.tip.ledger or {"start": 0, "behind": []}
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
@@ -122,13 +123,14 @@ class Known:
         if self.given_up is not None:
             last = None if self.saved is None else self.saved.tip
         if last is None or tip.seen > last.seen:
-            self._takes_records()
+            self.takes_records()
         self.tip, self.given_up = tip, None
         self.released = max(self.released, tip.slots)
         self._account(tip.ledger)
 
-    def _takes_records(self) -> None:
-        self.void += [reason for reason in self._voiding if reason not in self.void]
+    def takes_records(self) -> None:
+        """A record is taken: what voids the guarantee now has done so for good."""
+        self.void += [reason for reason in self.voiding if reason not in self.void]
 
     def _account(self, ledger: dict[str, Any] | None) -> None:
         self.ledger, self.lines = ledger, []
@@ -282,7 +284,7 @@ def refuse_key(then: str, now: str) -> NoReturn:
 def _check_register(known: Known, chain: Chain, facts: Facts, register: Register | None, refuse: Any) -> None:
     going_on = "`streampair state accept CONFIG --lost-register` goes on and says before what it charges"
     if register is None:
-        if not known.attempts:
+        if not known.attempts and (facts.offset is None or facts.offset <= facts.start):
             return  # nothing was ever released
         if facts.offset is None:
             refuse(

@@ -98,7 +98,7 @@ class Reservations:
         ledger = self.ledger
         if ledger.window == 0:
             ledger.start = slots  # where a lane goes on that kept no ledger before
-        told = tuple(Line(line.first, line.steps, tuple(split(line.digests))) for line in lines)
+        told = tuple(Line(line.first, line.steps, tuple(split(line.digests))) for line in lines if line.steps)
         ledger.begin(Journal(ledger.window, told))
         return ledger.to_state()
 
@@ -160,6 +160,11 @@ class Reservations:
     def replay(self, path: Mapping[int, bytes]) -> None:
         """From now on nothing is released anew: each slot must have the digest that the log knows."""
         self._path = path
+
+    @property
+    def replaying(self) -> bool:
+        """Whether that replay is not over yet."""
+        return self._path is not None
 
     def replayed(self) -> None:
         """The replay is over: what comes now is released."""

@@ -16,7 +16,7 @@ from streampair.engine.log import Place
 from streampair.engine.logged import LoggedLane
 from streampair.engine.opening import Facts, How
 from streampair.engine.records import Append, Commit, Event, LaneOutput, Record, Scored, Wanted
-from streampair.errors import RecordError
+from streampair.errors import RecordError, StoreError
 
 __all__ = ["Died", "Driver", "Group", "LaneFiles", "MemoryStore", "decode_json"]
 
@@ -85,7 +85,18 @@ class MemoryStore:
         return self.log
 
     def snapshot(self, content: str) -> bytes:
-        """A snapshot, by its name."""
+        """A snapshot, by its name.
+
+        Raises
+        ------
+        StoreError
+            It is not there.
+        """
+        if content not in self.snapshots:
+            raise StoreError(
+                f"the snapshot {content} that the log names is gone",
+                fix="put the store back as a whole: its log and its snapshots belong together",
+            )
         return self.snapshots[content]
 
     def cut(self, used: int) -> None:
@@ -271,6 +282,7 @@ class Driver:
     def _register(self, append: Append) -> None:
         self._step()
         self.group.register = append.register
+        # A lane that has taken nothing is where the partition starts.
         start: int = self._facts.get("start", 0)
         self.group.offset = start if append.next_offset is None else append.next_offset
 
