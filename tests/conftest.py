@@ -40,6 +40,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if told is not None:
         told["used"] = json.dumps({kind: sorted(what) for kind, what in support.used.items()})
         told["missing"] = json.dumps(support.missing)
+        told["verified"] = json.dumps(support.verified)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,6 +50,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     for kind, what in json.loads(told.get("used", "{}")).items():
         support.used.setdefault(kind, set()).update(what)
     support.missing.update(json.loads(told.get("missing", "{}")))
+    support.verified.update(json.loads(told.get("verified", "{}")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,6 +73,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if found:
         terminalreporter.section(search.TITLE)
         for line in found:
+            terminalreporter.write_line(line)
+    if support.verified:
+        terminalreporter.section("exactly once, whatever dies")
+        for line in support.faults(support.verified):
             terminalreporter.write_line(line)
     if not support.used and not support.missing:
         return

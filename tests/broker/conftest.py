@@ -38,6 +38,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("kafka", params, indirect=True, scope="session")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``-m verifier`` only the short part of the verifier runs, on one version of Kafka."""
+    everything = "verifier" in config.getoption("markexpr")
+    dropped = []
+    for item in items:
+        marks = list(item.iter_markers("verifier"))
+        tier = getattr(item, "callspec", None) and item.callspec.params.get("kafka")  # type: ignore[attr-defined]
+        if not marks:
+            continue
+        if everything:
+            # With -n 2 --dist loadgroup each version has a process of its own.
+            item.add_marker(pytest.mark.xdist_group(str(tier)))
+        elif tier not in STOPPABLE_TIERS[-1:] or not any(mark.kwargs.get("short") for mark in marks):
+            dropped.append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A Kafka cluster; every test that asks for it runs once on each tier."""

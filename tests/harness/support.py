@@ -20,6 +20,9 @@ used: dict[str, set[str]] = {}
 missing: dict[str, str] = {}
 """What was skipped, with the one-line way to get it."""
 
+verified: dict[str, dict[str, int]] = {}
+"""What each fault of the verifier came to: kills, outputs, duplicates, entries of logs, forks."""
+
 
 def require_all() -> bool:
     """Whether a skip for a missing tool counts as a failure."""
@@ -37,3 +40,15 @@ def unavailable(what: str, hint: str) -> NoReturn:
     if require_all():
         pytest.fail(f"{what} is required (STREAMPAIR_REQUIRE_ALL=1) and missing: {hint}", pytrace=False)
     pytest.skip(f"{what} is missing: {hint}")
+
+
+def faults(rows: dict[str, dict[str, int]]) -> list[str]:
+    """`verified` as a table."""
+    names = ("kills", "outputs", "duplicates", "entries", "forks")
+    width = max(len(fault) for fault in rows)
+    lines = [" ".join([f"{'fault':{width}}", *(f"{name:>10}" for name in names)])]
+    for fault, row in sorted(rows.items()):
+        lines.append(" ".join([f"{fault:{width}}", *(f"{row.get(name, 0):>10}" for name in names)]))
+    sums = [sum(row.get(name, 0) for row in rows.values()) for name in names]
+    lines.append(" ".join([f"{'in all':{width}}", *(f"{s:>10}" for s in sums)]))
+    return lines

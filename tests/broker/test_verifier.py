@@ -1,0 +1,614 @@
+"""Exactly once, whatever dies: outputs, state, offsets and account after every fault are those without it.
+
+`make test` runs what is marked as short, on one version of Kafka; `make verify` runs all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.structs import OffsetAndMetadata
+from harness.apache_kafka import KafkaBroker
+from harness.applications import PAIR_FTRL, PAIR_OGD, Inside
+from harness.dying_worker import DIRECTORY, TOPIC
+from harness.verifier import Evidence, Nursery, Trial, Worker, Wrong
+from harness.worker_process import fetch, wait_for
+from streampair_connectors.config import KafkaConfig, load_config
+from streampair_connectors.kafka import Partition, write_register_offline
+
+from streampair.errors import PrivacyError, SnapshotError, StreampairError
+
+Unique = Callable[[str], str]
+MakeTrial = Callable[..., Trial]
+
+pytestmark = pytest.mark.verifier
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    made = Nursery(tmp_path_factory.mktemp("workers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trial(stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path, store: str) -> MakeTrial:
+    def make(**options: Any) -> Trial:
+        name = unique("app")
+        (tmp_path / name).mkdir()
+        return Trial(stoppable_kafka, tmp_path / name, name, store=store, **options)
+
+    return make
+
+
+def killed_at(
+    nursery: Nursery, trial: Trial, step: str, before: Evidence | None = None, **order: Any
+) -> Evidence:
+    """Let a worker run until it dies at a step; what the broker says then."""
+    with nursery.start(trial.app, step=step, **order) as worker:
+        code = worker.end(30)
+    assert code == -signal.SIGKILL, f"{step}: it ended with {code}\n{worker.log()}"
+    assert worker.said("trap"), f"{step}: it died elsewhere\n{worker.log()}"
+    trial.kills += 1
+    return trial.look(before)
+
+
+@contextlib.contextmanager
+def stopped_at(nursery: Nursery, trial: Trial, step: str, **order: Any) -> Iterator[Worker]:
+    """A worker that stands still at a step."""
+    with nursery.start(trial.app, step=step, action="stop", **order) as worker:
+        worker.await_log("trap")
+        yield worker
+
+
+def finish(nursery: Nursery, trial: Trial, fault: str, **order: Any) -> Evidence:
+    """Let a worker do the rest in peace, and hold everything against the reference."""
+    with nursery.start(trial.app, **order) as worker:
+        trial.await_done(worker)
+        assert worker.stop() == 0, worker.log()
+    return trial.verify(fault)
+
+
+def refusal(trial: Trial) -> StreampairError:
+    """What a worker says that refuses to start; nothing of the store or the group has changed."""
+    before, files = trial.evidence(), contents(trial)
+    with Inside(trial.app) as worker:
+        error = worker.end()
+    assert isinstance(error, StreampairError), error
+    after = trial.evidence()
+    assert (after.offsets, after.entries, after.scores) == (before.offsets, before.entries, before.scores)
+    assert contents(trial) == files
+    return error
+
+
+def contents(trial: Trial) -> dict[str, bytes]:
+    """The files of the directory store."""
+    if not trial.app.state.exists():
+        return {}
+    return {file.name: file.read_bytes() for file in trial.app.state.iterdir() if file.suffix != ".lock"}
+
+
+# ---- kills ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.verifier(short=True)
+def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """One application dies at one step after the other; two lanes, so that the other one is anywhere."""
+    one = trial(partitions=2)
+    steps = TOPIC if store == "kafka" else DIRECTORY
+    coin = random.Random(store)
+    one.feed(50)
+    found: Evidence | None = None
+    for step in (s for s in steps if not s.startswith("start 6")):
+        one.feed(30)
+        # Snapshots at every commit where one is to die over them.
+        often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
+        count = coin.randint(1, 5) if steps[step].at_work and not often else 1
+        found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
+    for step in (s for s in steps if s.startswith("start 6")):
+        one.feed(100)
+        # What is replayed at a start was committed after a snapshot.
+        found = killed_at(nursery, one, "commit 6: not published", found, count=3)
+        found = killed_at(nursery, one, step, found)
+    finish(nursery, one, "killed at every step")
+
+
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, learner: str) -> None:
+    one = trial(partitions=2, learner=learner)
+    coin = random.Random(f"{store} {learner}")
+    found: Evidence | None = None
+    for _ in range(5):
+        one.feed(150)
+        snapshots = coin.choice([0, None])
+        with nursery.start(one.app, snapshot_seconds=snapshots, pause=0.001) as worker:
+            worker.await_log("lane_opened")
+            worker.wait(coin.random())
+            worker.kill()
+        one.kills += 1
+        found = one.look(found)
+    finish(nursery, one, "killed at any time")
+
+
+# ---- checks that cannot fail check nothing -------------------------------------------------------
+
+
+TWINS = {
+    # what is broken: store, learner, where it is killed, at which time
+    "offsets before outputs": ("kafka", PAIR_FTRL, "commit 2: begun", 3),
+    "outputs outside of the transaction": ("kafka", PAIR_FTRL, "commit 2: begun", 2),
+    "no replay": ("both", PAIR_OGD, "commit 6: not published", 3),
+    "no line before a release": ("directory", PAIR_FTRL, "commit 1: line torn", 1),
+    "no flush": ("directory", PAIR_OGD, "commit 6: not published", 2),
+}
+
+
+@pytest.mark.verifier(short=True)
+def test_broken_twins_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    caught = {}
+    for broken, (where, learner, step, count) in TWINS.items():
+        if where not in (store, "both"):
+            continue
+        one = trial(learner=learner)
+        one.feed(200)
+        with pytest.raises(Wrong) as wrong:
+            killed_at(nursery, one, step, count=count, broken=broken)
+            finish(nursery, one, f"twin: {broken}", broken=broken)
+        caught[broken] = str(wrong.value)
+    expected = {
+        "offsets before outputs": "offsets with a score|dead letters",
+        "outputs outside of the transaction": "committed twice",
+        "no replay": "the state differs|another score",
+        "no line before a release": "the register knows",
+        "no flush": "offsets with a score|dead letters",
+    }
+    assert len(caught) == 3
+    for broken, said in caught.items():
+        assert re.search(expected[broken], said), f"{broken}: {said}"
+
+
+# ---- workers that stand still --------------------------------------------------------------------
+
+
+def test_a_zombie_commits_nothing(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """It stands still in the middle of a commit, another takes over, it goes on."""
+    one = trial(instance=None)
+    if store == "directory":
+        one.feed(60)
+        with stopped_at(nursery, one, "commit 5: register not asked") as zombie:
+            # The files are locked: nobody takes over on this machine while the zombie is there.
+            with nursery.start(one.app) as other:
+                assert other.end() == 1
+                assert "another process holds the state" in other.log()
+            zombie.signal(signal.SIGCONT)
+            one.await_done(zombie)
+            assert zombie.stop() == 0, zombie.log()
+        one.verify("zombie")
+        return
+    found: Evidence | None = None
+    for step in ("commit 1: line not sent", "commit 3: sends answered", "commit 4: offsets in"):
+        one.feed(60)
+        with stopped_at(nursery, one, step) as zombie, nursery.start(one.app) as other:
+            one.await_done(other)
+            found = one.look(found)
+            zombie.signal(signal.SIGCONT)
+            zombie.await_log("lane_fenced")
+            found = one.look(found)
+            one.feed(60)
+            one.await_done(other, zombie)
+            assert zombie.stop() == 0, zombie.log()
+            assert other.stop() == 0, other.log()
+    one.verify("zombie")
+
+
+def test_a_transaction_that_times_out(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    if store == "directory":
+        return  # it has none
+    one = trial(lasting="transaction_timeout_seconds = 5")
+    one.feed(120)
+    with stopped_at(nursery, one, "commit 4: offsets in", count=3) as worker:
+        assert open_transaction(one)
+        wait_for("the broker to abort it", lambda: not open_transaction(one), seconds=60)
+        worker.signal(signal.SIGCONT)
+        worker.await_log("lane_fenced")
+        one.await_done(worker)
+        assert worker.stop() == 0, worker.log()
+    one.verify("transaction timed out")
+
+
+def open_transaction(trial: Trial) -> bool:
+    """Whether a reader of committed outputs waits for the end of a transaction."""
+
+    async def body() -> bool:
+        ends = []
+        for isolation in ("read_committed", "read_uncommitted"):
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=trial.app.kafka.bootstrap, isolation_level=isolation
+            )
+            await consumer.start()
+            try:
+                tp = TopicPartition(trial.app.output, 0)
+                ends.append((await consumer.end_offsets([tp]))[tp])
+            finally:
+                await consumer.stop()
+        return ends[0] < ends[1]
+
+    return asyncio.run(body())
+
+
+# ---- the broker ----------------------------------------------------------------------------------
+
+
+def test_the_broker_dies_in_the_middle_of_a_commit(
+    trial: MakeTrial, nursery: Nursery, store: str, stoppable_kafka: KafkaBroker
+) -> None:
+    """With a transaction open, with its end asked for and not answered; with a register half written."""
+    one = trial()
+    steps = ("commit 4: offsets in", "commit 5: asked for")
+    for step in steps if store == "kafka" else ("commit 5: register not asked",):
+        one.feed(100)
+        with stopped_at(nursery, one, step, count=2) as worker:
+            stoppable_kafka.kill()
+            stoppable_kafka.start()
+            one.kills += 1
+            worker.signal(signal.SIGCONT)
+            one.await_done(worker)
+            assert worker.stop() == 0, worker.log()
+    one.verify("broker killed in a commit")
+
+
+def test_a_register_that_cannot_be_read_is_asked_for_again(
+    trial: MakeTrial, nursery: Nursery, store: str, stoppable_kafka: KafkaBroker
+) -> None:
+    one = trial(kafka_settings="")
+    one.feed(100)
+    found = killed_at(nursery, one, "commit 6: not published")
+    files = contents(one)
+    step = "start 1: fenced" if store == "kafka" else "start 1: locked"
+    with stopped_at(nursery, one, step) as worker:
+        stoppable_kafka.kill()
+        worker.signal(signal.SIGCONT)
+        worker.await_log("waiting_for_broker")
+        # None is not taken for an answer: no account was begun anew.
+        assert contents(one) == files
+        assert not worker.said("lane_opened")
+        stoppable_kafka.start()
+        one.kills += 1
+        one.look(found)
+        one.await_done(worker)
+        assert worker.stop() == 0, worker.log()
+    one.verify("register cannot be read")
+
+
+# ---- several workers -----------------------------------------------------------------------------
+
+
+def test_three_workers_are_restarted_one_after_the_other(trial: MakeTrial, nursery: Nursery) -> None:
+    one = trial(partitions=3, instance=None)
+    one.feed(60)
+    workers = [nursery.start(one.app) for _ in range(3)]
+    try:
+        one.await_done(*workers)
+        for at in range(3):
+            one.feed(40)
+            assert workers[at].stop() == 0, workers[at].log()
+            one.feed(40)
+            workers[at] = nursery.start(one.app)
+            workers[at].await_log("started")
+        one.await_done(*workers)
+        one.feed(20)
+        one.await_done(*workers)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        assert [worker.end() for worker in workers] == [0, 0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+    one.verify("rolling restart")
+
+
+def test_two_workers_with_one_static_id(trial: MakeTrial, nursery: Nursery) -> None:
+    """They take the partition from each other until one is told to stop."""
+    one = trial()
+    one.feed(100)
+    with nursery.start(one.app) as first, nursery.start(one.app) as second:
+
+        def ended() -> list[Worker]:
+            return [worker for worker in (first, second) if worker.code is not None]
+
+        wait_for("one of them to stop", ended, seconds=90, explain=lambda: first.log() + second.log())
+        (loser,) = ended()
+        assert loser.code == 1
+        assert "two workers have the same kafka.group_instance_id" in loser.log()
+        winner = second if loser is first else first
+        one.feed(100)
+        one.await_done(winner)
+        assert winner.stop() == 0, winner.log()
+    one.verify("two workers with one id")
+
+
+def test_a_learner_slower_than_the_group_allows(trial: MakeTrial, nursery: Nursery) -> None:
+    one = trial(kafka_settings="max_poll_interval_seconds = 6")
+    one.feed(250)
+    with nursery.start(one.app, pause=0.05) as worker:
+        worker.await_log("lane_opened")
+        worker.wait(3.0)
+        worker.kill()
+    one.kills += 1
+    one.look()
+    finish(nursery, one, "slow learner", pause=0.04)
+
+
+# ---- disks ---------------------------------------------------------------------------------------
+
+
+def test_the_disk_is_full(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    if store == "kafka":
+        return  # it has none
+    one = trial()
+    one.feed(400)
+    with nursery.start(one.app, step="commit 2: outputs sent", action="full") as worker:
+        assert worker.end() == 1
+        assert "cannot be written: File too large" in worker.log()
+        assert "free space" in worker.log()
+    one.look()
+    finish(nursery, one, "disk full")
+
+
+@pytest.mark.verifier(short=True)
+def test_a_log_that_is_not_what_it_was_is_refused(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """Put back, cut, flipped, lost. Nothing is written, and with the right one it goes on."""
+    one = trial(instance=None)
+    one.feed(80)
+    if store == "kafka":
+        # The broker keeps it from all but one: that the topic is lost.
+        with nursery.start(one.app) as worker:
+            one.await_done(worker)
+            assert worker.stop() == 0
+        asyncio.run(delete_topics(one, load_config(one.app.path).log_topic))
+        error = refusal_of_lost(one)
+        assert "no log of this lane" in str(error)
+        return
+    killed_at(nursery, one, "commit 6: not published", count=2)
+    old = contents(one)
+    one.feed(80)
+    # Each commit behind the first leaves a tip, so that there is a log to cut.
+    with nursery.start(one.app) as worker:
+        one.await_done(worker)
+        worker.kill()
+    one.kills += 1
+    new = contents(one)
+    (name,) = [name for name in new if name.endswith(".log")]
+    log = new[name]
+    lies: dict[str, tuple[dict[str, bytes], str]] = {
+        "an old one": (old, "the log is older than what was released"),
+        "cut": ({**new, name: log[: len(log) * 2 // 3]}, "the log is older than what was released"),
+        "flipped": ({**new, name: log[:-50] + bytes([log[-50] ^ 4]) + log[-49:]}, "the log is damaged"),
+        "lost": ({n: data for n, data in new.items() if n != name}, "no log of this lane"),
+    }
+    for lie, (files, told) in lies.items():
+        put(one, files)
+        error = refusal(one)
+        assert told in str(error), lie
+        assert isinstance(error, PrivacyError | SnapshotError), lie
+    put(one, new)
+    finish(nursery, one, "damaged logs")
+
+
+def put(trial: Trial, files: dict[str, bytes]) -> None:
+    """Put other files in the place of the store's."""
+    for file in trial.app.state.iterdir():
+        if file.suffix != ".lock":
+            file.unlink()
+    for name, data in files.items():
+        (trial.app.state / name).write_bytes(data)
+        (trial.app.state / name).chmod(0o600)
+
+
+def refusal_of_lost(trial: Trial) -> StreampairError:
+    with Inside(trial.app) as worker:
+        error = worker.end()
+    assert isinstance(error, StreampairError), error
+    return error
+
+
+# ---- operators -----------------------------------------------------------------------------------
+
+
+def test_what_an_operator_does_to_the_group_is_named(
+    trial: MakeTrial, nursery: Nursery, stoppable_kafka: KafkaBroker
+) -> None:
+    """Offsets that have expired, were wiped by a plain commit, or were reset by Kafka's own tool."""
+    one = trial(instance=None)
+    one.feed(60)
+    with nursery.start(one.app) as worker:
+        one.await_done(worker)
+        assert worker.stop() == 0
+    config = KafkaConfig(bootstrap_servers=stoppable_kafka.bootstrap)
+    offset, text = one.offsets()[0]
+    place = Partition(one.app.input, 0)
+
+    def expire() -> None:
+        asyncio.run(delete_group(one))
+
+    def wipe() -> None:
+        asyncio.run(commit_plainly(one, offset))
+
+    def reset() -> None:
+        old = stoppable_kafka.version.startswith("3.")
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        stoppable_kafka.tool(
+            main,
+            [
+                *("--bootstrap-server", stoppable_kafka.bootstrap, "--group", one.app.name),
+                *("--topic", one.app.input, "--reset-offsets", "--to-earliest", "--execute"),
+            ],
+        )
+        assert old or True
+
+    for act, told in (
+        (expire, "the group's offsets have expired"),
+        (wipe, "has no register"),
+        (reset, "a tool has reset the offset"),
+    ):
+        act()
+        error = refusal(one)
+        assert isinstance(error, PrivacyError)
+        assert told in str(error)
+        assert "state accept" in str(error)
+        asyncio.run(write_register_offline(config, one.app.name, {place: (offset, text)}))
+    one.feed(60)
+    finish(nursery, one, "offsets expired, wiped, reset")
+
+
+async def delete_group(trial: Trial) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=trial.app.kafka.bootstrap)
+    await admin.start()
+    try:
+        ((_, error),) = await admin.delete_consumer_groups([trial.app.name])
+        assert error.errno == 0, error
+    finally:
+        await admin.close()
+
+
+async def commit_plainly(trial: Trial, offset: int) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=trial.app.kafka.bootstrap, group_id=trial.app.name, enable_auto_commit=False
+    )
+    await consumer.start()
+    try:
+        tp = TopicPartition(trial.app.input, 0)
+        consumer.assign([tp])
+        await consumer.commit({tp: OffsetAndMetadata(offset, "")})
+    finally:
+        await consumer.stop()
+
+
+async def delete_topics(trial: Trial, *names: str, make: int = 0) -> None:
+    """Delete topics, and make them again with so many partitions."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=trial.app.kafka.bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics(list(names))
+        async with asyncio.timeout(30):
+            while set(names) & set(await admin.list_topics()):  # noqa: ASYNC110  # a broker's
+                await asyncio.sleep(0.05)
+        if make:
+            await admin.create_topics([NewTopic(name, make, 1) for name in names])
+            async with asyncio.timeout(30):
+                while not set(names) <= set(await admin.list_topics()):
+                    await asyncio.sleep(0.05)
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_a_topic_that_was_made_again_is_refused(trial: MakeTrial, nursery: Nursery, learner: str) -> None:
+    one = trial(instance=None, learner=learner)
+    one.feed(60)
+    with nursery.start(one.app) as worker:
+        one.await_done(worker)
+        assert worker.stop() == 0
+    asyncio.run(delete_topics(one, one.app.input, make=1))
+    one.feed(80)
+    error = refusal(one)
+    told = "or the group or the topic was deleted" if learner == PAIR_FTRL else "the topic was deleted"
+    assert told in str(error)
+
+
+# ---- other processors ----------------------------------------------------------------------------
+
+PROCESSORS = {
+    "BLAS of an old one": {"OPENBLAS_CORETYPE": "Prescott"},
+    "numpy without vectors": {"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"},
+    "kernels for any": {"NUMBA_CPU_NAME": "generic"},
+}
+
+
+def test_a_lane_goes_on_under_another_processor(
+    trial: MakeTrial, nursery: Nursery, store: str, tmp_path: Path
+) -> None:
+    """What one has learned the next one replays: digests and scores are equal, and nothing is charged."""
+    if store == "directory":
+        return  # the same lane
+    one = trial()
+    found: Evidence | None = None
+    for name, env in PROCESSORS.items():
+        one.feed(150)
+        found = killed_at(nursery, one, "commit 6: not published", found, count=2)
+        directory = tmp_path / name.replace(" ", "-")
+        directory.mkdir()
+        other = Nursery(directory, env)
+        try:
+            found = killed_at(other, one, "commit 6: not published", found, count=2)
+        finally:
+            other.close()
+    finish(nursery, one, "another processor")
+
+
+# ---- the matrix ----------------------------------------------------------------------------------
+
+_BUDGET = "epsilon = 2.0, delta = 1e-4, horizon = 5000"
+_BUFFERS = {
+    "FullHistory": '{ class = "streampair.buffers.FullHistory" }',
+    "FIFO(1)": '{ class = "streampair.buffers.FIFO", size = 1 }',
+    "Reservoir": '{ class = "streampair.buffers.Reservoir", size = 32 }',
+}
+MATRIX = {
+    f"{name} {buffer}": (
+        f'class = "streampair.auc.{name}"\noptions = {{ {_BUDGET}, buffer = {made} }}\n'
+        'noise_key_env = "TEST_NOISE_KEY"'
+    )
+    for name in ("OnPairStrC", "OnPairC")
+    for buffer, made in _BUFFERS.items()
+}
+MATRIX["PairOGD FIFO(1)"] = (
+    f'class = "streampair.auc.PairOGD"\noptions = {{ seed = 1, buffer = {_BUFFERS["FIFO(1)"]} }}'
+)
+
+
+@pytest.mark.parametrize("kind", MATRIX)
+def test_every_learner_and_buffer_on_a_broker(trial: MakeTrial, nursery: Nursery, kind: str) -> None:
+    """Scores are complete; regret and what was spent are on the page of metrics."""
+    private = kind.startswith("OnPair")
+    one = trial(learner=MATRIX[kind])
+    one.feed(200)
+    with nursery.start(one.app) as worker:
+        url = str(worker.await_log("started")["metrics"])
+        one.await_done(worker)
+        text = wait_for(
+            "the numbers of all events",
+            lambda: (page := fetch(url)) and series(page, "lag") == [0.0] and page,
+            explain=worker.log,
+        )
+        assert worker.stop() == 0, worker.log()
+    found = one.evidence()
+    assert found.offsets[0][0] == 200
+    assert len(found.scores) + len(found.dead) == 200
+    assert found.duplicates == 0
+    assert series(text, "regret_total")
+    assert series(text, "regret_average")
+    spent = series(text, "privacy_epsilon_spent")
+    assert bool(spent) == private
+    if private:
+        assert 0 < spent[0] <= 2.0 + 1e-9
+        assert series(text, "privacy_epsilon_budget") == [2.0]
+        assert series(text, "privacy_forks") == [0.0]
+    else:
+        assert "streampair_privacy_" not in text
+    one.verify(f"none: {kind}")
+
+
+def series(page: str, name: str) -> list[float]:
+    """Values of a series on a page of metrics."""
+    return [float(v) for v in re.findall(rf"^streampair_{name}\{{[^}}]*\}} (\S+)$", page, re.M)]

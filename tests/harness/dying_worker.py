@@ -1,0 +1,397 @@
+"""Workers that die, or stand still, at a numbered step: ``python -m harness.dying_worker``.
+
+Only for tests: the product knows nothing of it. This process imports what a worker needs, once, and forks for
+each order that it reads (one JSON object a line), so that a worker is there in a moment. In the child the
+method at the wanted step is wrapped, and ``streampair run CONFIG`` runs as a user's does, until the wrapper
+sends the signal. It says so on standard error first, which is a named pipe: whoever reads it knows that the
+worker died there and not elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import importlib
+import inspect
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["AT_START", "DIRECTORY", "TOPIC", "Step"]
+
+_HERE = "streampair_connectors"
+
+
+class Step(NamedTuple):
+    """A place in the worker's order of things.
+
+    Attributes
+    ----------
+    owner, name
+        The module, or ``module:class``, and what it calls.
+    when
+        Before it, after it, or when a file is half written.
+    at_work
+        Counted only once the worker has processed a record.
+    only
+        Type of the first argument, or the end of a file's name; empty for all.
+    """
+
+    owner: str
+    name: str
+    when: str
+    at_work: bool = False
+    only: str = ""
+
+
+_CLIENT = "aiokafka:AIOKafkaProducer"
+_WRITER = f"{_HERE}.kafka.transactions:PartitionProducer"
+_TOPIC = f"{_HERE}.stores.topic:TopicLane"
+_DISK = f"{_HERE}.stores.disk:DiskLane"
+_FILES = f"{_HERE}.stores.directory"
+_LANE = "streampair.engine:LoggedLane"
+_OPENER = f"{_HERE}.lanes:Opener"
+
+# The order of a start and of a commit, as DESIGN.md 5 numbers them.
+AT_START: dict[str, Step] = {
+    "start 4: checked, nothing written": Step(_LANE, "start", "after"),
+    "start 5: attempt durable": Step(_OPENER, "_replay", "before"),
+    "start 6: replayed in part": Step(_LANE, "replay", "after"),
+    "start 6: replayed": Step(_OPENER, "_replay", "after"),
+    "start 7: sought": Step(f"{_HERE}.kafka:Consumer", "seek", "after"),
+    "work: processed, nothing left": Step(_LANE, "process", "after"),
+}
+
+TOPIC: dict[str, Step] = {
+    "start 1: fencing": Step(_WRITER, "start", "before"),
+    "start 1: fenced": Step(_WRITER, "start", "after"),
+    "start 2: register read": Step(f"{_HERE}.stores:TopicStore", "register", "after"),
+    "start 3: log read": Step(_TOPIC, "read", "after"),
+    "start 5: attempt open": Step(_CLIENT, "commit_transaction", "before"),
+    **AT_START,
+    "commit 1: line not sent": Step(_TOPIC, "append", "before", True),
+    "commit 1: line durable": Step(_TOPIC, "append", "after", True),
+    "commit 2: begun": Step(_CLIENT, "begin_transaction", "after", True),
+    "commit 2: outputs sent": Step(_CLIENT, "send_batch", "after", True),
+    "commit 3: sends answered": Step(_CLIENT, "send_offsets_to_transaction", "before", True),
+    "commit 4: offsets in": Step(_CLIENT, "send_offsets_to_transaction", "after", True),
+    "commit 5: asked for": Step("aiokafka.conn:AIOKafkaConnection", "send", "after", True, "EndTxnRequest"),
+    "commit 5: answered": Step(_CLIENT, "commit_transaction", "after", True),
+    "commit 6: not published": Step(f"{_HERE}.checkpoint:Checkpoint", "run", "after", True),
+    "after: trimmed": Step(f"{_HERE}.kafka:LogTopic", "trim", "after", True),
+}
+
+DIRECTORY: dict[str, Step] = {
+    "start 1: locked": Step(f"{_FILES}:DirectoryStore", "open", "after"),
+    "start 2: register read": Step(f"{_HERE}.stores:DiskStore", "register", "after"),
+    "start 3: log read": Step(_DISK, "read", "after"),
+    "start 5: attempt torn": Step(_FILES, "_write_durably", "half", only=".log"),
+    "start 5: attempt without register": Step(f"{_FILES}:DirectoryLane", "append", "after"),
+    **AT_START,
+    "commit 1: line torn": Step(_FILES, "_write_durably", "half", True, ".log"),
+    "commit 1: line without register": Step(f"{_FILES}:DirectoryLane", "append", "after", True),
+    "commit 1: line durable": Step(_DISK, "append", "after", True),
+    "commit 2: outputs sent": Step(f"{_HERE}.outputs:Outputs", "send", "after", True),
+    "commit 3: not flushed": Step(f"{_HERE}.stores:DiskStore", "flush", "before", True),
+    "commit 3: flushed": Step(f"{_HERE}.stores:DiskStore", "flush", "after", True),
+    "commit 4: snapshot torn": Step(_FILES, "_write_durably", "half", True, ".state.new"),
+    "commit 4: snapshot saved": Step(f"{_FILES}:DirectoryLane", "save", "after", True),
+    "commit 5: register not asked": Step(_DISK, "_register", "before", True),
+    "commit 5: register durable": Step(_DISK, "_register", "after", True),
+    "commit 6: log half anew": Step(_FILES, "_write_durably", "half", True, ".log.new"),
+    "commit 6: begun anew": Step(f"{_FILES}:DirectoryLane", "compact", "after", True),
+    "commit 6: not published": Step(f"{_HERE}.checkpoint:Checkpoint", "run", "after", True),
+}
+
+
+class Trap:
+    """Does something when a step has come to for the n-th time.
+
+    Parameters
+    ----------
+    name, step
+        The step.
+    count
+        At which of its times.
+    action
+        "kill", "stop" (until a SIGCONT), or "full": from now on files may not grow.
+    """
+
+    working = False
+
+    def __init__(self, name: str, step: Step, count: int, action: str) -> None:
+        self._name = name
+        self._step = step
+        self._left = count
+        self._action = action
+
+    def _spring(self) -> None:
+        if self._step.at_work and not Trap.working:
+            return
+        self._left -= 1
+        if self._left != 0:
+            return
+        os.write(2, json.dumps({"event": "trap", "step": self._name}).encode() + b"\n")
+        if self._action == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        else:
+            os.kill(os.getpid(), signal.SIGKILL if self._action == "kill" else signal.SIGSTOP)
+
+    def _meant(self, args: tuple[Any, ...]) -> bool:
+        only = self._step.only
+        if not only:
+            return True
+        return any(type(a).__name__ == only or (isinstance(a, Path) and a.name.endswith(only)) for a in args)
+
+    def set(self) -> None:
+        """Put it where it belongs."""
+        owner, name, when = _find(self._step.owner), self._step.name, self._step.when
+        inner = getattr(owner, name)
+
+        def before(args: tuple[Any, ...]) -> None:
+            if when == "before" and self._meant(args):
+                self._spring()
+            if when == "half" and self._meant(args):
+                path, data, *rest = args
+                if (Trap.working or not self._step.at_work) and self._left == 1:
+                    inner(path, data[: len(data) // 2], *rest)
+                self._spring()
+
+        def after(args: tuple[Any, ...]) -> None:
+            if when == "after" and self._meant(args):
+                self._spring()
+
+        if inspect.iscoroutinefunction(inner):
+
+            @functools.wraps(inner)
+            async def waits(*args: Any, **options: Any) -> Any:
+                before(args)
+                result = await inner(*args, **options)
+                after(args)
+                return result
+
+            setattr(owner, name, waits)
+            return
+
+        @functools.wraps(inner)
+        def calls(*args: Any, **options: Any) -> Any:
+            before(args)
+            result = inner(*args, **options)
+            after(args)
+            return result
+
+        setattr(owner, name, calls)
+
+
+def _find(path: str) -> Any:
+    module, _, kind = path.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, kind) if kind else found
+
+
+def _note_work(pause: float) -> None:
+    """Know when records are processed; and a learner that takes `pause` seconds for each, if asked."""
+    owner = _find(_LANE)
+    inner = owner.process
+
+    def process(self: Any, records: Any) -> Any:
+        Trap.working = True
+        if pause:
+            time.sleep(pause * len(records))
+        return inner(self, records)
+
+    owner.process = process
+
+
+# What a worker must not be like: each is caught by a check.
+
+
+def _outputs_after_offsets() -> None:
+    """Offsets, log and register first, outputs in a transaction of their own."""
+    owner = _find(_WRITER)
+    inner = owner._transaction
+
+    async def transaction(self: Any, sends: Any, group: str, offsets: Any, seconds: Any) -> Any:
+        outputs = [s for s in sends if not s[0].topic.endswith("-log")]
+        state = [s for s in sends if s[0].topic.endswith("-log")]
+        stored = await inner(self, state, group, offsets, seconds)
+        if outputs:
+            await inner(self, outputs, group, {}, seconds)
+        return stored
+
+    owner._transaction = transaction
+
+
+def _outputs_outside() -> None:
+    """Outputs at once, by a producer that is not transactional."""
+    from aiokafka import AIOKafkaProducer
+
+    owner = _find(_TOPIC)
+    made: list[Any] = []
+
+    async def send(self: Any, target: Any, messages: Any) -> None:
+        if not made:
+            made.append(AIOKafkaProducer(bootstrap_servers=self._config.kafka.bootstrap_servers))
+            await made[0].start()
+        for key, value, headers in messages:
+            await made[0].send_and_wait(
+                target.topic, value, key=key, partition=target.partition, headers=headers
+            )
+
+    owner.send = send
+
+
+def _no_replay() -> None:
+    """The state of the last snapshot is taken for that of the last commit."""
+
+    async def replay(self: Any, lane: Any, partition: Any, start: int) -> None:
+        if lane.replay_until is not None:
+            lane._batch.next_offset = lane.replay_until
+            lane._working = True
+
+    _find(_OPENER)._replay = replay
+
+
+def _no_lines() -> None:
+    """What a private learner releases leaves before its digest is durable."""
+    owner = _find(f"{_HERE}.outputs:Outputs")
+    lines: list[Any] = []
+    lane = _find(_LANE)
+    process = lane.process
+
+    def without(self: Any, records: Any) -> Any:
+        output = process(self, records)
+        if output.line is not None:
+            lines.append(output.line)
+            output.line = None
+        return output
+
+    inner = owner.send
+
+    async def send(self: Any, held: Any, records: Any, output: Any) -> None:
+        await inner(self, held, records, output)
+        await held.store._producer.flush(asyncio.Event(), lambda _: None)
+        for line in lines:
+            await held.store.append(line)
+        lines.clear()
+
+    lane.process, owner.send = without, send
+
+
+def _no_flush() -> None:
+    """The state is committed while the outputs wait in this process."""
+    producer, store = _find(f"{_HERE}.kafka:Producer"), _find(f"{_HERE}.stores:DiskStore")
+    inner = producer.send
+    kept: list[Any] = []
+
+    async def send(self: Any, target: Any, messages: Any) -> None:
+        kept.append((target, messages))
+
+    async def flush(self: Any, give_up: Any, on_trouble: Any) -> bool:
+        # What was kept at the last commit goes out now: one commit late.
+        waiting, kept[:] = list(kept), []
+        for target, messages in waiting:
+            await inner(self._producer, target, messages)
+        return True
+
+    producer.send, store.flush = send, flush
+
+
+BROKEN: dict[str, Callable[[], None]] = {
+    "offsets before outputs": _outputs_after_offsets,
+    "outputs outside of the transaction": _outputs_outside,
+    "no replay": _no_replay,
+    "no line before a release": _no_lines,
+    "no flush": _no_flush,
+}
+
+
+def _work(order: dict[str, Any]) -> None:
+    """Be a worker, in the child."""
+    # Nobody else knows of this process if the one that started it is killed.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    told = os.open(order["log"], os.O_WRONLY)
+    for descriptor, to in ((nothing, 0), (nothing, 1), (told, 2)):
+        os.dup2(descriptor, to)
+    os.environ.update(order.get("env", {}))
+    os.chdir(Path(order["config"]).parent)
+    if order.get("snapshot_seconds") is not None:
+        _find(f"{_HERE}.lanes")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
+    if order.get("broken"):
+        BROKEN[order["broken"]]()
+    _note_work(order.get("pause", 0.0))
+    if order.get("step"):
+        every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
+        Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
+    from streampair_connectors.cli import main
+
+    sys.argv = ["streampair", "run", order["config"], "--log-level", "info"]
+    main()
+
+
+def _warm_up(path: str, env: dict[str, str]) -> None:
+    """Load the kernels of a learner before the fork: they take longer than all else in a worker's start."""
+    from streampair_connectors.assemble import build_logged_lane
+    from streampair_connectors.config import load_config
+    from streampair_connectors.records import json_decoder
+
+    from streampair.engine.testing import Driver
+
+    os.environ.update(env)
+    config = load_config(Path(path))
+    decode = json_decoder(config.input)
+
+    class Lane(Driver):
+        def new_lane(self) -> Any:
+            return build_logged_lane(config, decode, topic=config.input.topic, partition=0)
+
+    x = dict.fromkeys(config.input.feature_names() or (), 0.5)
+    values = [json.dumps({**x, config.input.label: i % 2 == 0}).encode() for i in range(20)]
+    Lane(lambda: None, decode).feed(values)
+
+
+def _serve() -> None:
+    warm: set[str] = set()
+    for module in ("cli", "server", "worker", "stores", "lanes"):
+        importlib.import_module(f"{_HERE}.{module}")
+    for module in ("streampair.auc", "streampair.metric", "streampair.buffers"):
+        importlib.import_module(module)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "pid" in order:
+            ended, status = os.waitpid(order["pid"], os.WNOHANG)
+            answer = {"code": None if ended == 0 else os.waitstatus_to_exitcode(status)}
+        else:
+            learner = Path(order["config"]).read_text().partition("[learner]")[2].partition("[store]")[0]
+            if learner not in warm:
+                warm.add(learner)
+                _warm_up(order["config"], order["env"])
+            pid = os.fork()
+            if pid == 0:
+                code = 70
+                try:
+                    _work(order)
+                except SystemExit as end:
+                    code = end.code if isinstance(end.code, int) else int(end.code is not None)
+                except BaseException as error:
+                    os.write(2, f"{type(error).__name__}: {error}\n".encode())
+                finally:
+                    with contextlib.suppress(OSError):
+                        sys.stderr.flush()
+                    os._exit(code)
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

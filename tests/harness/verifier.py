@@ -1,0 +1,537 @@
+"""Exactly once, whatever dies: workers that are killed at a step, what the broker then says, the reference.
+
+The evidence comes from the broker alone, read by clients that are no part of the product: committed outputs,
+the group's offsets, the entries of the log topic. What the outputs and the state must be comes from a lane
+that no fault has met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.config import load_config
+from streampair_connectors.kafka import Partition
+from streampair_connectors.records import json_decoder
+from streampair_connectors.stores import DirectoryStore, TopicStore
+
+from harness import support
+from harness.applications import PAIR_FTRL, App, events, same
+from harness.applications import _learning as learning
+from harness.kafka import Cluster
+from harness.worker_process import wait_for
+from streampair.engine import LoggedLane
+from streampair.engine.log import Chain, LogKey, Register
+from streampair.engine.opening import Known
+from streampair.engine.testing import Driver
+from streampair.privacy import NoiseKey
+
+__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "note_fault", "stream"]
+
+NOISE_KEY = "4f" * 32
+
+
+class Wrong(AssertionError):
+    """Something was learned, sent or charged twice, or not at all."""
+
+
+# ---- what a run of tests has seen ----------------------------------------------------------------
+
+
+def note_fault(version: str, store: str, fault: str, **counts: int) -> None:
+    """Remember what a fault came to, for the table at the end: kills, duplicates, forks."""
+    row = support.verified.setdefault(f"{version} {store}: {fault}", {})
+    for name, count in counts.items():
+        row[name] = row.get(name, 0) + count
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+
+class Nursery:
+    """The process that workers are forked from; see `dying_worker`.
+
+    Parameters
+    ----------
+    directory
+        For named pipes.
+    env
+        Of the process: the only way to another processor's kernels.
+    """
+
+    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
+        self._directory = directory
+        paths = [str(support.ROOT / "tests"), str(support.ROOT), str(support.ROOT / "connectors")]
+        if os.environ.get("PYTHONPATH"):
+            paths.append(os.environ["PYTHONPATH"])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness.dying_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(env or {})},
+        )
+        self._lock = threading.Lock()
+        self._count = 0
+        atexit.register(self.close)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Give an order, and return the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+            return answer
+
+    def start(self, app: App, **order: Any) -> Worker:
+        """Start a worker; `order` is that of `dying_worker`: step, count, action, broken, pause, env."""
+        self._count += 1
+        pipe = self._directory / f"{self._count}.log"
+        os.mkfifo(pipe, 0o600)
+        keys = {name: value for name, value in os.environ.items() if name.startswith("TEST_")}
+        env = {**keys, **order.pop("env", {})}
+        order = {"config": str(app.path), "store": app.store, "log": str(pipe), "env": env, **order}
+        return Worker(self, pipe, order)
+
+    def close(self) -> None:
+        """End it, and every worker with it."""
+        atexit.unregister(self.close)
+        self._process.kill()
+        self._process.communicate()
+
+
+class Worker:
+    """A process of ``streampair run``: watched through its log, ended by its id."""
+
+    def __init__(self, nursery: Nursery, pipe: Path, order: dict[str, Any]) -> None:
+        self.lines: list[str] = []
+        self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._nursery = nursery
+        self._code: int | None = None
+        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader.start()
+        self.pid: int = nursery.ask(order)["pid"]
+
+    def _read(self, pipe: Path) -> None:
+        with pipe.open() as lines:
+            for line in lines:
+                self.lines.append(line)
+                with contextlib.suppress(ValueError):
+                    self._records.put(json.loads(line))
+        self._records.put(None)
+
+    def log(self) -> str:
+        """What it logged so far."""
+        return "".join(self.lines[-60:])
+
+    def said(self, event: str) -> bool:
+        """Whether it has logged an event."""
+        return any(f'"{event}"' in line for line in self.lines)
+
+    def await_log(self, event: str, seconds: float = 90.0) -> dict[str, Any]:
+        """The next log record of this event."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                record = self._records.get(timeout=left)
+            except queue.Empty:
+                break
+            if record is None:
+                break
+            if record.get("event") == event:
+                return record
+        raise Wrong(f"no log record {event!r}:\n{self.log()}")
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it lives; the signal, negative."""
+        if self._code is None:
+            self._code = self._nursery.ask({"pid": self.pid})["code"]
+        return self._code
+
+    def end(self, seconds: float = 90.0) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        wait_for("the end of the worker", lambda: self.code is not None, seconds=seconds, explain=self.log)
+        self._reader.join(10)
+        assert self._code is not None
+        return self._code
+
+    def wait(self, seconds: float) -> None:
+        """Let it work for a while, for a fault at no particular moment."""
+        self._reader.join(seconds)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, while it lives."""
+        if self.code is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self.signal(signal.SIGKILL)
+        self.end()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.end()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+# ---- streams and references ----------------------------------------------------------------------
+
+
+def stream(count: int, seed: int) -> list[bytes]:
+    """Events of which every 17th is bad: dead letters are outputs, too."""
+    values = events(count, seed)
+    for at in range(16, count, 17):
+        values[at] = b"not JSON %d" % at
+    return values
+
+
+class Reference(Driver):
+    """A lane that no fault meets, of the application's own configuration and key."""
+
+    def __init__(self, app: App, partition: int) -> None:
+        self._config = load_config(app.path)
+        self._partition = partition
+        super().__init__(lambda: None, json_decoder(self._config.input))
+
+    def new_lane(self) -> LoggedLane:
+        config = self._config
+        return build_logged_lane(config, self._decode, topic=config.input.topic, partition=self._partition)
+
+
+@dataclasses.dataclass
+class Evidence:
+    """What the broker says.
+
+    Attributes
+    ----------
+    scores
+        Of the committed outputs by (partition, offset): each value, as often as it is there.
+    dead
+        Of the committed dead letters by (partition, offset): how often.
+    seen
+        The last offset of each partition of which any output is there, committed or not.
+    offsets
+        Of the group, with the text beside them.
+    entries
+        Committed records in each partition of the log topic, by position; empty with a directory.
+    """
+
+    scores: dict[tuple[int, int], list[Any]]
+    dead: Counter[tuple[int, int]]
+    seen: dict[int, int]
+    offsets: dict[int, tuple[int, str]]
+    entries: dict[int, int]
+
+    @property
+    def duplicates(self) -> int:
+        """Outputs that are committed more than once."""
+        twice = sum(len(found) - 1 for found in self.scores.values())
+        return twice + sum(count - 1 for count in self.dead.values())
+
+
+async def _records(bootstrap: str, partitions: dict[str, int], isolation: str) -> dict[str, list[Any]]:
+    """All records of topics, by topic; those that are not there have none."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level=isolation,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=50,
+    )
+    await consumer.start()
+    try:
+        there = await consumer.topics()
+        own = [TopicPartition(t, p) for t, count in partitions.items() if t in there for p in range(count)]
+        consumer.assign(own)
+        ends = await consumer.end_offsets(own)
+        found: dict[str, list[Any]] = {topic: [] for topic in partitions}
+        async with asyncio.timeout(60):
+            while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+                for tp, records in (await consumer.getmany(timeout_ms=100)).items():
+                    found[tp.topic].extend(records)
+        return found
+    finally:
+        await consumer.stop()
+
+
+def _where(record: Any) -> tuple[int, int]:
+    told = dict(record.headers)
+    return int(told["streampair.partition"]), int(told["streampair.offset"])
+
+
+class Trial:
+    """An application under test, its streams, and the checks."""
+
+    def __init__(
+        self,
+        kafka: Cluster,
+        directory: Path,
+        name: str,
+        *,
+        store: str,
+        learner: str = PAIR_FTRL,
+        partitions: int = 1,
+        instance: str | None = "worker",
+        kafka_settings: str = "",
+        settings: str = "",
+        lasting: str = "",
+    ) -> None:
+        self.private = "noise_key" in learner or learner == PAIR_FTRL
+        if self.private:
+            os.environ["TEST_NOISE_KEY"] = NOISE_KEY
+            if learner == PAIR_FTRL and store == "directory":
+                learner += '\nnoise_key_env = "TEST_NOISE_KEY"'
+        self.app = app = App(
+            kafka, directory, name, learner=learner, store=store, partitions=partitions, settings=settings
+        )
+        text = app.path.read_text()
+        if instance is not None:
+            # A static member is back at once; without a name the group waits for its session to end.
+            kafka_settings += f'\ngroup_instance_id = "{instance}"'
+        text = text.replace("[kafka]\n", f"[kafka]\n{kafka_settings.strip()}\n", 1)
+        text = text.replace("[store]\n", f"[store]\n{lasting.strip()}\n", 1)
+        app.path.write_text(text)
+        app.create_topics()
+        self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
+        self._streams = {p: random.Random(p) for p in range(partitions)}
+        self.kills = 0
+
+    def feed(self, count: int, partition: int | None = None) -> None:
+        """Append events to the input."""
+        for p in self.values if partition is None else [partition]:
+            new = stream(count, self._streams[p].randrange(1 << 30))
+            self.app.produce(new, p)
+            self.values[p] += new
+
+    # Evidence
+
+    def evidence(self) -> Evidence:
+        """Ask the broker, now."""
+        return asyncio.run(self._evidence())
+
+    async def _evidence(self) -> Evidence:
+        app, bootstrap = self.app, self.app.kafka.bootstrap
+        log = load_config(app.path).log_topic
+        topics = {app.output: 1, app.dead: 1, log: len(self.values)}
+        found = await _records(bootstrap, topics, "read_committed")
+        scores: dict[tuple[int, int], list[Any]] = {}
+        for row in [json.loads(record.value) for record in found[app.output]]:
+            scores.setdefault((row["partition"], row["offset"]), []).append(row["score"])
+        seen: dict[int, int] = {}
+        everything = await _records(bootstrap, {app.output: 1}, "read_uncommitted")
+        for row in [json.loads(record.value) for record in everything[app.output]]:
+            seen[row["partition"]] = max(seen.get(row["partition"], -1), row["offset"])
+        entries: dict[int, int] = {}
+        for record in found[log]:
+            entries[record.partition] = max(entries.get(record.partition, 0), record.offset + 1)
+        dead = Counter(map(_where, found[app.dead]))
+        return Evidence(scores, dead, seen, await self._offsets(), entries)
+
+    async def _offsets(self) -> dict[int, tuple[int, str]]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.app.kafka.bootstrap)
+        await admin.start()
+        try:
+            told = await admin.list_consumer_group_offsets(self.app.name)
+        finally:
+            await admin.close()
+        return {tp.partition: (at.offset, at.metadata) for tp, at in told.items() if at.offset >= 0}
+
+    def offsets(self) -> dict[int, tuple[int, str]]:
+        """The group's offsets, each with the text beside it."""
+        return asyncio.run(self._offsets())
+
+    def look(self, before: Evidence | None = None) -> Evidence:
+        """The broker's word between two lives of a worker; what may never be so.
+
+        Raises
+        ------
+        Wrong
+            An output is committed twice; an offset or a log has gone back; a slot was released whose line
+            was not durable.
+        """
+        now = self.evidence()
+        if self.app.store == "kafka" and now.duplicates:
+            raise Wrong(f"{now.duplicates} outputs are committed twice")
+        for where, found in now.scores.items():
+            if len(set(found)) > 1:
+                raise Wrong(f"two scores for {where}: {set(found)}")
+        for p, (offset, text) in now.offsets.items():
+            if before is not None and p in before.offsets and offset < before.offsets[p][0]:
+                raise Wrong(f"the group's offset of partition {p} went back to {offset}")
+            if self.private and json.loads(text)["slots"] < now.seen.get(p, -1) + 1:
+                raise Wrong(
+                    f"partition {p}: outputs up to slot {now.seen[p] + 1} are there, the register knows "
+                    f"{json.loads(text)['slots']}"
+                )
+        if before is not None and any(now.entries.get(p, 0) < n for p, n in before.entries.items()):
+            raise Wrong(f"the log went back: {before.entries}, {now.entries}")
+        return now
+
+    def done(self) -> bool:
+        """Whether the group has read all events."""
+        offsets = self.offsets()
+        return all(offsets.get(p, (0, ""))[0] >= len(values) for p, values in self.values.items())
+
+    def await_done(self, *workers: Worker) -> None:
+        """Wait until it has; fails when one of the workers ends before."""
+
+        def look() -> bool:
+            for worker in workers:
+                if worker.code is not None:
+                    raise Wrong(f"the worker ended with {worker.code}:\n{worker.log()}")
+            return self.done()
+
+        wait_for("the end of the stream", look, seconds=120, explain=lambda: workers[0].log())
+
+    # The end
+
+    def verify(self, fault: str, *, extra_forks: int = 0) -> Evidence:
+        """Hold what is there against lanes that no fault has met. No worker runs.
+
+        Raises
+        ------
+        Wrong
+            With what differs.
+        """
+        found = self.look()
+        charged = 0
+        for p, values in self.values.items():
+            reference = Reference(self.app, p)
+            output = reference.feed(values)
+            reference.commit(clean=True, snapshot=True)
+            expected = {(p, scored.offset): scored.score for scored in output.scores}
+            own = {where: scores for where, scores in found.scores.items() if where[0] == p}
+            _equal("offsets with a score", sorted(own), sorted(expected))
+            wrong = [w for w, scores in own.items() if any(s != expected[w] for s in scores)]
+            _equal("offsets with another score", wrong, [])
+            bad = sorted((p, letter.offset) for letter in output.dead_letters)
+            _equal("dead letters", sorted(w for w in found.dead if w[0] == p), bad)
+            _equal("the group's offset", found.offsets[p][0], len(values))
+            frames, snapshot = self.stored(p)
+            state, wanted = learning(snapshot), learning(reference.store.snapshot(_content(reference)))
+            _equal(f"places of partition {p} where the state differs", list(_differences(state, wanted)), [])
+            charged += self._check_log(p, frames, reference, found.offsets[p][1])
+        _equal("forks charged", charged, extra_forks)
+        version = self.app.kafka.version
+        note_fault(
+            version,
+            self.app.store,
+            fault,
+            kills=self.kills,
+            outputs=len(found.scores) + len(found.dead),
+            duplicates=found.duplicates,
+            entries=sum(found.entries.values()),
+            forks=charged,
+        )
+        return found
+
+    def _check_log(self, p: int, frames: bytes, reference: Reference, text: str) -> int:
+        key = LogKey(NoiseKey(bytes.fromhex(NOISE_KEY)) if self.private else None)
+        entries, chain, used = Chain.read(key, frames)
+        _equal("bytes of the log that verify", used, len(frames))
+        register = Register.read(key, text)
+        if register is None:
+            raise Wrong(f"the group has no register: {text!r}")
+        _equal("the end of the log that the register knows", register.sequence, chain.sequence)
+        known, theirs = Known.of(entries), Known.of(Chain.peek(reference.store.read()))
+        assert known is not None
+        assert theirs is not None
+        assert known.tip is not None
+        assert theirs.tip is not None
+        for name in ("next_offset", "seen", "slots", "last"):
+            _equal(f"{name} of the tip", getattr(known.tip, name), getattr(theirs.tip, name))
+        if known.ledger is None or theirs.ledger is None:
+            _equal("an account", known.ledger, theirs.ledger)
+            return 0
+        # Attempts and windows count starts; what is spent, and under which noise, must not.
+        for name in ("lane", "size", "limit", "keyed", "immutable", "generation", "pending", "behind"):
+            _equal(f"{name} of the account", known.ledger[name], theirs.ledger[name])
+        _equal("forks of the reference", theirs.ledger["forks"], 0)
+        forks: int = known.ledger["forks"]
+        return forks
+
+    def stored(self, p: int) -> tuple[bytes, bytes]:
+        """Log and last snapshot of a lane. No worker runs."""
+        if self.app.store == "kafka":
+            return asyncio.run(self._stored(p))
+        files = DirectoryStore(self.app.state).open(f"{self.app.name}-{self.app.input}-{p}")
+        try:
+            frames = files.read()
+            known = Known.of(Chain.peek(frames))
+            assert known is not None
+            assert known.saved is not None
+            return frames, files.snapshot(known.saved.content.hex())
+        finally:
+            files.close()
+
+    async def _stored(self, p: int) -> tuple[bytes, bytes]:
+        lane = await TopicStore(load_config(self.app.path), partitions=len(self.values), private=False).open(
+            Partition(self.app.input, p), 0
+        )
+        try:
+            frames = await lane.read()
+            known = Known.of(Chain.peek(frames))
+            assert known is not None
+            assert known.saved is not None
+            return frames, await lane.snapshot(known.saved.content.hex())
+        finally:
+            await lane.close()
+
+
+def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Paths in two trees of plain values and arrays at which they are not equal to the last bit."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from _differences(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for at, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from _differences(a, b, f"{where}[{at}]")
+    elif not same(one, other):
+        yield f"{where}: {one!r:.60} is not {other!r:.60}"
+
+
+def _content(reference: Reference) -> str:
+    known = Known.of(Chain.peek(reference.store.read()))
+    assert known is not None
+    assert known.saved is not None
+    return known.saved.content.hex()
+
+
+def _equal(what: str, found: Any, expected: Any) -> None:
+    if found == expected:
+        return
+    if isinstance(found, list) and isinstance(expected, list):
+        missing = [x for x in expected if x not in found][:5]
+        more = [x for x in found if x not in expected][:5]
+        raise Wrong(f"{what}: {len(found)} instead of {len(expected)}; missing {missing}, too many {more}")
+    raise Wrong(f"{what}: {found!r} instead of {expected!r}")
