@@ -5,7 +5,8 @@
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
 #   make search   property tests on new examples       make docs     the documentation, as a site
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
-#   make clean    remove what make made                make search-log  a view that leaves uncharged: 100,000 lives
+#   make verify   kill it everywhere: exactly once?    make clean    remove what make made
+#   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
 
 # make demo ARGS="--json", make test ARGS="tests/unit -x"
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-python search search-log mutate bench utility readme docs lint format clean
+.PHONY: help env demo test test-python search search-log verify mutate bench utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -68,6 +69,9 @@ search: $(STAMP)
 # Lives of a lane whose storage lies, drawn at random; prints the shortest script of each find.
 search-log: $(STAMP)
 	cd tests && ../$(BIN)/python -m harness.search_log $(ARGS)
+# Workers, brokers and disks die at every step of a start and of a commit. Each version of Kafka has a process.
+verify: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m verifier tests/broker/test_verifier.py $(ARGS)
 
 # Puts each fault of tests/mutation/mutants.toml into a copy of the tree, and runs the tests that must fail.
 mutate: $(STAMP)

@@ -43,15 +43,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     everything = "verifier" in config.getoption("markexpr")
     dropped = []
     for item in items:
-        marks = list(item.iter_markers("verifier"))
-        tier = getattr(item, "callspec", None) and item.callspec.params.get("kafka")  # type: ignore[attr-defined]
-        if not marks:
+        marks = [mark.kwargs for mark in item.iter_markers("verifier")]
+        if not marks or not isinstance(item, pytest.Function):
             continue
-        if everything:
+        tier, store = item.callspec.params["kafka"], item.callspec.params["store"]
+        wanted = everything or (tier in STOPPABLE_TIERS[-1:] and any(mark.get("short") for mark in marks))
+        if not wanted or any(mark.get("store", store) != store for mark in marks):
+            dropped.append(item)
+        else:
             # With -n 2 --dist loadgroup each version has a process of its own.
             item.add_marker(pytest.mark.xdist_group(str(tier)))
-        elif tier not in STOPPABLE_TIERS[-1:] or not any(mark.kwargs.get("short") for mark in marks):
-            dropped.append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]

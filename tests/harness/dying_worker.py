@@ -287,19 +287,19 @@ def _no_lines() -> None:
 
 
 def _no_flush() -> None:
-    """The state is committed while the outputs wait in this process."""
+    """The state is committed while the outputs wait in this process: they leave one commit late."""
     producer, store = _find(f"{_HERE}.kafka:Producer"), _find(f"{_HERE}.stores:DiskStore")
     inner = producer.send
     kept: list[Any] = []
+    late: list[Any] = []
 
     async def send(self: Any, target: Any, messages: Any) -> None:
         kept.append((target, messages))
 
     async def flush(self: Any, give_up: Any, on_trouble: Any) -> bool:
-        # What was kept at the last commit goes out now: one commit late.
-        waiting, kept[:] = list(kept), []
-        for target, messages in waiting:
+        for target, messages in late:
             await inner(self._producer, target, messages)
+        late[:], kept[:] = kept, []
         return True
 
     producer.send, store.flush = send, flush
