@@ -21,6 +21,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -384,7 +385,7 @@ def _serve() -> None:
                 except SystemExit as end:
                     code = end.code if isinstance(end.code, int) else int(end.code is not None)
                 except BaseException as error:
-                    os.write(2, f"{type(error).__name__}: {error}\n".encode())
+                    os.write(2, "".join(traceback.format_exception(error)).encode())
                 finally:
                     with contextlib.suppress(OSError):
                         sys.stderr.flush()
