@@ -255,7 +255,7 @@ class Worker:
                     await held.store.line(output.line)
                 await self._outputs.send(held, part, output)
             except (Fenced, OutcomeUnknown) as error:
-                await self._fenced(held, error)
+                await self._fenced(held.topic_partition, error)
                 return
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
@@ -267,7 +267,7 @@ class Worker:
         if not outcome.stored:
             return False
         for held, error in outcome.fenced:
-            await self._fenced(held, error)
+            await self._fenced(held.topic_partition, error)
         # Only now, when it is durable, is it shown.
         for held in outcome.committed:
             at = await self._consumer.position(held.topic_partition)
@@ -283,19 +283,20 @@ class Worker:
         self._health.running()
         return True
 
-    async def _fenced(self, held: OpenLane, error: SourceError) -> None:
+    async def _fenced(self, partition: Partition, error: SourceError) -> None:
         """Drop a lane that is somebody else's; if it is still ours after all, it is opened again."""
         log.warning(
             "lane_fenced",
             app=self.config.app,
-            topic=held.topic,
-            partition=held.partition,
+            topic=partition.topic,
+            partition=partition.partition,
             detail=error.problem,
             next_step=error.fix,
         )
-        self._held.pop(held.topic_partition, None)
-        await held.close()
-        self.telemetry.withdraw(held.labels)
+        held = self._held.pop(partition, None)
+        if held is not None:
+            await held.close()
+            self.telemetry.withdraw(held.labels)
 
     def _report_bad(self, held: OpenLane) -> None:
         """One log line a commit, without the message: that may quote the event."""
@@ -386,19 +387,12 @@ class Worker:
                 if partition not in self._assigned or self._stop.is_set():
                     continue  # taken away meanwhile
                 try:
-                    held = await self._opener.open(partition)
+                    self._held[partition] = await self._opener.open(partition)
+                    await self._position(self._held[partition])
                 except (Fenced, OutcomeUnknown) as error:
-                    log.warning(
-                        "lane_fenced",
-                        app=self.config.app,
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        detail=error.problem,
-                        next_step=error.fix,
-                    )
+                    # A rebalance does not wait for a lane that is being opened.
+                    await self._fenced(partition, error)
                     continue
-                self._held[partition] = held
-                await self._position(held)
                 # What was polled meanwhile came from the group's offset, not from where we have just sought.
                 self._epoch += 1
             self._health.running()

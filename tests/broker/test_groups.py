@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +19,10 @@ from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, Takeovers
 from streampair_connectors.kafka.membership import describe_group, member_of
+from streampair_connectors.lanes import Opener
 from streampair_connectors.pace import Pace
 
+from streampair.engine import LoggedLane
 from streampair.errors import SourceError
 
 Unique = Callable[[str], str]
@@ -342,3 +346,39 @@ def test_a_worker_without_a_partition_is_well(kafka: Cluster, unique: Unique, tm
             app.produce(values[40:])
             app.await_scores({0: 80}, idle)
             assert idle.stop() is None
+
+
+def test_a_partition_that_is_given_away_while_its_lane_is_opened(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance does not wait for a lane that is being opened: it is dropped, and the worker goes on."""
+    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store="kafka").create_topics()
+    for partition in (0, 1):
+        app.produce(events(60), partition)
+    opening, go = threading.Event(), threading.Event()
+    replay = Opener._replay
+
+    async def wait(self: Opener, lane: LoggedLane, partition: Partition, start: int) -> None:
+        if not opening.is_set():
+            opening.set()
+            await asyncio.to_thread(go.wait, 60)
+        await replay(self, lane, partition, start)
+
+    monkeypatch.setattr(Opener, "_replay", wait)
+    text = app.path.read_text()
+    apps = []
+    # Partitions go to members by their names: the second to come has the first partition.
+    for name in ("b", "a"):
+        one = copy.copy(app)
+        one.path = tmp_path / f"{name}.toml"
+        one.path.write_text(text.replace("[kafka]", f'[kafka]\ngroup_instance_id = "{name}"'))
+        apps.append(one)
+    with Inside(apps[0]) as first:
+        assert opening.wait(60)
+        with Inside(apps[1]) as second:
+            wait_for("the first partition elsewhere", lambda: second.lanes() == [0])
+            go.set()
+            wait_for("the second partition", lambda: first.lanes() == [1])
+            app.await_scores({0: 60, 1: 60}, first)
+            assert second.stop() is None
+        assert first.stop() is None

@@ -267,8 +267,17 @@ class Consumer:
             self._consumer.seek(partition, first[partition])
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read `partition` from `offset` on."""
-        self._consumer.seek(TopicPartition(*partition), offset)
+        """Read `partition` from `offset` on.
+
+        Raises
+        ------
+        Fenced
+            The group has given it away.
+        """
+        try:
+            self._consumer.seek(TopicPartition(*partition), offset)
+        except kafka_errors.IllegalStateError as error:
+            raise _given_away([partition], error) from None
 
     async def range(self, partition: Partition) -> tuple[int, int]:
         """Return the first and the next offset of a partition."""
@@ -337,6 +346,13 @@ class Consumer:
             self._watcher.cancel()
             await asyncio.wait({self._watcher})
         await stop_quietly(self._consumer.stop(), seconds)
+
+
+def _given_away(partitions: Iterable[Partition], error: BaseException) -> Fenced:
+    return Fenced(
+        f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in partitions)} away: {say(error)}",
+        fix="none is needed: the member that has it now goes on at the last commit",
+    )
 
 
 class Reader:
