@@ -14,8 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 class Kinds(LoadScopeScheduling):
     """Tests that mostly wait, for a broker, a process or a scrape, beside tests that mostly compute.
 
-    With ``-n 3`` each kind has a process of its own, and brokers of its own: two wait while one computes. Those
-    of whole workers take as long as all others that wait.
+    With ``-n 3`` each kind has a process of its own, and brokers of its own: two wait while one computes.
+    Those of whole workers take as long as all others that wait.
     """
 
     WAITING = frozenset(("broker", "connectors", "deploy", "docs", "typing"))
