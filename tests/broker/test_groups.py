@@ -17,7 +17,7 @@ from harness.applications import App, Inside, events, produce
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Consumer, Partition, Takeovers
+from streampair_connectors.kafka import Consumer, Partition, Takeovers, read_register
 from streampair_connectors.kafka.membership import describe_group, member_of
 from streampair_connectors.lanes import Opener
 from streampair_connectors.pace import Pace
@@ -226,7 +226,8 @@ def test_a_stuck_member_is_noticed_in_a_group_without_offsets(apache_kafka: Clus
         member.consumer.seek = lambda *_: None  # type: ignore[method-assign]  # so that the poll has to fail
         await member.consumer.start()
         await until("its partition", lambda: member.held == {0})
-        assert await member.consumer.committed(Partition(topic, 0)) is None
+        held = Partition(topic, 0)
+        assert await read_register(member.settings, f"{topic}-group", [held]) == {held: None}
         for _ in range(5):
             assert await member.consumer.poll(10, 0.1) == {}
         name = member_of(member.consumer._consumer)
