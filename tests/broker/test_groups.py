@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import threading
 import time
@@ -110,9 +109,9 @@ class Member:
 
     async def stop(self) -> None:
         if self._polling is not None:
-            self._polling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._polling
+            while not self._polling.done():  # a wait that ends just then swallows the cancellation
+                self._polling.cancel()
+                await asyncio.wait({self._polling}, timeout=0.2)
         await self.consumer.stop()
 
 
