@@ -50,7 +50,7 @@ class DirectoryStore:
     def __init__(self, directory: Path, *, group_access: bool = False) -> None:
         self._directory = directory
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(directory)
             check_directory(directory, group=group_access)
         except OSError as error:
             raise StoreError(
@@ -148,6 +148,7 @@ class DirectoryLane:
         self._directory = directory
         self._name = name
         self._log = directory / f"{name}.log"
+        self._entered = False  # whether the directory is flushed, with all that others have left in it
         self._lock: int | None = None
         try:
             descriptor = os.open(directory / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -180,10 +181,11 @@ class DirectoryLane:
     def append(self, append: Append) -> None:
         """Add frames to the log, durably."""
         with self._failing("written"):
-            new = not self._log.exists()
             _write_durably(self._log, b"".join(append.frames), os.O_CREAT | os.O_APPEND)
-            if new:
+            if not self._entered:
+                # The log may be new; or one that was killed has made or renamed it, and flushed no more.
                 _flush(self._directory)
+                self._entered = True
 
     def snapshot(self, content: str) -> bytes:
         """The bytes of a snapshot.
@@ -265,6 +267,14 @@ class DirectoryLane:
             f"the state {self._log} cannot be {verb}: {error.strerror}",
             fix="check the directory's permissions and the free space of its disk",
         )
+
+
+def _make(directory: Path) -> None:
+    """Make the directory and what is missing above it, durably."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in reversed(missing):
+        _flush(path.parent)
 
 
 def _replace(path: Path, data: bytes) -> None:
