@@ -122,7 +122,7 @@ class Known:
         last = self.tip
         if self.given_up is not None:
             last = None if self.saved is None else self.saved.tip
-        if last is None or tip.seen > last.seen:
+        if tip.seen > (0 if last is None else last.seen):
             self.takes_records()
         self.tip, self.given_up = tip, None
         self.released = max(self.released, tip.slots)

@@ -297,15 +297,16 @@ def test_what_a_record_was_taken_under_outlives_the_entry_that_said_so() -> None
 
 
 def test_an_attempt_that_took_nothing_voids_nothing() -> None:
-    world = World(snapshot_every=1)
-    feed(world, 1)
-    world.commit()
-    world._options["on_bad"] = "fail"
-    world.start()
-    world.commit()
-    world._options["on_bad"] = "dlq"
-    world.start()
-    assert world.lane.privacy.kind == "holds"
+    for first in (0, 1):
+        world = World(snapshot_every=1)
+        feed(world, *[1] * first)
+        world.commit()
+        world._options["on_bad"] = "fail"
+        world.start()
+        world.commit()
+        world._options["on_bad"] = "dlq"
+        world.start()
+        assert world.lane.privacy.kind == "holds"
 
 
 def test_an_offset_without_a_register_is_no_new_lane() -> None:
