@@ -275,8 +275,15 @@ class Opener:
         self._cluster = cluster
         self._payloads_change = payloads_change
 
-    async def open(self, partition: Partition) -> OpenLane:
+    async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
         """Open one lane. The order of a start, in which nothing is written before step 5.
+
+        Parameters
+        ----------
+        partition
+            Of the input.
+        warm
+            This lane as it was when the process last let go of it: it is used if nobody has worked since.
 
         Raises
         ------
@@ -295,11 +302,17 @@ class Opener:
             if not frames and self._config.store.in_kafka:
                 refuse_other_store(self._config, partition)
             # 3 verify
-            lane = await self._make(store, partition, fresh=not (frames or committed or legacy))
-            wanted = lane.read(frames)
-            snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
-            if snapshot is None and legacy is None:
-                legacy = await store.legacy()
+            lane = None if warm is None else warm.lane
+            again = None if lane is None else lane.reread(frames)
+            snapshot = None
+            if lane is None or again is None:
+                lane = await self._make(store, partition, fresh=not (frames or committed or legacy))
+                wanted = lane.read(frames)
+                snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
+                if snapshot is None and legacy is None:
+                    legacy = await store.legacy()
+            else:
+                wanted = again
             facts = await facts_of(
                 self._lookup,
                 partition,
@@ -310,7 +323,9 @@ class Opener:
                 cluster=self._cluster,
             )
             # 4 check; 5 announce the attempt
-            if snapshot is None and legacy is not None:
+            if again is not None:
+                appends, warnings = lane.rejoin(facts)
+            elif snapshot is None and legacy is not None:
                 appends, warnings = lane.adopt(facts, *legacy)
             else:
                 appends, warnings = lane.start(facts, snapshot)
@@ -340,7 +355,7 @@ class Opener:
             self._decode,
             self._telemetry,
             partition,
-            restored=bool(snapshot or legacy),
+            restored=bool(again or snapshot or legacy),
         )
 
     async def _make(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:

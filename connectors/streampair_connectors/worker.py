@@ -70,6 +70,7 @@ class Worker:
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
         self._held: dict[Partition, OpenLane] = {}
+        self._warm: dict[Partition, OpenLane] = {}  # let go of by the last rebalance
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
@@ -187,9 +188,11 @@ class Worker:
             await self._finish()
         finally:
             self._in_session = False
-            for task in (watch, guard):
-                if task is not None:
-                    task.cancel()
+            # What they ask for must have ended before the connections are closed.
+            tasks = [task for task in (watch, guard) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()
@@ -340,6 +343,7 @@ class Worker:
         self._give_up.set()
 
     async def _drop_lanes(self, *, keep_series: bool = False) -> None:
+        self._warm.clear()
         for held in self._held.values():
             await held.close()
             if not keep_series:
@@ -367,7 +371,9 @@ class Worker:
                 )
             for held in self._held.values():
                 log.info("lane_revoked", app=self.config.app, topic=held.topic, partition=held.partition)
+            warm = dict(self._held)
             await self._drop_lanes()
+            self._warm = warm
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         """Only note them: the group waits for this, and to open a lane takes as long as its replay."""
@@ -377,6 +383,8 @@ class Worker:
             self._epoch += 1
             self.telemetry.rebalanced(self.config.app)
             self._assigned.update(partitions)
+            # What is another member's now is not kept.
+            self._warm = {p: held for p, held in self._warm.items() if p in self._assigned}
         if not partitions:
             self._health.running()  # a member without a partition waits for one, and is well
 
@@ -387,7 +395,8 @@ class Worker:
                 if partition not in self._assigned or self._stop.is_set():
                     continue  # taken away meanwhile
                 try:
-                    self._held[partition] = await self._opener.open(partition)
+                    warm = self._warm.pop(partition, None)
+                    self._held[partition] = await self._opener.open(partition, warm)
                     await self._position(self._held[partition])
                 except (Fenced, OutcomeUnknown) as error:
                     # A rebalance does not wait for a lane that is being opened.

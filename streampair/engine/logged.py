@@ -183,6 +183,35 @@ class LoggedLane(Lane):
             after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
         return accepted._replace(mu=(before, after))
 
+    def reread(self, frames: bytes) -> Wanted | None:
+        """Read the log again, once the lane was let go of: what it asks for before `rejoin`.
+
+        Parameters
+        ----------
+        frames
+            The log as the store holds it now.
+
+        Returns
+        -------
+        Wanted or None
+            None if somebody has worked on it since, or this lane has after its last commit: it is of no use
+            then, and another is to be started.
+        """
+        left = (self._log.chain.sequence, self._log.chain.tag)
+        wanted = self._log.read(frames)
+        known, chain = self._log.known, self._log.chain
+        same = known is not None and left == (chain.sequence, chain.tag) and not self._torn
+        if not same or known is None or known.span is not None or known.next_offset != self.next_offset:
+            return None
+        return wanted
+
+    def rejoin(self, facts: Facts) -> tuple[list[Append], list[str]]:
+        """Go on with the state that this lane still has, after `reread`; otherwise as `start`."""
+        appends, warnings = self._log.start(facts)
+        self._log.restored()
+        self._working = True
+        return appends, warnings
+
     def adopt(self, facts: Facts, snapshot: bytes, journal: bytes | None) -> tuple[list[Append], list[str]]:
         """Begin a log for a lane that a release without one has left; in the place of `start`.
 

@@ -249,6 +249,17 @@ class Driver:
         self.append(accepted.append)
         return accepted.forks
 
+    def rejoin(self) -> bool:
+        """Let the same lane go on, as after a rebalance; False if it may not, and another was started."""
+        wanted = self.lane.reread(self.store.read())
+        if wanted is None:
+            self.start()
+            return False
+        appends, self.warnings = self.lane.rejoin(self.found(wanted))
+        for append in appends:
+            self.append(append)
+        return True
+
     def new_lane(self) -> LoggedLane:
         """A fresh lane, not started."""
         return LoggedLane(self._make(), self._decode, **self._options)
