@@ -22,9 +22,10 @@ class Kinds(LoadScopeScheduling):
     WORKERS = ("broker/test_worker", "broker/test_verifier", "broker/test_matrix")
 
     def _split_scope(self, nodeid: str) -> str:
-        if any(part in nodeid for part in self.WORKERS):
+        where = nodeid.partition("[")[0]
+        if any(part in where for part in self.WORKERS):
             return "workers"
-        return "waiting" if self.WAITING.intersection(nodeid.split("/")) else "computing"
+        return "waiting" if self.WAITING.intersection(where.split("/")) else "computing"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Kinds | None:
