@@ -71,7 +71,7 @@ search-log: $(STAMP)
 	cd tests && ../$(BIN)/python -m harness.search_log $(ARGS)
 # Workers, brokers and disks die at every step of a start and of a commit. Each version of Kafka has a process.
 verify: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m verifier tests/broker/test_verifier.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m verifier tests/broker $(ARGS)
 
 # Puts each fault of tests/mutation/mutants.toml into a copy of the tree, and runs the tests that must fail.
 mutate: $(STAMP)

@@ -28,11 +28,18 @@ class Kinds(LoadScopeScheduling):
         return "waiting" if self.WAITING.intersection(where.split("/")) else "computing"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Kinds | None:
+class Versions(LoadScopeScheduling):
+    """The verifier: a process, and brokers of its own, for each version of Kafka."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("[")[2].partition("-")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """See ``Kinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
     if search.searching() or config.getoption("dist") != "load":
         return None
-    return Kinds(config, log)
+    return Versions(config, log) if config.getoption("markexpr") == "verifier" else Kinds(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -51,7 +58,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     for kind, what in json.loads(told.get("used", "{}")).items():
         support.used.setdefault(kind, set()).update(what)
     support.missing.update(json.loads(told.get("missing", "{}")))
-    support.verified.update(json.loads(told.get("verified", "{}")))
+    for fault, counts in json.loads(told.get("verified", "{}")).items():
+        support.note_fault(fault, counts)
 
 
 def pytest_configure(config: pytest.Config) -> None:

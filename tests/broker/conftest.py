@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
+from harness.verifier import Nursery, Trial
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,9 +51,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier, store = item.callspec.params["kafka"], item.callspec.params["store"]
         if not everything or any(mark.get("store", store) != store for mark in marks):
             dropped.append(item)
-        else:
-            # With -n 2 --dist loadgroup each version has a process of its own.
-            item.add_marker(pytest.mark.xdist_group(str(tier)))
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
@@ -115,6 +114,28 @@ _numbers = itertools.count(1)
 def unique() -> Callable[[str], str]:
     """Names that no other test uses on the shared cluster: ``unique("events")``."""
     return lambda prefix: f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where workers come from in a moment."""
+    made = Nursery(tmp_path_factory.mktemp("workers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trial(
+    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str
+) -> Callable[..., Trial]:
+    """Makes applications under test, their state where `store` says."""
+
+    def make(**options: Any) -> Trial:
+        name = unique("app")
+        (tmp_path / name).mkdir()
+        return Trial(stoppable_kafka, tmp_path / name, name, store=store, **options)
+
+    return make
 
 
 @pytest.hookimpl(wrapper=True)

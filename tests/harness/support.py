@@ -42,6 +42,13 @@ def unavailable(what: str, hint: str) -> NoReturn:
     pytest.skip(f"{what} is missing: {hint}")
 
 
+def note_fault(fault: str, counts: dict[str, int]) -> None:
+    """Add what a fault came to."""
+    row = verified.setdefault(fault, {})
+    for name, count in counts.items():
+        row[name] = row.get(name, 0) + count
+
+
 def faults(rows: dict[str, dict[str, int]]) -> list[str]:
     """`verified` as a table."""
     names = ("kills", "outputs", "duplicates", "entries", "forks")

@@ -44,23 +44,13 @@ from streampair.engine.opening import Known
 from streampair.engine.testing import Driver
 from streampair.privacy import NoiseKey
 
-__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "note_fault", "stream"]
+__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "stream"]
 
 NOISE_KEY = "4f" * 32
 
 
 class Wrong(AssertionError):
     """Something was learned, sent or charged twice, or not at all."""
-
-
-# ---- what a run of tests has seen ----------------------------------------------------------------
-
-
-def note_fault(version: str, store: str, fault: str, **counts: int) -> None:
-    """Remember what a fault came to, for the table at the end: kills, duplicates, forks."""
-    row = support.verified.setdefault(f"{version} {store}: {fault}", {})
-    for name, count in counts.items():
-        row[name] = row.get(name, 0) + count
 
 
 # ---- workers -------------------------------------------------------------------------------------
@@ -442,16 +432,15 @@ class Trial:
             _equal(f"places of partition {p} where the state differs", list(_differences(state, wanted)), [])
             charged += self._check_log(p, frames, reference, found.offsets[p][1])
         _equal("forks charged", charged, extra_forks)
-        version = self.app.kafka.version
-        note_fault(
-            version,
-            self.app.store,
-            fault,
-            kills=self.kills,
-            outputs=len(found.scores) + len(found.dead),
-            duplicates=found.duplicates,
-            entries=sum(found.entries.values()),
-            forks=charged,
+        support.note_fault(
+            f"{self.app.kafka.version} {self.app.store}: {fault}",
+            {
+                "kills": self.kills,
+                "outputs": len(found.scores) + len(found.dead),
+                "duplicates": found.duplicates,
+                "entries": sum(found.entries.values()),
+                "forks": charged,
+            },
         )
         return found
 
