@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole verifier runs with ``-m verifier`` (`make verify`); else its short part, on one version of Kafka."""
+    """The whole verifier runs with ``-m verifier`` (`make verify`); else a part of it, on one version."""
     everything = "verifier" in config.getoption("markexpr")
     dropped = []
     for item in items:

@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import collections
 import contextlib
+import fcntl
 import hashlib
 import os
 import random
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness import support
@@ -35,6 +36,7 @@ CACHE = support.CACHE / "kafka"
 PROFILES = {"3.9": "kafka-3.9", "4.x": "kafka-4"}
 """The versions that users run: name in the tests -> Maven profile."""
 
+FETCH_SECONDS = 600.0
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 
@@ -67,6 +69,14 @@ def java() -> str:
     raise Unavailable("Apache Kafka", hint)
 
 
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time: two of Maven that fetch the same files wait for each other, or spoil them."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def jars(name: str) -> Path:
     """Directory with the jars of one Kafka version: from the cache, else resolved by Maven into it."""
     version = version_of(name)
@@ -82,13 +92,27 @@ def jars(name: str) -> Path:
             "install Maven (Debian: apt-get install maven), needed once to fetch it",
         )
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as work:
+    with _alone(CACHE / ".fetching"), tempfile.TemporaryDirectory(dir=CACHE) as work:
+        if complete.exists() and complete.read_text() == stamp:
+            return target  # another process has fetched it meanwhile
         fetched = Path(work, "jars")
         command = [
             *(maven, "--quiet", "--batch-mode", "-f", str(POM), "-P", PROFILES[name]),
             *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=FETCH_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(
+                f"Apache Kafka {version}", f"Maven did not fetch it in {FETCH_SECONDS:.0f} s; try again"
+            ) from None
         if done.returncode != 0:
             raise Unavailable(
                 f"Apache Kafka {version}",
@@ -97,9 +121,7 @@ def jars(name: str) -> Path:
             )
         (fetched / ".complete").write_text(stamp)
         shutil.rmtree(target, ignore_errors=True)
-        # another run on this machine may have put the same jars there meanwhile: then its copy serves
-        with contextlib.suppress(OSError):
-            fetched.rename(target)
+        fetched.rename(target)
     return target
 
 
@@ -411,3 +433,8 @@ async def _answers(bootstrap: str) -> None:
             await asyncio.sleep(0.05)
         finally:
             await admin.close()
+
+
+if __name__ == "__main__":
+    for tier in PROFILES:
+        print(f"Apache Kafka {version_of(tier)}: {jars(tier)}")
