@@ -20,6 +20,7 @@ from streampair_connectors.config import KafkaConfig, load_config
 from streampair_connectors.kafka import (
     LogTopic,
     Partition,
+    PartitionProducer,
     group_members,
     read_register,
     write_register_offline,
@@ -82,6 +83,11 @@ def forget_register(app: App) -> None:
     partition = Partition(app.input, 0)
 
     async def body() -> None:
+        if app.store == "kafka":
+            # What the worker had open when it died is undecided until somebody takes its place.
+            owner = PartitionProducer(config.require_kafka(), app.name, partition, max_message_bytes=900_000)
+            await owner.start()
+            await owner.stop()
         found = (await read_register(config.require_kafka(), app.name, [partition]))[partition]
         assert found is not None
         await write_register_offline(config.require_kafka(), app.name, {partition: (found.offset, "")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiokafka import errors as kafka_errors
 
@@ -24,8 +24,11 @@ __all__ = [
     "reach_error",
     "say",
     "stop_quietly",
+    "unbroken",
     "within",
 ]
+
+_T = TypeVar("_T")
 
 # One logger for the whole package: which of its modules speaks is nothing to a reader of the log.
 log = get_logger("streampair_connectors.kafka")
@@ -148,9 +151,27 @@ def say(error: BaseException) -> str:
 async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
     """Await `work` for at most the configured time; every failure becomes a SourceError."""
     try:
-        return await asyncio.wait_for(work, config.connect_timeout_seconds)
+        return await asyncio.wait_for(unbroken(work), config.connect_timeout_seconds)
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
         raise reach_error(config, error) from None
+
+
+async def unbroken(work: Awaitable[_T]) -> _T:
+    """Await `work`; where that is cancelled, let it come to its end for a moment.
+
+    A connection that is cancelled while aiokafka makes it is never closed.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            try:
+                await asyncio.wait({task}, timeout=1.0)
+            finally:
+                task.cancel()
+        if task.done() and not task.cancelled():
+            task.exception()  # told already, or of no use any more
 
 
 async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:

@@ -27,7 +27,13 @@ from aiokafka.protocol.types import (
 
 from streampair.errors import SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import Partition, client_options, reach_error, stop_quietly
+from streampair_connectors.kafka._client import (
+    Partition,
+    client_options,
+    reach_error,
+    stop_quietly,
+    unbroken,
+)
 from streampair_connectors.kafka.consumer import Consumer
 
 __all__ = [
@@ -240,7 +246,7 @@ async def _ask(config: KafkaConfig, group: str, request: Any, take: Callable[[An
     last: BaseException = kafka_errors.RequestTimedOutError()
     try:
         async with asyncio.timeout(config.connect_timeout_seconds):
-            await client.bootstrap()
+            await unbroken(client.bootstrap())
             while True:
                 try:
                     if client.get_random_node() is None:  # a broker that has just come up, or goes down
