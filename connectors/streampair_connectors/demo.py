@@ -29,7 +29,7 @@ from scipy.stats import rankdata
 from streampair.errors import SourceError
 from streampair_connectors.config import Config, KafkaConfig, MetricsConfig, parse_config
 from streampair_connectors.embedded import EmbeddedBroker
-from streampair_connectors.kafka import Message, Partition, Producer, Reader
+from streampair_connectors.kafka import Message, Partition, Producer, Reader, ended
 from streampair_connectors.records import score_from_bytes
 from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import Telemetry
@@ -170,9 +170,8 @@ class _Demo:
                 await self._stopping.wait()
             return result
         finally:
-            for task in workers:
-                task.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            for worker in workers:
+                await ended(worker)
             await server.stop()
 
     async def _stream(self, apps: list[_Scores], workers: list[asyncio.Task[None]]) -> None:
@@ -199,8 +198,7 @@ class _Demo:
                     )
         finally:
             for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                await ended(task)
 
     async def _produce(self, apps: list[_Scores]) -> None:
         """Send the events at a steady rate, once all three applications hold their lane."""

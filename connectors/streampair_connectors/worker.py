@@ -189,10 +189,8 @@ class Worker:
         finally:
             self._in_session = False
             # What they ask for must have ended before the connections are closed.
-            tasks = [task for task in (watch, guard) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await kafka.ended(watch)
+            await kafka.ended(guard)
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()

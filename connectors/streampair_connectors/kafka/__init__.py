@@ -5,7 +5,7 @@ a producer that has failed and sends again what was not acknowledged, and turns 
 errors into ours.
 """
 
-from streampair_connectors.kafka._client import Message, Partition, RecordLike
+from streampair_connectors.kafka._client import Message, Partition, RecordLike, ended
 from streampair_connectors.kafka.admin import (
     cluster_id,
     create_by_asking,
@@ -51,6 +51,7 @@ __all__ = [
     "creates_topics",
     "creation_command",
     "describe_topics",
+    "ended",
     "group_members",
     "is_compacted",
     "read_all",

@@ -20,6 +20,7 @@ __all__ = [
     "Partition",
     "RecordLike",
     "client_options",
+    "ended",
     "log",
     "reach_error",
     "say",
@@ -172,6 +173,15 @@ async def unbroken(work: Awaitable[_T]) -> _T:
                 task.cancel()
         if task.done() and not task.cancelled():
             task.exception()  # told already, or of no use any more
+
+
+async def ended(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task until it is over: a wait that ends just then swallows the cancellation."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=2.0)
+    if task is not None and not task.cancelled():
+        task.exception()  # of no use any more
 
 
 async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:

@@ -17,6 +17,7 @@ from streampair_connectors.kafka._client import (
     Partition,
     RecordLike,
     client_options,
+    ended,
     log,
     reach_error,
     say,
@@ -342,9 +343,7 @@ class Consumer:
     async def stop(self, seconds: float = 5.0) -> None:
         """Leave the group and disconnect. No callback runs from here on."""
         self._stopped = True
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait({self._watcher})
+        await ended(self._watcher)
         await stop_quietly(self._consumer.stop(), seconds)
 
 

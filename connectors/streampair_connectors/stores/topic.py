@@ -26,6 +26,7 @@ from streampair_connectors.kafka import (
     Message,
     Partition,
     PartitionProducer,
+    ended,
     read_register,
 )
 from streampair_connectors.logs import get_logger
@@ -346,8 +347,7 @@ class TopicLane:
     async def close(self) -> None:
         """Let another owner in."""
         self._on_close(self)
-        if self._trimming is not None:
-            self._trimming.cancel()
+        await ended(self._trimming)
         await self._producer.stop()
 
     async def rewrite(
@@ -419,8 +419,7 @@ class TopicLane:
             await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            task.cancel()
-            await asyncio.wait({task})
+            await ended(task)
         finally:
             given_up.cancel()
         raise OutcomeUnknown(

@@ -1,0 +1,93 @@
+"""Tasks that do not end when told to, and connections that must not be cut off while they are made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from streampair_connectors.kafka import ended
+from streampair_connectors.kafka._client import unbroken
+
+
+def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    async def body() -> None:
+        swallowed = 0
+
+        async def work() -> None:
+            nonlocal swallowed
+            while True:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    swallowed += 1
+                    if swallowed == 2:
+                        raise
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        # To cancel once and wait, as is usual, would be to wait for ever.
+        task.cancel()
+        assert await asyncio.wait({task}, timeout=0.05) == (set(), {task})
+        await ended(task)
+        assert task.cancelled()
+        assert swallowed == 2
+
+    asyncio.run(body())
+
+
+def test_what_a_task_raised_is_no_trouble_any_more() -> None:
+    async def body() -> None:
+        async def work() -> None:
+            raise ValueError("of no use")
+
+        task = asyncio.create_task(work())
+        await asyncio.wait({task})
+        await ended(task)
+        await ended(None)
+
+    asyncio.run(body())
+
+
+def test_work_that_is_cancelled_comes_to_its_end_first() -> None:
+    async def body() -> None:
+        made = []
+
+        async def connect() -> str:
+            await asyncio.sleep(0.02)
+            made.append("closed by whoever made it")
+            return "connection"
+
+        assert await unbroken(connect()) == "connection"
+        task = asyncio.create_task(unbroken(connect()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(made) == 2
+        # Without it, nothing is made, and nobody closes what was half made.
+        bare = asyncio.create_task(connect())
+        await asyncio.sleep(0)
+        bare.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await bare
+        assert len(made) == 2
+
+    asyncio.run(body())
+
+
+def test_work_that_does_not_end_is_cancelled_after_a_moment() -> None:
+    async def body() -> None:
+        ends = asyncio.Event()
+
+        async def silent() -> None:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ends.set()
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(unbroken(silent()), 0.01)
+        await asyncio.wait_for(ends.wait(), 10)
+
+    asyncio.run(body())
