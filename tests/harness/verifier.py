@@ -27,6 +27,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 from streampair_connectors.assemble import build_logged_lane
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
@@ -351,7 +352,12 @@ class Trial:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.app.kafka.bootstrap)
         await admin.start()
         try:
-            told = await admin.list_consumer_group_offsets(self.app.name)
+            async with asyncio.timeout(30):
+                while True:
+                    with contextlib.suppress(GroupCoordinatorNotAvailableError):  # no group on it before
+                        told = await admin.list_consumer_group_offsets(self.app.name)
+                        break
+                    await asyncio.sleep(0.05)
         finally:
             await admin.close()
         return {tp.partition: (at.offset, at.metadata) for tp, at in told.items() if at.offset >= 0}
