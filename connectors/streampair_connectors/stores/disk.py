@@ -50,6 +50,7 @@ class DiskStore:
         self._consumer = consumer
         self._producer = producer
         self._directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
+        self._give_up: asyncio.Event | None = None
 
     async def start(self) -> None:
         """Nothing is to be done."""
@@ -67,7 +68,14 @@ class DiskStore:
                     raise
             await asyncio.sleep(0.05)
         return DiskLane(
-            self._config.app, self._directory, files, partition, start, self._consumer, self._producer
+            self._config.app,
+            self._directory,
+            files,
+            partition,
+            start,
+            self._consumer,
+            self._producer,
+            lambda: self._give_up is not None and self._give_up.is_set(),
         )
 
     async def register(self, partition: Partition) -> Committed | None:
@@ -76,7 +84,8 @@ class DiskStore:
         return found[partition]
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Wait for the outputs of all lanes."""
+        """Wait for the outputs of all lanes; until the next call, registers are given up with them."""
+        self._give_up = give_up
         return await self._producer.flush(give_up, on_trouble)
 
     @property
@@ -105,6 +114,7 @@ class DiskLane:
         start: int,
         consumer: Consumer,
         producer: Producer,
+        given_up: Callable[[], bool],
     ) -> None:
         self._app = app
         self._directory = directory
@@ -113,6 +123,7 @@ class DiskLane:
         self._start = start
         self._consumer = consumer
         self._producer = producer
+        self._given_up = given_up
 
     async def read(self) -> bytes:
         """The log."""
@@ -165,7 +176,7 @@ class DiskLane:
             except Fenced:
                 raise
             except SourceError as error:
-                if not error.retriable or time.monotonic() >= deadline:
+                if not error.retriable or self._given_up() or time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(0.1)
             else:
