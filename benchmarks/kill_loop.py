@@ -4,7 +4,7 @@
     python benchmarks/kill_loop.py --kills 20
 
 Events go to four partitions of a topic while two `streampair run` work, the state in Kafka, the learner
-private. Every few seconds one worker is killed and started again. In the end each event must have one score
+private. While they come, one worker is killed and started again. In the end each event must have one score
 for readers of committed records, and the account no fork. The exit code says whether that is so.
 """
 
@@ -61,14 +61,17 @@ async def create(bootstrap: str) -> None:
     await admin.close()
 
 
-async def produce(bootstrap: str, count: int, seed: int) -> None:
-    """`count` events for each partition."""
-    coin = random.Random(seed)
+async def produce(bootstrap: str, count: int, seed: int, seconds: float) -> None:
+    """`count` events for each partition, spread over some seconds."""
+    coin, begin = random.Random(seed), time.monotonic()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
         for i in range(count * PARTITIONS):
             y = coin.random() < 0.3
             x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 4) for name in FEATURES}
             await producer.send("events", json.dumps({**x, "y": y}).encode(), partition=i % PARTITIONS)
+            if i % 100 == 0:
+                due = begin + seconds * i / (count * PARTITIONS)
+                await asyncio.sleep(max(due - time.monotonic(), 0.0))
 
 
 async def scores(bootstrap: str, isolation: str) -> collections.Counter[tuple[int, int]]:
@@ -108,10 +111,12 @@ class Workers:
     def __init__(self, config: Path) -> None:
         self.config = config
         self.logs = [config.with_name(f"worker-{i}.log") for i in (0, 1)]
+        self.starts = [0, 0]
         self.running = [self._start(i) for i in (0, 1)]
 
     def _start(self, i: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "streampair_connectors", "run", str(self.config)]
+        self.starts[i] += 1
         with self.logs[i].open("ab") as log:
             return subprocess.Popen(command, stderr=log, stdout=log)
 
@@ -121,10 +126,25 @@ class Workers:
         self.running[i].wait()
         self.running[i] = self._start(i)
 
+    def up(self) -> bool:
+        """Whether both have said that they run: before that, nobody hears a SIGTERM."""
+        said = [log.read_text().count('"event":"started"') for log in self.logs]
+        return said == self.starts
+
     def stop(self) -> list[int]:
         for process in self.running:
             process.send_signal(signal.SIGTERM)
         return [process.wait(60) for process in self.running]
+
+
+async def round_of(
+    bootstrap: str, workers: Workers, number: int, victim: int, share: float, seconds: float
+) -> None:
+    """2,000 events for each partition in some seconds; after a share of them, a worker is killed."""
+    sending = asyncio.create_task(produce(bootstrap, 2000, number, seconds))
+    await asyncio.sleep(share * seconds)
+    await asyncio.to_thread(workers.kill, victim)
+    await sending
 
 
 def main() -> int:
@@ -146,18 +166,16 @@ def main() -> int:
         workers = Workers(config)
         time.sleep(options.seconds)
         for kill in range(1, options.kills + 1):
-            asyncio.run(produce(bootstrap, 2000, kill))
-            sent += 2000 * PARTITIONS
-            time.sleep(coin.uniform(0.2, options.seconds))
             victim = coin.randrange(2)
-            workers.kill(victim)
+            asyncio.run(round_of(bootstrap, workers, kill, victim, coin.uniform(0.1, 1.0), options.seconds))
+            sent += 2000 * PARTITIONS
             done = sum(asyncio.run(scores(bootstrap, "read_committed")).values())
             told = f"{sent:6} events sent, {done:6} scores committed"
             print(f"kill -9 {kill:2}: worker {victim}; {told}", flush=True)
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             committed = asyncio.run(scores(bootstrap, "read_committed"))
-            if len(committed) == sent:
+            if len(committed) == sent and workers.up():
                 break
             time.sleep(1.0)
         codes = workers.stop()
