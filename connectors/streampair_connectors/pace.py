@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Pace"]
+__all__ = ["Pace", "commit_interval"]
 
 _R = TypeVar("_R")
 
@@ -28,6 +28,30 @@ _SLICE_SECONDS = 0.05  # a call may keep the event loop, and the heartbeats, for
 _THREAD_SECONDS = 0.25  # one that may take longer does not run on the loop at all
 _POLL_SECONDS = 1.0  # records of one poll are learned within about this
 _OVER_SECONDS = 5.0  # and if they are not within this, the rest is put back
+
+
+def commit_interval(every: float, commit_seconds: float, *, waiting: int, done: int) -> float:
+    """Seconds from one commit to the next.
+
+    Where events wait, commits take at most a tenth of the time. Where none do, that would only make scores
+    late: they may take half of it.
+
+    Parameters
+    ----------
+    every
+        As configured.
+    commit_seconds
+        What a commit takes.
+    waiting
+        Events that were not taken yet.
+    done
+        Events that the next commit is for. While the worker keeps up, no more wait than were done meanwhile.
+
+    Returns
+    -------
+    float
+    """
+    return max(every, (9.0 if waiting > done else 1.0) * commit_seconds)
 
 
 class Pace:

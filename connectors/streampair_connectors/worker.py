@@ -22,7 +22,7 @@ from streampair_connectors.kafka import Consumer, Lookup, Partition, Producer, R
 from streampair_connectors.lanes import Opener, OpenLane
 from streampair_connectors.logs import get_logger
 from streampair_connectors.outputs import Outputs
-from streampair_connectors.pace import Pace
+from streampair_connectors.pace import Pace, commit_interval
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.telemetry import Telemetry
@@ -223,8 +223,13 @@ class Worker:
 
     @property
     def _interval(self) -> float:
-        """Seconds from one commit to the next: as configured, or so many that commits take a tenth."""
-        return max(self.config.commit_every_seconds, 9.0 * self._commit_seconds)
+        """Seconds from one commit to the next."""
+        waiting = 0
+        for held in self._held.values():
+            end, done = self._consumer.end(held.topic_partition), held.lane.next_offset
+            waiting += 0 if end is None or done is None else max(end - done, 0)
+        every = self.config.commit_every_seconds
+        return commit_interval(every, self._commit_seconds, waiting=waiting, done=self._uncommitted)
 
     def _commit_is_due(self) -> bool:
         return self._uncommitted > 0 and (

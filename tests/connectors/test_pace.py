@@ -7,7 +7,7 @@ import random
 import threading
 
 import pytest
-from streampair_connectors.pace import Pace
+from streampair_connectors.pace import Pace, commit_interval
 
 
 class Clock:
@@ -168,3 +168,34 @@ def test_what_a_call_raises_is_raised() -> None:
         pace.learned(1, seconds)
         with pytest.raises(ZeroDivisionError):
             asyncio.run(pace.run(work, 1))
+
+
+def test_commits_leave_time_for_what_waits() -> None:
+    """A stream at some share of what the worker can do: how long it is from one commit to the next."""
+
+    def seconds(load: float, commit_seconds: float) -> tuple[float, float]:
+        """(share of the time that commits take, longest time from one to the next), in ticks of 1 ms."""
+        waiting, done, since, committing, longest = 0.0, 0.0, 0.0, 0.0, 0.0
+        spent, ticks = 0.0, 20_000
+        for _ in range(ticks):
+            waiting += load
+            if committing > 0:
+                committing -= 0.001
+                spent += 0.001
+                since = 0.0
+                continue
+            taken = min(waiting, 1.0)
+            waiting, done, since = waiting - taken, done + taken, since + 0.001
+            interval = commit_interval(0.1, commit_seconds, waiting=int(waiting), done=int(done))
+            if done > 0 and since >= interval:
+                committing, done = commit_seconds, 0.0
+                longest = max(longest, since)
+        return spent / (ticks * 0.001), longest
+
+    share, longest = seconds(load=0.5, commit_seconds=0.04)
+    assert longest == pytest.approx(0.1, abs=0.005)
+    share, longest = seconds(load=5.0, commit_seconds=0.04)
+    assert share == pytest.approx(0.1, abs=0.01)
+    assert longest == pytest.approx(0.36, abs=0.005)
+    share, longest = seconds(load=0.2, commit_seconds=0.5)
+    assert share <= 0.51
