@@ -153,7 +153,8 @@ async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
     """Await `work` for at most the configured time; every failure becomes a SourceError."""
     try:
         return await asyncio.wait_for(unbroken(work), config.connect_timeout_seconds)
-    except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+    except (kafka_errors.KafkaError, OSError, TimeoutError, AssertionError) as error:
+        # An assertion is how the client says that no broker knows of any, as one does that has just come up.
         raise reach_error(config, error) from None
 
 

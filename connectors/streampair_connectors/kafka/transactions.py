@@ -122,22 +122,30 @@ class PartitionProducer:
             No broker answers in time, or it refuses.
         """
         await self.stop()
-        producer = AIOKafkaProducer(
-            **client_options(self._config),
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=int(self._timeout_seconds * 1000),
-            acks="all",
-            linger_ms=0,
-            # A batch is a message to the broker: it obeys the same limit.
-            max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
-            max_request_size=max(self._max_message_bytes, 1024 * 1024),
-        )
-        try:
-            await within(self._config, producer.start())
-        except BaseException:
-            await _discard(producer)
-            raise
-        self._producer = producer
+        self._producer = await within(self._config, self._started())
+
+    async def _started(self) -> AIOKafkaProducer:
+        while True:
+            producer = AIOKafkaProducer(
+                **client_options(self._config),
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=int(self._timeout_seconds * 1000),
+                acks="all",
+                linger_ms=0,
+                # A batch is a message to the broker: it obeys the same limit.
+                max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
+                max_request_size=max(self._max_message_bytes, 1024 * 1024),
+            )
+            try:
+                await producer.start()
+            except BaseException as error:
+                await _discard(producer)
+                if not isinstance(error, AssertionError):
+                    raise
+                # The client, of a broker that has just come up and knows of none, not even of itself.
+                await asyncio.sleep(0.1)
+            else:
+                return producer
 
     async def transaction(
         self,
