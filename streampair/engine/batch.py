@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
+from streampair.engine.protocols import take_many
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.engine.reservations import context_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
@@ -139,14 +140,21 @@ class Batch:
         refused = self._refused()
         emit = self._counting(given, refusals) if self._entities else given.append
         take = None if model.private is None else model.private.take
-        rows = zip(xs, ys, map(self._origin, records), strict=True)
+        at_once = take_many(model.learner) if take is None else None
+        origins = map(self._origin, records) if take is not None else itertools.repeat(_NOWHERE)
+        rows = zip(xs, ys, origins, strict=False)
         counted = 0
         hits = None if regret is None else regret.hits(truth)
         failed = False
         try:
             while True:
                 stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
-                if take is None:
+                scores = None if at_once is None else at_once(xs[counted:stop], ys[counted:stop])
+                if scores is not None:
+                    given.extend(scores)
+                    done_at_once = stop - counted
+                    next(itertools.islice(rows, done_at_once, done_at_once), None)  # passed over
+                elif take is None:
                     for x, y, _ in itertools.islice(rows, stop - counted):
                         score = score_one(x)
                         learn_one(x, y)

@@ -34,6 +34,7 @@ __all__ = [
     "missing",
     "pair_loss",
     "positive_label",
+    "take_many",
     "two_classes",
     "weight_norm",
 ]
@@ -191,6 +192,14 @@ def comparator_radius(learner: object) -> float:
 def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
     """From records to the matrix that its weights multiply; None if it has no such function."""
     return getattr(learner, "design_many", None)
+
+
+def take_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any]], list[float] | None] | None:
+    """From records and labels to their scores, each given before it is learned; None if it has no such thing.
+
+    The function returns None, with nothing changed, where the records are to be taken one by one.
+    """
+    return getattr(learner, "take_many", None)
 
 
 def former_names(step: object) -> Sequence[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import DISABLED, Array, kernel
 from streampair.kernels.losses import ENTROPY, pair_slope
-from streampair.kernels.ogd import ogd_move
+from streampair.kernels.ogd import ogd_move, published_score
 from streampair.kernels.state import (
     BLOCKS,
     CAP,
@@ -259,12 +259,12 @@ def history_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def history_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
-    unusable value, or NO_ROOM.
-    """
+def history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
+    """`ogd_learn_many` over the full history. Returns, with nothing changed, NO_ROOM too."""
     code: int = admit_many(s, rows, MAX_ABS)
     if code == 0:
         for r in range(rows.shape[0]):
+            if scores.shape[0] > 0:
+                scores[r] = published_score(s, rows[r])
             _history_step(s, as_stored(s, rows[r]), labels[r])
     return code

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import MOMENTS_REAL
-from streampair.kernels.ogd import ogd_move
+from streampair.kernels.ogd import ogd_move, published_score
 from streampair.kernels.state import CAP, FILLED, HEADER, L2, POLICY, RADIUS, RECORDS, D
 from streampair.kernels.vectors import dot, first_unusable, project_ball, view
 
@@ -194,13 +194,15 @@ def moments_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def moments_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0, or 1 + the flat index of the first unusable value."""
+def moments_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
+    """`ogd_learn_many` for least squares over the full history."""
     d = int(s[D])
     for r in range(rows.shape[0]):
         bad = first_unusable(rows[r])
         if bad >= 0:
             return r * d + bad + 1
     for r in range(rows.shape[0]):
+        if scores.shape[0] > 0:
+            scores[r] = published_score(s, rows[r])
         _moments_step(s, rows[r], labels[r])
     return 0

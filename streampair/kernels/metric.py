@@ -112,10 +112,8 @@ def metric_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def metric_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
-    unusable value.
-    """
+def metric_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
+    """`ogd_learn_many` of a metric, which scores no rows: `scores` is not used."""
     bad: int = unusable_row(rows, MAX_ABS_METRIC)
     if bad == 0:
         for r in range(rows.shape[0]):
@@ -205,10 +203,8 @@ def metric_history_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def metric_history_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
-    unusable value, or NO_ROOM.
-    """
+def metric_history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
+    """`metric_learn_many` over the full history. Returns, with nothing changed, NO_ROOM too."""
     code: int = admit_many(s, rows, MAX_ABS_METRIC)
     if code == 0:
         for r in range(rows.shape[0]):

@@ -150,13 +150,22 @@ def ogd_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def ogd_learn_many(s: Array, rows: Array, labels: Array) -> int:
-    """Learn (n, d) rows in order. Returns 0; or, with nothing changed, 1 + the flat index of the first
-    unusable value.
+def published_score(s: Array, x: Array) -> float:
+    """Score of x (d,) under the published weights."""
+    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
+    return float(dot(view(s, at, int(s[D])), x))
+
+
+@kernel
+def ogd_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
+    """Learn (n, d) rows in order; `scores` (n,), if it is not empty, gets that of each row before it is
+    learned. Returns 0; or, with nothing changed, 1 + the flat index of the first unusable value.
     """
     bad: int = unusable_row(rows, MAX_ABS)
     if bad == 0:
         for r in range(rows.shape[0]):
+            if scores.shape[0] > 0:
+                scores[r] = published_score(s, rows[r])
             _ogd_step(s, rows[r], labels[r])
     return bad
 
@@ -168,8 +177,7 @@ def ogd_score(s: Array) -> float:
     x = view(s, HEADER, d)
     if first_unusable(x) >= 0:
         return math.nan
-    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
-    return float(dot(view(s, at, d), x))
+    return float(published_score(s, x))
 
 
 @kernel

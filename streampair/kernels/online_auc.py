@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
-from streampair.kernels.ogd import ogd_move
+from streampair.kernels.ogd import ogd_move, published_score
 from streampair.kernels.state import CAP, ETAS, HEADER, L2, POLICY, POSITIVES, RADIUS, RATE, RECORDS, SIZE, D
 from streampair.kernels.vectors import dot, first_unusable, project_ball
 
@@ -100,7 +100,7 @@ def online_auc_learn(s: Array, y: float) -> int:
 
 
 @kernel
-def online_auc_learn_many(s: Array, rows: Array, signs: Array) -> int:
+def online_auc_learn_many(s: Array, rows: Array, signs: Array, scores: Array) -> int:
     """`ogd_learn_many` for OAM and SPAUC."""
     for r in range(rows.shape[0]):
         bad = first_unusable(rows[r])
@@ -108,6 +108,8 @@ def online_auc_learn_many(s: Array, rows: Array, signs: Array) -> int:
             flat: int = r * rows.shape[1] + bad + 1
             return flat
     for r in range(rows.shape[0]):
+        if scores.shape[0] > 0:
+            scores[r] = published_score(s, rows[r])
         if s[POLICY] == CLASSES:
             _oam_step(s, rows[r], signs[r])
         else:

@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Learner"]
 
 Array = NDArray[np.float64]
+_R = TypeVar("_R")
 
 # What a learner refers to and does not own.
 _CODE = (type, ModuleType, FunctionType, kernels.Kernel)
@@ -112,6 +113,15 @@ class Learner(base.Estimator):
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         """Learn (n, columns) raw rows in order, with one kernel call; nothing changes if it raises."""
 
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        """Linear scores (n,) of raw rows, each before it is learned; nothing changes if it raises."""
+        self._score_rows(columns, rows)  # whatever cannot be used is found before anything is learned
+        scores = np.empty(len(rows))
+        for i in range(len(rows)):
+            scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
+            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
+        return scores
+
     @abc.abstractmethod
     def _export(self) -> dict[str, Any]:
         """What has been learned, as plain values and arrays."""
@@ -170,6 +180,12 @@ class Learner(base.Estimator):
             If any cell or label cannot be used, or if it is an array and the learner knows its features by
             other names; then no row has been learned.
         """
+        self._each_row(X, y, self._learn_rows)
+
+    def _each_row(
+        self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
+    ) -> tuple[Table, _R | None]:
+        """Check rows and labels, and let `take` have them; None where there are none."""
         table = Table(X, strict=self._strict_frames, names=self.feature_names)
         table.check_names(self.feature_names)
         values, name = label_values(y)
@@ -179,14 +195,15 @@ class Learner(base.Estimator):
                 fix="give one label for each row",
                 stage="label",
             )
-        labels = self._labels(values)
+        labels, taken = self._labels(values), None
         if len(labels):
             try:
-                self._learn_rows(table.columns, table.rows, labels)
+                taken = take(table.columns, table.rows, labels)
             except RecordError:  # names the first cell of a row, in what order its frame has
-                self._learn_rows(*table.as_given(), labels)
+                take(*table.as_given(), labels)
                 raise
         self._y_name = name
+        return table, taken
 
     # ---- linear scores ---------------------------------------------------------------------------------
 

@@ -33,8 +33,45 @@ def _symmetric(coordinates: Array, d: int) -> Array:
     return out
 
 
+class _Scorer(Learner):
+    """Gives each record a score that is linear in its features."""
+
+    def score_learn_many(self, X: Any, y: Any) -> Any:
+        """Scores of the rows, each under the model before it, and learn them: `score_one`, then `learn_one`,
+        row by row, bit for bit.
+
+        What an evaluation of a stream needs (predict, then learn), in one call of compiled code for the
+        learners that are not private.
+
+        Parameters
+        ----------
+        X, y
+            As of `learn_many`.
+
+        Returns
+        -------
+        series or array
+            Of a frame as a series of the same kind with its index, of an array as one.
+
+        Raises
+        ------
+        RecordError
+            If any cell or label cannot be used; then no row has been learned.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc
+        >>> learner = auc.PairOGD()
+        >>> learner.score_learn_many(np.array([[1.0], [0.0], [1.0]]), np.array([True, False, True])).round(2)
+        array([0.  , 0.  , 0.71])
+        """
+        table, scores = self._each_row(X, y, self._score_learn_rows)
+        return table.series(np.empty(0) if scores is None else scores, None)
+
+
 @dataclass(eq=False, repr=False)
-class Classifier(Learner, base.MiniBatchClassifier):
+class Classifier(_Scorer, base.MiniBatchClassifier):
     """Ranks the records of one label above all others; River's classifier."""
 
     _: KW_ONLY
@@ -75,7 +112,7 @@ class Classifier(Learner, base.MiniBatchClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class Regressor(Learner, base.MiniBatchRegressor):
+class Regressor(_Scorer, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance; River's regressor."""
 
     _: KW_ONLY

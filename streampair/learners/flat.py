@@ -26,11 +26,12 @@ __all__ = ["FlatLearner"]
 Array = NDArray[np.float64]
 
 _X_AT = 8 * k.HEADER
+_NO_SCORES: Array = np.empty(0)
 _ARRAYS = ("w", "previous", "averaged")
 _DERIVED = frozenset(
     (
         *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
-        *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit"),
+        *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit", "_in_one"),
     )
 )
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
@@ -64,11 +65,12 @@ class FlatLearner(Learner):
     seed: int | None = 0
 
     _flipped: bool
+    _in_one: bool
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
-    # (state, rows, labels) -> 0, or 1 + the flat index of the value that cannot be used.
-    _learn_many: Callable[[Array, Array, Array], int]
+    # (state, rows, labels, scores or none) -> 0, or 1 + the flat index of the value that cannot be used.
+    _learn_many: Callable[[Array, Array, Array, Array], int]
 
     def __post_init__(self) -> None:
         max_features = self.max_features
@@ -85,6 +87,9 @@ class FlatLearner(Learner):
         self._loss = losses.Hinge() if loss is None else loss
         self._policy = rule.policy(self)
         self._limit = rule.limit
+        # Whether `take_many` may score and learn in one: both calls are those of this class.
+        kind, own = type(self), FlatLearner
+        self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
 
     def _header(self) -> Array:
@@ -236,14 +241,50 @@ class FlatLearner(Learner):
 
     # ---- many records ----------------------------------------------------------------------------------
 
-    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+    def _learn_rows(
+        self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
+    ) -> None:
         new = [name for name in columns if name not in self._index]
         if new:
             self._memory.check_room(len(rows))
             self._check_rows(columns, rows, self._memory.limit)
             self._grow(new)
-        if self._learn_many(self._state, _features.arrange(columns, rows, self._names, self._index), labels):
+        arranged = _features.arrange(columns, rows, self._names, self._index)
+        if self._learn_many(self._state, arranged, labels, scores):
             self._check_rows(columns, rows, self._memory.limit)
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        scores = np.empty(len(rows))
+        self._learn_rows(columns, rows, labels, scores)
+        return scores
+
+    def take_many(self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any]) -> list[float] | None:
+        """`score_one`, then `learn_one`, of one record after the other, in one call of compiled code.
+
+        Parameters
+        ----------
+        xs
+            Records with exactly the known features.
+        ys
+            Their labels.
+
+        Returns
+        -------
+        list of float or None
+            The scores: the same bits. None, with nothing changed, where one of the records has others,
+            or a feature or label that cannot be used, and for a metric: then they are to be taken one by one.
+        """
+        limit = min(self._limit, self._memory.limit)
+        rows = _features.packed(self._names, xs, limit) if self._in_one else None
+        if rows is None:
+            return None
+        task, high, low, scores = self._task, self._high, self._low, np.empty(len(rows))
+        try:
+            labels = np.array([1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys])
+            refused = self._learn_many(self._state, rows, labels, scores)
+        except RecordError:  # a label, or no room
+            return None
+        return None if refused else scores.tolist()
 
     def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
         limit = min(limit, self._limit)

@@ -215,6 +215,11 @@ class PrivateLearner(Learner):
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         self._run.take_frame(columns, rows, labels)
 
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        if self._admission is not None:
+            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
+        return super()._score_learn_rows(columns, rows, labels)
+
     # ---- who it is --------------------------------------------------------------------------------------
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:

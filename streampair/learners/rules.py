@@ -18,7 +18,7 @@ from streampair.learners.tasks import Task
 __all__ = ["FlatRule", "MetricRule", "OAMRule", "OGDRule", "SPAUCRule"]
 
 Array = NDArray[np.float64]
-Bound = tuple[Memory, Callable[[Array, float], int], Callable[[Array, Array, Array], int]]
+Bound = tuple[Memory, Callable[[Array, float], int], Callable[[Array, Array, Array, Array], int]]
 
 
 class FlatRule(abc.ABC):
@@ -26,6 +26,8 @@ class FlatRule(abc.ABC):
 
     #: Largest size of a feature.
     limit: float = k.MAX_ABS
+    #: Whether a record has a score that is linear in its features, which the kernels give as they learn.
+    linear: bool = True
 
     def loss(self, learner: Any) -> Any:
         """The pair loss that was asked for; None is the hinge."""
@@ -89,6 +91,7 @@ class MetricRule(FlatRule):
     """Gradient descent on a symmetric matrix."""
 
     limit = k.MAX_ABS_METRIC
+    linear = False
 
     def shape(self, d: int) -> tuple[int, ...]:
         """(d, d)."""

@@ -136,7 +136,7 @@ class Blocks(Memory):
         self,
         policy: buffers.FullHistory,
         learn: Callable[[Array, float], int],
-        learn_many: Callable[[Array, Array, Array], int],
+        learn_many: Callable[[Array, Array, Array, Array], int],
     ) -> None:
         self._learn, self._learn_many = learn, learn_many
         self.policy = policy
@@ -175,12 +175,12 @@ class Blocks(Memory):
             code = self._learn(state, label)
         return code
 
-    def learn_many(self, state: Array, rows: Array, labels: Array) -> int:
+    def learn_many(self, state: Array, rows: Array, labels: Array, scores: Array) -> int:
         """The kernel for many records, with room made where there is none."""
-        code = self._learn_many(state, rows, labels)
+        code = self._learn_many(state, rows, labels, scores)
         if code == k.NO_ROOM:
             self._reserve(len(rows))
-            code = self._learn_many(state, rows, labels)
+            code = self._learn_many(state, rows, labels, scores)
         return code
 
     def cells(self, cap: int) -> int:

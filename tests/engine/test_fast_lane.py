@@ -1,0 +1,131 @@
+"""Batches in one call of the learner: the outputs and the state of one event after the other, to the bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from harness import lanes
+from harness.learners import LEARNERS, is_private, label, name_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampair import auc
+from streampair.engine import Event, Lane, Record, RegretConfig, batch
+from streampair.errors import RecordError
+from streampair.preprocessing import Bounds, UnitBall
+
+FLAT = [model for model in LEARNERS if not is_private(model)]
+MODELS = {f"{name_of(model)}-{i}": model.clone for i, model in enumerate(FLAT)}
+MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() | auc.PairOGD(seed=3)
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Lanes that know nothing of batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "take_many", lambda learner: None)
+        yield
+
+
+def events(model: Any, n: int, seed: int) -> list[Any]:
+    """Events, among them some without a label, some that are bad, and some with other features."""
+    rng = random.Random(seed)
+    learner = model[-1] if hasattr(model, "steps") else model
+    rows: list[Any] = []
+    for _ in range(n):
+        x: dict[str, Any] = {name: rng.gauss(0, 0.5) for name in "abcde"}
+        y = label(learner, rng)
+        kind = rng.random()
+        if kind < 0.01:
+            x[rng.choice("abcde")] = float("nan")
+        elif kind < 0.02:
+            del x[rng.choice("abcde")]
+        elif kind < 0.03:
+            x[rng.choice("fgh")] = 1.0
+        elif kind < 0.04:
+            y = None
+        elif kind < 0.05:
+            x["a"] = 1e200
+        rows.append(None if kind > 0.99 else (x, y))
+    return rows
+
+
+def lane_of(model: Any, rows: list[Any], regret: bool) -> Lane:
+    def decode(record: Record) -> Event:
+        row = rows[record.offset]
+        if row is None:
+            raise RecordError("no event", fix="send one")
+        return Event(dict(row[0]), row[1])
+
+    sampled = RegretConfig(pairs=16, exact=4) if regret else None
+    return Lane(
+        model, decode, app="a", topic="t", partition=0, regret=sampled, breaker=None, positive=positive(model)
+    )
+
+
+def positive(model: Any) -> Any:
+    return getattr(model[-1] if hasattr(model, "steps") else model, "positive", True)
+
+
+def run(lane: Lane, cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any) -> Any:
+    """What a lane gives for batches of these sizes, restored after `again` of them, and its state then."""
+    outputs, at = [], 0
+    for i, cut in enumerate(cuts):
+        if i == again:
+            saved = lane.snapshot()
+            lane = lane_of(make(), rows, regret)
+            lane.restore(saved)
+        outputs.append(lane.process([Record(at + j, b"v") for j in range(cut)]))
+        at += cut
+    flat = [(o.scores, [(d.offset, d.stage, d.error) for d in o.dead_letters]) for o in outputs]
+    gauges = lane.gauges(solve=False)
+    return repr((flat, gauges.events, gauges.dead_letters, gauges.auc)), lane.snapshot()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("regret", [False, True])
+@settings(max_examples=12)
+@given(
+    cuts=st.lists(st.integers(0, 120), min_size=1, max_size=5),
+    again=st.integers(0, 4),
+    seed=st.integers(0, 1000),
+)
+def test_a_batch_at_once_is_one_event_after_the_other(
+    name: str, regret: bool, cuts: list[int], again: int, seed: int
+) -> None:
+    first = MODELS[name]()
+    if regret and not getattr(first, "two_classes", True):
+        regret = False
+    seeded = first.to_state() if hasattr(first, "to_state") else None
+
+    def make() -> Any:
+        model = MODELS[name]()
+        if seeded is not None:
+            model.load_state(seeded)  # the seed, if it was drawn
+        return model
+
+    rows = events(first, sum(cuts), seed)
+    at_once = run(lane_of(make(), rows, regret), cuts, again, rows, regret, make)
+    with one_by_one():
+        assert run(lane_of(make(), rows, regret), cuts, again, rows, regret, make) == at_once
+
+
+def test_batches_are_taken_at_once() -> None:
+    """Else the test above would compare a thing with itself."""
+    calls: list[int] = []
+
+    class Counting(auc.PairOGD):
+        def take_many(self, xs: Any, ys: Any) -> list[float] | None:
+            scores = super().take_many(xs, ys)
+            calls.append(0 if scores is None else len(scores))
+            return scores
+
+    rows = lanes.stream(300)
+    lane = lane_of(Counting(seed=1), rows, regret=False)
+    for at in range(0, 300, 100):
+        lane.process([Record(at + i, b"v") for i in range(100)])
+    assert calls == [0, 100, 100]  # the first names the features

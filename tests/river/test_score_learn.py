@@ -1,0 +1,137 @@
+"""Scores of a batch, each under the model before its record: the bits of one record after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from harness.learners import LEARNERS, every_learner, frozen, is_private, name_of, stream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampair import auc, buffers, losses
+from streampair.errors import ConfigError, RecordError
+from streampair.privacy import EntityLimit
+
+FLAT = [model for model in LEARNERS if not is_private(model) and not hasattr(model, "metric_")]
+every_flat = pytest.mark.parametrize(
+    "model", FLAT, ids=[f"{name_of(model)}-{i}" for i, model in enumerate(FLAT)]
+)
+
+
+def one_by_one(model: Any, batch: list[tuple[Any, Any]]) -> list[float]:
+    scores = []
+    for x, y in batch:
+        scores.append(model.score_one(x))
+        model.learn_one(x, y)
+    return scores
+
+
+@every_learner
+@pytest.mark.parametrize("backend", [pd, pl, None], ids=["pandas", "polars", "arrays"])
+def test_score_learn_many_is_score_one_then_learn_one(model: Any, backend: Any) -> None:
+    if hasattr(model, "metric_"):
+        assert not hasattr(model, "score_learn_many")  # it compares records, and ranks none
+        return
+    one, many = model.clone(), model.clone()
+    if not is_private(model):
+        many.load_state(one.to_state())  # the seed, if it was drawn
+    rows = stream(model, 150)
+    if backend is None and many.feature_names:
+        return  # it knows its features by other names than an array has
+    for start, stop in ((0, 1), (1, 40), (40, 40), (40, 150)):
+        batch = rows[start:stop]
+        y = [y for _, y in batch]
+        if backend is None:
+            batch = [(dict(enumerate(x.values())), y) for x, y in batch]
+            X: Any = np.array([list(x.values()) for x, _ in batch]).reshape(len(batch), 5)
+            given_scores = many.score_learn_many(X, np.array(y))
+        else:
+            X = backend.DataFrame([x for x, _ in batch] or {name: [] for name in rows[0][0]})
+            given_scores = many.score_learn_many(X, backend.Series(y))
+        assert list(given_scores) == one_by_one(one, batch)
+        assert frozen(one) == frozen(many)
+        if backend is pd:
+            assert given_scores.index.equals(X.index)
+
+
+@every_flat
+@settings(max_examples=25)
+@given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_take_many_is_score_one_then_learn_one(model: Any, cuts: list[int], seed: int) -> None:
+    one, many = model.clone(), model.clone()
+    many.load_state(one.to_state())  # the seed, if it was drawn
+    rows = stream(model, sum(cuts), seed=seed)
+    for other in (one, many):
+        other.learn_one(*rows[0])  # the names are known from here on
+    at = 0
+    for cut in cuts:
+        batch = rows[at : at + cut]
+        at += cut
+        assert many.take_many([x for x, _ in batch], [y for _, y in batch]) == one_by_one(one, batch)
+        assert frozen(one) == frozen(many)
+
+
+@every_flat
+def test_what_take_many_does_not_take_changes_nothing(model: Any) -> None:
+    learner = model.clone()
+    rows = stream(model, 20)
+    xs, ys = [x for x, _ in rows], [y for _, y in rows]
+    assert learner.take_many(xs, ys) is None  # nobody knows the names
+    for x, y in rows:
+        learner.learn_one(x, y)
+    before = frozen(learner)
+    for bad in ({**xs[5], "new": 1.0}, {"f0": 1.0}, {**xs[5], "f1": None}, {**xs[5], "f1": float("nan")}):
+        assert learner.take_many([*xs[:5], bad, *xs[6:]], ys) is None
+    assert learner.take_many([*xs[:5], {**xs[5], "f1": 1e200}, *xs[6:]], ys) is None
+    assert learner.take_many(xs, [*ys[:5], None, *ys[6:]]) is None
+    assert learner.take_many([], []) is None
+    assert frozen(learner) == before
+
+
+def test_a_history_that_is_full_takes_nothing() -> None:
+    learner = auc.PairOGD(losses.Logistic(), buffers.FullHistory(max_records=30), seed=1)
+    rows = stream(learner, 40)
+    for x, y in rows[:20]:
+        learner.learn_one(x, y)
+    assert learner.take_many([x for x, _ in rows[20:]], [y for _, y in rows[20:]]) is None
+    assert learner.records == 20
+
+
+def test_methods_of_a_subclass_are_not_passed_over() -> None:
+    class Counting(auc.PairOGD):
+        learned = 0
+
+        def learn_one(self, x: Any, y: Any) -> None:
+            self.learned += 1
+            super().learn_one(x, y)
+
+    learner = Counting(seed=1)
+    for x, y in stream(learner, 10):
+        learner.learn_one(x, y)
+    rows = stream(learner, 10)
+    assert learner.take_many([x for x, _ in rows], [y for _, y in rows]) is None
+
+
+@pytest.mark.parametrize("model", [auc.PairOGD(seed=0), auc.PairFTRL(warmup=0, seed=0)], ids=name_of)
+def test_a_frame_that_cannot_be_used_is_not_learned(model: Any) -> None:
+    rows = stream(model, 30)
+    for x, y in rows:
+        model.learn_one(x, y)
+    before = frozen(model)
+    X = pd.DataFrame([x for x, _ in rows])
+    X.loc[7, "f2"] = float("nan")
+    with pytest.raises(RecordError, match="f2"):
+        model.score_learn_many(X, pd.Series([y for _, y in rows]))
+    with pytest.raises(RecordError, match="one label for each row"):
+        model.score_learn_many(X, pd.Series([True]))
+    assert frozen(model) == before
+
+
+def test_entities_are_told_row_by_row() -> None:
+    learner = auc.PairFTRL(horizon=100, delta=1e-3, entity=EntityLimit(2), features=[0, 1], seed=0)
+    with pytest.raises(ConfigError, match="does not know entities"):
+        learner.score_learn_many(np.zeros((2, 2)), np.array([True, False]))
