@@ -62,9 +62,9 @@ class _Scorer(Learner):
         --------
         >>> import numpy as np
         >>> from streampair import auc
-        >>> learner = auc.PairOGD()
-        >>> learner.score_learn_many(np.array([[1.0], [0.0], [1.0]]), np.array([True, False, True])).round(2)
-        array([0.  , 0.  , 0.71])
+        >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
+        >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
+        array([0.  , 0.  , 0.  , 0.  , 0.33])
         """
         table, scores = self._each_row(X, y, self._score_learn_rows)
         return table.series(np.empty(0) if scores is None else scores, None)

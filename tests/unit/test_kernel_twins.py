@@ -253,13 +253,16 @@ def learn(
     `kernel` itself takes the last call alone: if it is bent, the state must not be used again.
     """
     d = int(s[k.D])
+    scores = np.zeros(0 if kernel.__name__.startswith("metric") else len(data))
     if kernel.__name__.endswith("many"):
-        assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data])) == 0
+        assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data]), scores) == 0
     else:
         for i, (x, y) in enumerate(data):
             s[k.HEADER : k.HEADER + d] = x
             assert (kernel if i == len(data) - 1 else getattr(k, kernel.__name__))(s, y) == 0
-    for x, y in data:
+    for i, (x, y) in enumerate(data):
+        if kernel.__name__.endswith("many") and len(scores):
+            close(scores[i], float(np.dot(twin.last, x)), 1e-8)  # before it is learned
         twin.learn(x.tolist(), y)
     cells = cells or d
     weights = s[k.HEADER + d : k.HEADER + d + 4 * cells].reshape(4, cells)
