@@ -19,11 +19,11 @@ class Kinds(LoadScopeScheduling):
     """
 
     WAITING = frozenset(("broker", "connectors", "deploy", "docs", "typing"))
-    WORKERS = ("broker/test_worker", "broker/test_verifier", "broker/test_matrix")
+    WORKERS = ("test_worker", "test_verifier", "test_matrix", "test_transactions", "test_log_topic")
 
     def _split_scope(self, nodeid: str) -> str:
         where = nodeid.partition("[")[0]
-        if any(part in where for part in self.WORKERS):
+        if any(f"broker/{name}" in where for name in self.WORKERS):
             return "workers"
         return "waiting" if self.WAITING.intersection(where.split("/")) else "computing"
 

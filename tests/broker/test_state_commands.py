@@ -73,6 +73,17 @@ def killed(app: App, count: int) -> None:
     app.await_scores({0: count}, worker)
     worker.kill()
     nobody(app)
+    if app.store == "kafka":
+        asyncio.run(take_over(app))
+
+
+async def take_over(app: App) -> None:
+    """What the worker had open when it died is undecided until somebody takes its place."""
+    owner = PartitionProducer(
+        load_config(app.path).require_kafka(), app.name, Partition(app.input, 0), max_message_bytes=900_000
+    )
+    await owner.start()
+    await owner.stop()
 
 
 # ---- storage that lies
@@ -83,11 +94,6 @@ def forget_register(app: App) -> None:
     partition = Partition(app.input, 0)
 
     async def body() -> None:
-        if app.store == "kafka":
-            # What the worker had open when it died is undecided until somebody takes its place.
-            owner = PartitionProducer(config.require_kafka(), app.name, partition, max_message_bytes=900_000)
-            await owner.start()
-            await owner.stop()
         found = (await read_register(config.require_kafka(), app.name, [partition]))[partition]
         assert found is not None
         await write_register_offline(config.require_kafka(), app.name, {partition: (found.offset, "")})
