@@ -170,8 +170,7 @@ class _Demo:
                 await self._stopping.wait()
             return result
         finally:
-            for worker in workers:
-                await ended(worker)
+            await ended(*workers)
             await server.stop()
 
     async def _stream(self, apps: list[_Scores], workers: list[asyncio.Task[None]]) -> None:
@@ -197,8 +196,7 @@ class _Demo:
                         fix="try again with a lower --rate, or on a machine that is less busy",
                     )
         finally:
-            for task in tasks:
-                await ended(task)
+            await ended(*tasks)
 
     async def _produce(self, apps: list[_Scores]) -> None:
         """Send the events at a steady rate, once all three applications hold their lane."""

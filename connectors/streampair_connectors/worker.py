@@ -189,8 +189,7 @@ class Worker:
         finally:
             self._in_session = False
             # What they ask for must have ended before the connections are closed.
-            await kafka.ended(watch)
-            await kafka.ended(guard)
+            await kafka.ended(watch, guard)
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()

@@ -141,26 +141,24 @@ class Batch:
         emit = self._counting(given, refusals) if self._entities else given.append
         take = None if model.private is None else model.private.take
         at_once = take_many(model.learner) if take is None else None
-        origins = map(self._origin, records) if take is not None else itertools.repeat(_NOWHERE)
-        rows = zip(xs, ys, origins, strict=False)
         counted = 0
         hits = None if regret is None else regret.hits(truth)
         failed = False
         try:
             while True:
                 stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
-                scores = None if at_once is None else at_once(xs[counted:stop], ys[counted:stop])
+                part, their = xs[counted:stop], ys[counted:stop]
+                scores = None if at_once is None else at_once(part, their)
                 if scores is not None:
                     given.extend(scores)
-                    done_at_once = stop - counted
-                    next(itertools.islice(rows, done_at_once, done_at_once), None)  # passed over
                 elif take is None:
-                    for x, y, _ in itertools.islice(rows, stop - counted):
+                    for x, y in zip(part, their, strict=True):
                         score = score_one(x)
                         learn_one(x, y)
                         emit(score)
                 else:
-                    for x, y, origin in itertools.islice(rows, stop - counted):
+                    origins = map(self._origin, records[counted:stop])
+                    for x, y, origin in zip(part, their, origins, strict=True):
                         emit(take(x, y, origin))
                 if regret is None:
                     break
@@ -168,7 +166,7 @@ class Batch:
                 counted = stop
                 if stop == n:
                     break
-                x, y, origin = next(rows)
+                x, y, origin = xs[stop], ys[stop], self._origin(records[stop])
                 score = score_one(x)
                 sample = regret.prepare(x, truth[stop], score, score_one)
                 model.learn_from(x, y, origin)

@@ -180,9 +180,9 @@ class Learner(base.Estimator):
             If any cell or label cannot be used, or if it is an array and the learner knows its features by
             other names; then no row has been learned.
         """
-        self._each_row(X, y, self._learn_rows)
+        self._with_rows(X, y, self._learn_rows)
 
-    def _each_row(
+    def _with_rows(
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
     ) -> tuple[Table, _R | None]:
         """Check rows and labels, and let `take` have them; None where there are none."""

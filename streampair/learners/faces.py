@@ -66,7 +66,7 @@ class _Scorer(Learner):
         >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
         array([0.  , 0.  , 0.  , 0.  , 0.33])
         """
-        table, scores = self._each_row(X, y, self._score_learn_rows)
+        table, scores = self._with_rows(X, y, self._score_learn_rows)
         return table.series(np.empty(0) if scores is None else scores, None)
 
 

@@ -16,7 +16,7 @@ from harness.applications import App, Inside, events, produce
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Consumer, Partition, Takeovers, read_register
+from streampair_connectors.kafka import Consumer, Partition, Takeovers, ended, read_register
 from streampair_connectors.kafka.membership import describe_group, member_of
 from streampair_connectors.lanes import Opener
 from streampair_connectors.pace import Pace
@@ -108,10 +108,7 @@ class Member:
         await self.stop()
 
     async def stop(self) -> None:
-        if self._polling is not None:
-            while not self._polling.done():  # a wait that ends just then swallows the cancellation
-                self._polling.cancel()
-                await asyncio.wait({self._polling}, timeout=0.2)
+        await ended(self._polling)
         await self.consumer.stop()
 
 

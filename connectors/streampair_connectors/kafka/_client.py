@@ -176,13 +176,16 @@ async def unbroken(work: Awaitable[_T]) -> _T:
             task.exception()  # told already, or of no use any more
 
 
-async def ended(task: asyncio.Task[Any] | None) -> None:
-    """Cancel a task until it is over: a wait that ends just then swallows the cancellation."""
-    while task is not None and not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=2.0)
-    if task is not None and not task.cancelled():
-        task.exception()  # of no use any more
+async def ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks until they are over: a wait that ends just then swallows the cancellation."""
+    known = [task for task in tasks if task is not None]
+    while left := [task for task in known if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=2.0)
+    for task in known:
+        if not task.cancelled():
+            task.exception()  # of no use any more
 
 
 async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:

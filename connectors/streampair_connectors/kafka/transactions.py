@@ -122,30 +122,22 @@ class PartitionProducer:
             No broker answers in time, or it refuses.
         """
         await self.stop()
-        self._producer = await within(self._config, self._started())
-
-    async def _started(self) -> AIOKafkaProducer:
-        while True:
-            producer = AIOKafkaProducer(
-                **client_options(self._config),
-                transactional_id=self.transactional_id,
-                transaction_timeout_ms=int(self._timeout_seconds * 1000),
-                acks="all",
-                linger_ms=0,
-                # A batch is a message to the broker: it obeys the same limit.
-                max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
-                max_request_size=max(self._max_message_bytes, 1024 * 1024),
-            )
-            try:
-                await producer.start()
-            except BaseException as error:
-                await _discard(producer)
-                if not isinstance(error, AssertionError):
-                    raise
-                # The client, of a broker that has just come up and knows of none, not even of itself.
-                await asyncio.sleep(0.1)
-            else:
-                return producer
+        producer = AIOKafkaProducer(
+            **client_options(self._config),
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=int(self._timeout_seconds * 1000),
+            acks="all",
+            linger_ms=0,
+            # A batch is a message to the broker: it obeys the same limit.
+            max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
+            max_request_size=max(self._max_message_bytes, 1024 * 1024),
+        )
+        try:
+            await within(self._config, _start(producer))
+        except BaseException:
+            await _discard(producer)
+            raise
+        self._producer = producer
 
     async def transaction(
         self,
@@ -322,6 +314,20 @@ class PartitionProducer:
             producer, self._producer = self._producer, None
         if producer is not None:
             await _discard(producer)
+
+
+async def _start(producer: AIOKafkaProducer) -> None:
+    """Start it; again while the client asserts that it knows a broker.
+
+    One that has just come up knows of none, not even of itself.
+    """
+    while True:
+        try:
+            await producer.start()
+        except AssertionError:
+            await asyncio.sleep(0.1)
+        else:
+            return
 
 
 async def _abort(producer: AIOKafkaProducer, sent: Sequence[_Sent]) -> bool:

@@ -47,56 +47,48 @@ class DiskStore:
 
     def __init__(self, config: Config, consumer: Consumer, producer: Producer) -> None:
         self._config = config
-        self._consumer = consumer
-        self._producer = producer
-        self._directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
-        self._give_up: asyncio.Event | None = None
+        self.app = config.app
+        self.consumer = consumer
+        self.producer = producer
+        self.directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
+        self.give_up = asyncio.Event()
 
     async def start(self) -> None:
         """Nothing is to be done."""
 
     async def open(self, partition: Partition, start: int) -> DiskLane:
         """Lock a lane; waits for a previous owner in this process or another to let go."""
-        lane_id = f"{self._config.app}-{partition.topic}-{partition.partition}"
+        lane_id = f"{self.app}-{partition.topic}-{partition.partition}"
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
-                files = await asyncio.to_thread(self._directory.open, lane_id)
+                files = await asyncio.to_thread(self.directory.open, lane_id)
                 break
             except StoreError as error:
                 if not error.retriable or time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.05)
-        return DiskLane(
-            self._config.app,
-            self._directory,
-            files,
-            partition,
-            start,
-            self._consumer,
-            self._producer,
-            lambda: self._give_up is not None and self._give_up.is_set(),
-        )
+        return DiskLane(self, files, partition, start)
 
     async def register(self, partition: Partition) -> Committed | None:
         """The group's offset and register."""
-        found = await read_register(self._config.require_kafka(), self._config.app, [partition])
+        found = await read_register(self._config.require_kafka(), self.app, [partition])
         return found[partition]
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
         """Wait for the outputs of all lanes; until the next call, registers are given up with them."""
-        self._give_up = give_up
-        return await self._producer.flush(give_up, on_trouble)
+        self.give_up = give_up
+        return await self.producer.flush(give_up, on_trouble)
 
     @property
     def unacknowledged_bytes(self) -> int:
         """Of outputs that are not known to be stored."""
-        return self._producer.unacknowledged_bytes
+        return self.producer.unacknowledged_bytes
 
     @property
     def stuck(self) -> bool:
         """Whether an output waits to be sent again."""
-        return self._producer.stuck
+        return self.producer.stuck
 
     async def stop(self) -> None:
         """Nothing is to be done."""
@@ -105,25 +97,11 @@ class DiskStore:
 class DiskLane:
     """One lane: its files, and its register."""
 
-    def __init__(
-        self,
-        app: str,
-        directory: DirectoryStore,
-        files: DirectoryLane,
-        partition: Partition,
-        start: int,
-        consumer: Consumer,
-        producer: Producer,
-        given_up: Callable[[], bool],
-    ) -> None:
-        self._app = app
-        self._directory = directory
+    def __init__(self, store: DiskStore, files: DirectoryLane, partition: Partition, start: int) -> None:
+        self._store = store
         self._files = files
         self._partition = partition
         self._start = start
-        self._consumer = consumer
-        self._producer = producer
-        self._given_up = given_up
 
     async def read(self) -> bytes:
         """The log."""
@@ -139,8 +117,8 @@ class DiskLane:
 
     async def secret(self, name: str, *, fresh: bool) -> bytes:
         """The noise key of the application; never drawn anew where any of its lanes has left anything."""
-        fresh = fresh and not self._directory.lanes(self._app)
-        return await asyncio.to_thread(lambda: self._directory.secret(name, fresh=fresh))
+        fresh = fresh and not self._store.directory.lanes(self._store.app)
+        return await asyncio.to_thread(lambda: self._store.directory.secret(name, fresh=fresh))
 
     async def cut(self, used: int) -> None:
         """Cut off a torn end."""
@@ -157,7 +135,7 @@ class DiskLane:
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Hand outputs over; `DiskStore.flush` waits for them."""
-        await self._producer.send(target, messages)
+        await self._store.producer.send(target, messages)
 
     async def commit(self, commit: Commit) -> None:
         """The snapshot, which nothing names yet; then the log, then the register; then what is old may go."""
@@ -172,11 +150,11 @@ class DiskLane:
         deadline = time.monotonic() + _REGISTER_SECONDS
         while True:
             try:
-                await commit_register(self._consumer, {self._partition: (offset, append.register)})
+                await commit_register(self._store.consumer, {self._partition: (offset, append.register)})
             except Fenced:
                 raise
             except SourceError as error:
-                if not error.retriable or self._given_up() or time.monotonic() >= deadline:
+                if not error.retriable or self._store.give_up.is_set() or time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(0.1)
             else:
