@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from river import datasets, evaluate, metrics
+from sklearn.metrics import roc_auc_score
 
 from streampair import auc, buffers, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
@@ -43,14 +44,31 @@ def learned(count: int, **options: Any) -> auc.PairFTRL:
 # ---- learning ------------------------------------------------------------------------------------------
 
 
-def test_it_ranks() -> None:
+def ranked(epsilon: float, **options: Any) -> tuple[float, auc.PairFTRL]:
+    """The exact AUC of Phishing, each event scored before it is learned."""
     bounds = dict.fromkeys(ROWS[0][0], (0.0, 1.0))
-    model = auc.PairFTRL(epsilon=8.0, delta=1e-4, horizon=1250, bounds=bounds)
-    metric = evaluate.progressive_val_score(ROWS, model, metrics.ROCAUC())
-    assert metric.get() > 0.8
-    report = model.privacy
-    assert report.kind == "holds"
-    assert report.epsilon_spent == pytest.approx(8.0)
+    model = auc.PairFTRL(epsilon=epsilon, delta=1e-4, horizon=1250, bounds=bounds, **options)
+    scores = []
+    for x, y in ROWS:
+        scores.append(model.score_one(x))
+        model.learn_one(x, y)
+    return float(roc_auc_score([y for _, y in ROWS], scores)), model
+
+
+def test_it_ranks() -> None:
+    """Measured over 100 draws of the noise: .932, the smallest .922, a standard deviation of .003.
+
+    Not River's `ROCAUC`: its bins make .82 of it, with a standard deviation of .0075.
+    """
+    area, model = ranked(8.0)
+    assert area > 0.9
+    assert model.privacy.kind == "holds"
+    assert model.privacy.epsilon_spent == pytest.approx(8.0)
+
+
+def test_noise_of_another_size_would_be_noticed() -> None:
+    """A budget 800 times as small, as a twin; over 100 draws .51, at most .80."""
+    assert ranked(0.01, seed=1)[0] < 0.9
 
 
 def test_delayed_labels() -> None:
