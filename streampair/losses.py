@@ -22,9 +22,9 @@ import math
 from typing import Literal, TypeAlias, get_args, overload
 
 import numpy as np
+import scipy  # its modules are loaded on first use
 from numpy.typing import NDArray
 from river import base
-from scipy.special import expit
 
 from streampair import kernels
 from streampair.errors import ConfigError
@@ -194,11 +194,11 @@ class Logistic(PairLoss):
         return np.logaddexp(0.0, -margin)
 
     def _slope(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
-        out: NDArray[np.float64] = -expit(-margin)
+        out: NDArray[np.float64] = -scipy.special.expit(-margin)
         return out
 
     def _steepest(self, low: float, high: float) -> float:
-        return float(expit(-low))
+        return float(scipy.special.expit(-low))
 
     def _curvature(self) -> float:
         return 0.25

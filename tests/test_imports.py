@@ -60,7 +60,7 @@ INSIDE = {
     ),
 }
 # The packages that give public names of rooms above them, by importing them when they are asked for.
-DOORS = {"streampair", "streampair.privacy"}
+DOORS = {"streampair", "streampair.evaluation", "streampair.privacy"}
 LONGEST = 500
 
 
@@ -422,6 +422,25 @@ def test_importing_the_library_loads_no_connector() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
+
+
+# Parts of scipy and of River that take as long to import as all the rest, and more.
+SLOW = ("scipy.stats", "scipy.special", "scipy.optimize", "river.metrics", "pandas", "sklearn")
+
+
+@pytest.mark.parametrize(
+    ("code", "slow"),
+    [
+        ("import streampair_connectors.worker, streampair_connectors.server, streampair.auc", []),
+        ("import river.metrics", ["scipy.stats", "scipy.special", "scipy.optimize", "river.metrics"]),
+    ],
+    ids=["ours", "a twin that is slow"],
+)
+def test_a_worker_starts_without_what_it_does_not_need(code: str, slow: list[str]) -> None:
+    """A killed worker is back the sooner. Accounting imports what it needs of them when it is asked."""
+    code = f"{code}; import sys; print([name for name in {SLOW} if name in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(slow)
 
 
 @pytest.mark.parametrize("file", modules(), ids=lambda f: f"{f.parent.name}/{f.name}")

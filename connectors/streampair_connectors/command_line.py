@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -25,7 +26,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines."
 
 @contextlib.contextmanager
 def errors(as_json: bool) -> Iterator[None]:
-    """End with a message and an exit code instead of a traceback."""
+    """Begin a command, whose imports are done; end it with a message and an exit code, no traceback."""
+    gc.freeze()  # what is imported stays
+    gc.enable()
     try:
         yield
     except StreampairError as error:

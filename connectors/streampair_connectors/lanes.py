@@ -36,8 +36,10 @@ __all__ = ["LaneTimer", "OpenLane", "Opener", "facts_of"]
 log = get_logger(__name__)
 
 # A snapshot is made when a replay from the last one would take longer, or when that is older than this: the
-# records since then must still be in the topic at the next start.
-_REPLAY_SECONDS = 1.0
+# records since then must still be in the topic at the next start. Lanes replay one after the other, so they
+# share the time; only so far, or many lanes would do nothing but make snapshots.
+_REPLAY_SECONDS = 0.5
+_SHARED_BY = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500
 # Share of the time that may go into estimates of the regret.
@@ -135,6 +137,8 @@ class OpenLane:
         When its last snapshot was made, of this process's clock.
     published_at
         When its model was last published.
+    lanes
+        How many this process holds.
     """
 
     def __init__(
@@ -163,6 +167,7 @@ class OpenLane:
         self.restored = restored
         self.saved_at = time.monotonic()
         self.published_at = 0.0
+        self.lanes = 1
         self.timer = LaneTimer(lane, decode, telemetry, self.labels)
 
     @property
@@ -171,7 +176,8 @@ class OpenLane:
         behind = self.lane.records_to_replay
         seconds = behind * self.timer.seconds_by_event
         return behind > 0 and (
-            seconds > _REPLAY_SECONDS or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
+            seconds > _REPLAY_SECONDS / min(self.lanes, _SHARED_BY)
+            or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
         )
 
     async def close(self) -> None:
@@ -228,7 +234,13 @@ async def facts_of(
         record = await lookup.one(partition, offset, exactly=exactly)
         return None if record is None else place_of(cast("Record", record))
 
-    first = wanted.first
+    async def nothing() -> None:
+        return None
+
+    first, last = await asyncio.gather(
+        place(span[0] if wanted.first is None else wanted.first, exactly=wanted.first is not None),
+        nothing() if wanted.last is None else place(wanted.last, exactly=True),
+    )
     return Facts(
         register=None if committed is None else committed.metadata,
         offset=None if committed is None else committed.offset,
@@ -236,8 +248,8 @@ async def facts_of(
         cluster=cluster,
         start=span[0],
         end=span[1],
-        first=await place(span[0] if first is None else first, exactly=first is not None),
-        last=None if wanted.last is None else await place(wanted.last, exactly=True),
+        first=first,
+        last=last,
     )
 
 

@@ -34,6 +34,7 @@ log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
 _WATCH_SECONDS = 2.0
+_OPENED_AT_ONCE = 16  # lanes
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
 
 
@@ -391,22 +392,32 @@ class Worker:
             self._health.running()  # a member without a partition waits for one, and is well
 
     async def _open_assigned(self) -> None:
-        """Open what was assigned and is not held, one lane after the other."""
-        for partition in sorted(self._assigned - set(self._held)):
+        """Open what was assigned and is not held, several lanes side by side: most of a start is waiting."""
+        missing = sorted(self._assigned - set(self._held))
+        for at in range(0, len(missing), _OPENED_AT_ONCE):
             async with self._lock:
-                if partition not in self._assigned or self._stop.is_set():
-                    continue  # taken away meanwhile
-                try:
-                    warm = self._warm.pop(partition, None)
-                    self._held[partition] = await self._opener.open(partition, warm)
-                    await self._position(self._held[partition])
-                except (Fenced, OutcomeUnknown) as error:
-                    # A rebalance does not wait for a lane that is being opened.
-                    await self._fenced(partition, error)
+                # The others were taken away meanwhile.
+                wanted = [p for p in missing[at : at + _OPENED_AT_ONCE] if p in self._assigned]
+                if not wanted or self._stop.is_set():
                     continue
+                outcomes = await asyncio.gather(*map(self._open, wanted), return_exceptions=True)
                 # What was polled meanwhile came from the group's offset, not from where we have just sought.
                 self._epoch += 1
+                for outcome in outcomes:
+                    if outcome is not None:
+                        raise outcome
+                for held in self._held.values():
+                    held.lanes = len(self._held)
             self._health.running()
+
+    async def _open(self, partition: Partition) -> None:
+        try:
+            held = await self._opener.open(partition, self._warm.pop(partition, None))
+            self._held[partition] = held
+            await self._position(held)
+        except (Fenced, OutcomeUnknown) as error:
+            # A rebalance does not wait for a lane that is being opened.
+            await self._fenced(partition, error)
 
     async def _position(self, held: OpenLane) -> None:
         """Read from where the lane's log says; from the start without one. Never trust the group."""

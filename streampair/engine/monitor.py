@@ -8,7 +8,7 @@ from typing import Any
 
 from streampair.engine.protocols import OwnStep, comparator_radius, design_many, pair_loss, two_classes
 from streampair.engine.records import RegretConfig
-from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate
 
 __all__ = ["Monitor"]
 
@@ -34,7 +34,7 @@ class Monitor:
     """
 
     def __init__(self, learner: object, regret: RegretConfig | None, auc_window: int) -> None:
-        self.auc = RollingAUC(auc_window)
+        self.auc = AUCWindow(auc_window)
         if regret is not None and not two_classes(learner):
             warnings.warn(
                 f"no regret is estimated for {type(learner).__name__}: it is that of ranking one "

@@ -3,8 +3,23 @@
 Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy.md 7).
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from streampair.evaluation.auc_window import AUCWindow
 from streampair.evaluation.estimate import RegretEstimate
 from streampair.evaluation.regret import PairRegret
-from streampair.evaluation.rolling_auc import RollingAUC
 
-__all__ = ["PairRegret", "RegretEstimate", "RollingAUC"]
+if TYPE_CHECKING:
+    from streampair.evaluation.rolling_auc import RollingAUC
+
+__all__ = ["AUCWindow", "PairRegret", "RegretEstimate", "RollingAUC"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: lanes do without River's metrics.
+    if name == "RollingAUC":
+        return importlib.import_module("streampair.evaluation.rolling_auc").RollingAUC
+    raise AttributeError(f"module 'streampair.evaluation' has no attribute {name!r}")

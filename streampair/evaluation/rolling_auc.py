@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from river import base, metrics
 
-from streampair import kernels as k
-from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.errors import RecordError
+from streampair.evaluation.auc_window import AUCWindow
 
 __all__ = ["RollingAUC"]
 
@@ -55,16 +54,9 @@ class RollingAUC(metrics.base.BinaryMetric):
     """
 
     def __init__(self, window: int = 1000, pos_val: Any = True) -> None:
-        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= 10_000_000:
-            raise ConfigError(f"window={window!r}", fix="give an integer from 1 to 10000000")
         self.window = window
         self.pos_val = pos_val
-        self._clear()
-
-    def _clear(self) -> None:
-        window = self.window
-        self._state = np.zeros(k.AUC_HEADER + 2 * window + k.AUC_NODE * (window + 1))
-        self._state[k.AUC_WINDOW] = window
+        self._latest = AUCWindow(window)
 
     def works_with(self, model: base.Estimator) -> bool:
         """Classifiers, and anomaly detectors, whose scores rank."""
@@ -100,11 +92,11 @@ class RollingAUC(metrics.base.BinaryMetric):
         if w != 1.0:
             raise RecordError("RollingAUC takes no weights", fix="leave w out", stage="learn")
         score = self._score(y_pred)
-        k.auc_add(self._state, score, 1 if y_true == self.pos_val else 0)
+        self._latest.add(y_true == self.pos_val, score)
 
     def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
         """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
-        k.auc_add_many(self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_))
+        self._latest.extend(labels, scores)
 
     def revert(self, y_true: Any, y_pred: Any, w: float = 1.0) -> None:
         """Take the latest event with this label and score back out.
@@ -114,31 +106,23 @@ class RollingAUC(metrics.base.BinaryMetric):
         RecordError
             If the window holds no such event.
         """
-        if not k.auc_revert(self._state, self._score(y_pred), 1 if y_true == self.pos_val else 0):
+        if not self._latest.revert(y_true == self.pos_val, self._score(y_pred)):
             raise RecordError(
                 "the window holds no such event", fix="revert only what was added", stage="learn"
             )
 
     def get(self) -> float:
         """The AUC of the window; NaN if it lacks one of the classes."""
-        pairs = 2.0 * self._state[k.AUC_POSITIVE] * self._state[k.AUC_NEGATIVE]
-        # Wins and half the ties, counted in whole numbers: exact, whatever the window.
-        return float(self._state[k.AUC_WINS] / pairs) if pairs else math.nan
+        return self._latest.get()
 
     @property
     def n(self) -> int:
         """Number of events in the window."""
-        return int(self._state[k.AUC_COUNT])
+        return self._latest.n
 
     def to_state(self) -> dict[str, object]:
         """The window as plain values, for a snapshot."""
-        oldest = int(self._state[k.AUC_NEXT]) - self.n
-        order = (oldest + np.arange(self.n)) % self.window
-        return {
-            "window": self.window,
-            "scores": self._state[k.AUC_HEADER + order],
-            "labels": self._state[k.AUC_HEADER + self.window + order] == 1.0,
-        }
+        return self._latest.to_state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `to_state`; a smaller window keeps the latest events.
@@ -148,21 +132,7 @@ class RollingAUC(metrics.base.BinaryMetric):
         SnapshotError
             If the state is not one of this metric.
         """
-        scores, labels = np.asarray(state["scores"]), np.asarray(state["labels"])
-        wrong = scores.dtype != np.float64 or labels.dtype != np.bool_ or scores.shape != labels.shape
-        if wrong or scores.ndim != 1 or np.isnan(scores).any():
-            raise SnapshotError("the window of the AUC cannot be read", fix="restore an undamaged snapshot")
-        self._clear()
-        k.auc_add_many(self._state, scores[-self.window :].copy(), labels[-self.window :].copy())
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The window alone: the tree is several times its size, and most of it may be unused.
-        own = {name: value for name, value in self.__dict__.items() if name != "_state"}
-        return {"own": own, "saved": self.to_state()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["own"])
-        self.load_state(state["saved"])
+        self._latest.load_state(state)
 
     def _score(self, y_pred: Any) -> float:
         value = y_pred.get(self.pos_val, 0.0) if isinstance(y_pred, dict) else y_pred

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, special
+import scipy  # its modules are loaded on first use
 
 from streampair.errors import ConfigError
 
@@ -72,7 +72,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
         # difference is phi(near) (R(near) - R(far)), and R' = t R - 1 is smooth, so the
         # difference of R is integrated instead of subtracted.
         t = x + h * _NODES
-        slope = 1.0 - t * _ROOT_HALF_PI * special.erfcx(t / math.sqrt(2.0))
+        slope = 1.0 - t * _ROOT_HALF_PI * scipy.special.erfcx(t / math.sqrt(2.0))
         # 1 - t R(t) itself cancels for large t; its asymptotic series is exact there.
         large = t > 30.0
         if large.any():
@@ -82,8 +82,8 @@ def _log_delta(epsilon: float, mu: float) -> float:
         if area <= 0.0:
             return -math.inf
         return -0.5 * near * near - _HALF_LOG_2PI + math.log(area)
-    a = float(special.log_ndtr(-near))
-    b = epsilon + float(special.log_ndtr(-far))
+    a = float(scipy.special.log_ndtr(-near))
+    b = epsilon + float(scipy.special.log_ndtr(-far))
     if a == -math.inf:
         return -math.inf
     ratio = b - a
@@ -155,7 +155,7 @@ def mu_from(epsilon: float, delta: float) -> float:
         low -= 4.0
     while gap(high) < 0.0:
         high += 1.0
-    root = optimize.brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16, maxiter=500)
+    root = scipy.optimize.brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16, maxiter=500)
     mu = math.exp(float(root)) * (1.0 - 1e-13)
     while _log_delta(epsilon, mu) > target:
         mu *= 1.0 - 1e-13
@@ -195,7 +195,7 @@ def epsilon_from(mu: float, delta: float) -> float:
     high = 0.5 * mu * mu + mu
     while gap(high) > 0.0:
         high *= 2.0
-    return float(optimize.brentq(gap, 0.0, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))
+    return float(scipy.optimize.brentq(gap, 0.0, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))
 
 
 def compose(mus: Iterable[float]) -> float:

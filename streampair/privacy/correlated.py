@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy import optimize
+import scipy  # its modules are loaded on first use
 
 from streampair import kernels
 from streampair.errors import ConfigError
@@ -306,7 +306,9 @@ def _fit_blt(pattern_bytes: bytes, horizon: int | None, terms: int) -> BLT:
         ratio = (0.5 * stretch * span) ** (1.0 / max(terms - 1, 1))
         omega = np.sqrt(decay) / math.pi * math.log(max(ratio, 1.5))
         start = np.concatenate([np.log(omega), np.log((1.0 - decay) / decay)])
-        found = optimize.minimize(objective, start, method="BFGS", options={"maxiter": 200, "gtol": 1e-6})
+        found = scipy.optimize.minimize(
+            objective, start, method="BFGS", options={"maxiter": 200, "gtol": 1e-6}
+        )
         if best is None or found.fun < best[0]:
             best = (float(found.fun), found.x)
     assert best is not None

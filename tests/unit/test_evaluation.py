@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from streampair import auc, losses
 from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.evaluation import PairRegret, RegretEstimate, RollingAUC
+from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC
 from streampair.evaluation.comparator import minimise
 from streampair.evaluation.sampling import Thinning, Uniform
 
@@ -87,9 +87,9 @@ def auc_of(rows: list[tuple[bool, float]], window: int) -> float:
     return metric.get()
 
 
-def depth(metric: RollingAUC) -> int:
+def depth(metric: AUCWindow) -> int:
     """How many nodes the longest way down the tree passes, and a check that its counts add up."""
-    state, window = metric._state, metric.window
+    state, window = metric._state, metric.size
     nodes = state[k.AUC_HEADER + 2 * window :].reshape(window + 1, k.AUC_NODE)
     level, deepest = [int(state[k.AUC_ROOT])], 0
     while level := [node for node in level if node]:
@@ -113,7 +113,7 @@ def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
         "constant": 0 * i,
         "random": np.random.default_rng(0).normal(size=n),
     }[order].astype(float)
-    metric = RollingAUC(window)
+    metric = AUCWindow(window)
     metric.extend((i % 3 == 0).tolist(), scores.tolist())
     assert depth(metric) <= 40  # 2.9 log2 of the window is what to expect
     assert metric._state[k.AUC_USED] <= window + 1

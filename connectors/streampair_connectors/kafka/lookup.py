@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
@@ -32,22 +32,37 @@ class Lookup:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._consumer: AIOKafkaConsumer | None = None
+        # One for each partition that is read at the same time: a consumer can be assigned to one lane only.
+        self._idle: list[AIOKafkaConsumer] = []
 
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                **client_options(self._config),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                fetch_max_wait_ms=100,
-                max_partition_fetch_bytes=4 * 1024 * 1024,
-            )
+    @contextlib.asynccontextmanager
+    async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
+        """Lend a consumer. One that fails, or whose use is cancelled, is not lent again."""
+        consumer = self._idle.pop() if self._idle else await self._connect()
+        try:
+            yield consumer
+        except BaseException:
+            await stop_quietly(consumer.stop(), 2.0)
+            raise
+        self._idle.append(consumer)
+
+    async def _connect(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            **client_options(self._config),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            fetch_max_wait_ms=100,
+            retry_backoff_ms=20,  # the first question about a partition always waits for this once
+            max_partition_fetch_bytes=4 * 1024 * 1024,
+        )
+        try:
             await within(self._config, consumer.start())
-            self._consumer = consumer
-        return self._consumer
+        except BaseException:
+            await stop_quietly(consumer.stop(), 2.0)
+            raise
+        return consumer
 
     async def range(self, partition: Partition) -> tuple[int, int]:
         """Return the first offset that a partition has, and the next that it will get.
@@ -57,11 +72,15 @@ class Lookup:
         SourceError
             The broker does not answer.
         """
-        consumer, tp = await self._connected(), TopicPartition(*partition)
+        async with self._consumer() as consumer:
+            return await self._range(consumer, TopicPartition(*partition))
+
+    async def _range(self, consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int]:
         try:
             async with asyncio.timeout(self._config.connect_timeout_seconds):
-                first = await consumer.beginning_offsets([tp])
-                last = await consumer.end_offsets([tp])
+                first, last = await asyncio.gather(
+                    consumer.beginning_offsets([tp]), consumer.end_offsets([tp])
+                )
         except (kafka_errors.KafkaError, TimeoutError) as error:
             raise reach_error(self._config, error) from None
         return first[tp], last[tp]
@@ -76,15 +95,16 @@ class Lookup:
         exactly
             False: the first record from there on.
         """
-        start, end = await self.range(partition)
-        if not start <= offset < end:
+        async with self._consumer() as consumer:
+            start, end = await self._range(consumer, TopicPartition(*partition))
+            if not start <= offset < end:
+                return None
+            # Closed here, not when the garbage collector comes by: the consumer is another lane's by then.
+            async with contextlib.aclosing(self._span(consumer, partition, offset, end)) as batches:
+                async for records in batches:
+                    found = records[0]
+                    return found if found.offset == offset or not exactly else None
             return None
-        # Closed here, not when the garbage collector comes by: the next lookup has been assigned by then.
-        async with contextlib.aclosing(self.span(partition, offset, end)) as batches:
-            async for records in batches:
-                found = records[0]
-                return found if found.offset == offset or not exactly else None
-        return None
 
     async def span(self, partition: Partition, start: int, end: int) -> Batches:
         """Yield the records from `start` up to `end`, in batches, until the partition has no more of them.
@@ -94,7 +114,15 @@ class Lookup:
         SourceError
             The broker does not answer, or `start` is gone.
         """
-        consumer, tp = await self._connected(), TopicPartition(*partition)
+        async with (
+            self._consumer() as consumer,
+            contextlib.aclosing(self._span(consumer, partition, start, end)) as batches,
+        ):
+            async for records in batches:
+                yield records
+
+    async def _span(self, consumer: AIOKafkaConsumer, partition: Partition, start: int, end: int) -> Batches:
+        tp = TopicPartition(*partition)
         consumer.assign([tp])
         consumer.seek(tp, start)
         loop = asyncio.get_running_loop()
@@ -119,6 +147,5 @@ class Lookup:
 
     async def stop(self) -> None:
         """Disconnect."""
-        if self._consumer is not None:
-            await stop_quietly(self._consumer.stop(), 2.0)
-            self._consumer = None
+        while self._idle:
+            await stop_quietly(self._idle.pop().stop(), 2.0)

@@ -1,0 +1,95 @@
+"""The AUC of the latest scores, for lanes: without River's metrics, which take most of a second to import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streampair import kernels as k
+from streampair.errors import ConfigError, SnapshotError
+
+__all__ = ["AUCWindow"]
+
+
+class AUCWindow:
+    """Area under the ROC curve of the latest events; what `RollingAUC` is made of.
+
+    Parameters
+    ----------
+    window
+        Number of latest events, at most 1e7.
+
+    Raises
+    ------
+    ConfigError
+        If `window` is not an integer in that range.
+    """
+
+    def __init__(self, window: int) -> None:
+        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= 10_000_000:
+            raise ConfigError(f"window={window!r}", fix="give an integer from 1 to 10000000")
+        self.size = window
+        self._clear()
+
+    def _clear(self) -> None:
+        self._state = np.zeros(k.AUC_HEADER + 2 * self.size + k.AUC_NODE * (self.size + 1))
+        self._state[k.AUC_WINDOW] = self.size
+
+    def add(self, positive: bool, score: float) -> None:
+        """Add one event, and forget the oldest when the window is full. The score must not be NaN."""
+        k.auc_add(self._state, score, 1 if positive else 0)
+
+    def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
+        """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
+        k.auc_add_many(self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_))
+
+    def revert(self, positive: bool, score: float) -> bool:
+        """Take the latest event with this label and score back out; False if there is none."""
+        return bool(k.auc_revert(self._state, score, 1 if positive else 0))
+
+    def get(self) -> float:
+        """The AUC of the window; NaN if it lacks one of the classes."""
+        pairs = 2.0 * self._state[k.AUC_POSITIVE] * self._state[k.AUC_NEGATIVE]
+        # Wins and half the ties, counted in whole numbers: exact, whatever the window.
+        return float(self._state[k.AUC_WINS] / pairs) if pairs else math.nan
+
+    @property
+    def n(self) -> int:
+        """Number of events in the window."""
+        return int(self._state[k.AUC_COUNT])
+
+    def to_state(self) -> dict[str, object]:
+        """The window as plain values, for a snapshot."""
+        oldest = int(self._state[k.AUC_NEXT]) - self.n
+        order = (oldest + np.arange(self.n)) % self.size
+        return {
+            "window": self.size,
+            "scores": self._state[k.AUC_HEADER + order],
+            "labels": self._state[k.AUC_HEADER + self.size + order] == 1.0,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `to_state`; a smaller window keeps the latest events.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is not one of a window.
+        """
+        scores, labels = np.asarray(state["scores"]), np.asarray(state["labels"])
+        wrong = scores.dtype != np.float64 or labels.dtype != np.bool_ or scores.shape != labels.shape
+        if wrong or scores.ndim != 1 or np.isnan(scores).any():
+            raise SnapshotError("the window of the AUC cannot be read", fix="restore an undamaged snapshot")
+        self._clear()
+        k.auc_add_many(self._state, scores[-self.size :].copy(), labels[-self.size :].copy())
+
+    def __getstate__(self) -> dict[str, object]:
+        # The window alone: the tree is several times its size, and most of it may be unused.
+        return self.to_state()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.size = state["window"]
+        self.load_state(state)
