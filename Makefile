@@ -15,6 +15,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start hundreds of processes: none of them is to compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-python search search-log verify mutate bench utility readme docs lint format clean
 .DELETE_ON_ERROR:

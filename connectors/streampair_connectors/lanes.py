@@ -139,6 +139,8 @@ class OpenLane:
         When its model was last published.
     lanes
         How many this process holds.
+    span
+        The first offset that the partition had when it was opened, and the next that it would get.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class OpenLane:
         telemetry: Telemetry,
         partition: Partition,
         *,
+        span: tuple[int, int],
         restored: bool,
     ) -> None:
         self.topic, self.partition = partition
@@ -168,6 +171,7 @@ class OpenLane:
         self.saved_at = time.monotonic()
         self.published_at = 0.0
         self.lanes = 1
+        self.span = span
         self.timer = LaneTimer(lane, decode, telemetry, self.labels)
 
     @property
@@ -234,13 +238,7 @@ async def facts_of(
         record = await lookup.one(partition, offset, exactly=exactly)
         return None if record is None else place_of(cast("Record", record))
 
-    async def nothing() -> None:
-        return None
-
-    first, last = await asyncio.gather(
-        place(span[0] if wanted.first is None else wanted.first, exactly=wanted.first is not None),
-        nothing() if wanted.last is None else place(wanted.last, exactly=True),
-    )
+    first = wanted.first
     return Facts(
         register=None if committed is None else committed.metadata,
         offset=None if committed is None else committed.offset,
@@ -248,8 +246,8 @@ async def facts_of(
         cluster=cluster,
         start=span[0],
         end=span[1],
-        first=first,
-        last=last,
+        first=await place(span[0] if first is None else first, exactly=first is not None),
+        last=None if wanted.last is None else await place(wanted.last, exactly=True),
     )
 
 
@@ -367,6 +365,7 @@ class Opener:
             self._decode,
             self._telemetry,
             partition,
+            span=(start, end),
             restored=bool(again or snapshot or legacy),
         )
 

@@ -165,7 +165,12 @@ class Worker:
             for topic in output_topics(config).values():
                 await self._producer.partitions(topic)
             if config.store.in_kafka:
-                self._store = TopicStore(config, partitions=self._partitions, private=is_private(config))
+                self._store = TopicStore(
+                    config,
+                    partitions=self._partitions,
+                    private=is_private(config),
+                    lookup=self._lookup,
+                )
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
@@ -414,15 +419,15 @@ class Worker:
         try:
             held = await self._opener.open(partition, self._warm.pop(partition, None))
             self._held[partition] = held
-            await self._position(held)
+            self._position(held)
         except (Fenced, OutcomeUnknown) as error:
             # A rebalance does not wait for a lane that is being opened.
             await self._fenced(partition, error)
 
-    async def _position(self, held: OpenLane) -> None:
+    def _position(self, held: OpenLane) -> None:
         """Read from where the lane's log says; from the start without one. Never trust the group."""
         partition = held.topic_partition
-        first, end = await self._lookup.range(partition)
+        first, end = held.span
         wanted = held.lane.next_offset
         offset = first if wanted is None else max(wanted, first)
         where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka import errors as kafka_errors
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -17,11 +16,11 @@ from streampair_connectors.kafka._client import (
     Partition,
     RecordLike,
     client_options,
-    reach_error,
     stop_quietly,
     within,
 )
 from streampair_connectors.kafka.admin import create_topics, describe_topics
+from streampair_connectors.kafka.lookup import Lookup
 from streampair_connectors.kafka.producer import PART
 
 __all__ = ["SETTINGS", "LogTopic"]
@@ -49,11 +48,14 @@ class LogTopic:
         The cluster.
     name
         Of the topic.
+    lookup
+        What it is read with; None: a connection for each reading.
     """
 
-    def __init__(self, config: KafkaConfig, name: str) -> None:
+    def __init__(self, config: KafkaConfig, name: str, lookup: Lookup | None = None) -> None:
         self._config = config
         self.name = name
+        self._lookup = lookup
 
     async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> None:
         """Make the topic, or check the one that is there.
@@ -139,37 +141,17 @@ class LogTopic:
         StoreError
             A part of a message is missing.
         """
-        tp = TopicPartition(self.name, partition)
-        consumer = AIOKafkaConsumer(
-            **client_options(self._config),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            fetch_max_wait_ms=50,
-            max_partition_fetch_bytes=8 * 1024 * 1024,
-        )
+        place = Partition(self.name, partition)
         found: list[RecordLike] = []
-        loop = asyncio.get_running_loop()
+        lookup = Lookup(self._config) if self._lookup is None else self._lookup
         try:
-            await within(self._config, consumer.start())
-            consumer.assign([tp])
-            first = (await within(self._config, consumer.beginning_offsets([tp])))[tp]
-            end = (await within(self._config, consumer.end_offsets([tp])))[tp]
-            consumer.seek(tp, first)
-            heard = loop.time()
-            # Not by counting: markers that end transactions have offsets, and are no records.
-            while await within(self._config, consumer.position(tp)) < end:
-                records = (await consumer.getmany(tp, timeout_ms=100)).get(tp, [])
-                found.extend(records)
-                if records:
-                    heard = loop.time()
-                elif loop.time() - heard > self._config.connect_timeout_seconds:
-                    raise TimeoutError
-        except (kafka_errors.KafkaError, TimeoutError) as error:
-            raise reach_error(self._config, error) from None
+            first, end = await lookup.range(place)
+            async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
+                async for records in batches:
+                    found.extend(records)
         finally:
-            await stop_quietly(consumer.stop(), 2.0)
+            if self._lookup is None:
+                await lookup.stop()
         return self._whole(found)
 
     def _whole(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:

@@ -23,6 +23,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Committed,
     LogTopic,
+    Lookup,
     Message,
     Partition,
     PartitionProducer,
@@ -79,15 +80,19 @@ class TopicStore:
         Of the input topic.
     private
         Whether a privacy account lies in the log.
+    lookup
+        What logs are read with; None: a connection for each.
     """
 
-    def __init__(self, config: Config, *, partitions: int, private: bool) -> None:
+    def __init__(
+        self, config: Config, *, partitions: int, private: bool, lookup: Lookup | None = None
+    ) -> None:
         self._config = config
         self._kafka = config.require_kafka()
         self._partitions = partitions
         self._private = private
         self._seal = seal_of(config)
-        self._topic = LogTopic(self._kafka, config.log_topic)
+        self._topic = LogTopic(self._kafka, config.log_topic, lookup)
         self._lanes: set[TopicLane] = set()
 
     async def start(self) -> None:
