@@ -147,5 +147,5 @@ class Lookup:
 
     async def stop(self) -> None:
         """Disconnect."""
-        while self._idle:
-            await stop_quietly(self._idle.pop().stop(), 2.0)
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(stop_quietly(consumer.stop(), 2.0) for consumer in idle))
