@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -389,8 +390,10 @@ class Opener:
         if until is None:
             return
         begin = start if lane.next_offset is None else lane.next_offset
-        async for records in self._lookup.span(partition, begin, until):
-            for at in range(0, len(records), _REPLAY_SLICE):
-                lane.replay(cast("Sequence[Record]", records[at : at + _REPLAY_SLICE]))
-                await asyncio.sleep(0)  # the heartbeats must not wait
+        # A replay that is refused ends in the middle: the connection must not wait for the garbage collector.
+        async with contextlib.aclosing(self._lookup.span(partition, begin, until)) as batches:
+            async for records in batches:
+                for at in range(0, len(records), _REPLAY_SLICE):
+                    lane.replay(cast("Sequence[Record]", records[at : at + _REPLAY_SLICE]))
+                    await asyncio.sleep(0)  # the heartbeats must not wait
         lane.replayed()

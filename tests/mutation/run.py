@@ -1,6 +1,6 @@
 """Seeded faults: each must be caught by the tests named beside it.
 
-    python tests/mutation/run.py [--jobs 2] [--only WORD] [--json]
+    python tests/mutation/run.py [--jobs 3] [--only WORD] [--json]
 
 Every fault of mutants.toml is put into a copy of the tree, the tests that must fail are run there, and
 the copy is made whole again. The tree itself is never touched. Not caught is a fault that these tests pass;
@@ -115,7 +115,7 @@ def judge(mutant: Mutant, tree: Tree) -> tuple[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--only", default="", help="faults whose name or file has this word")
     parser.add_argument("--json", action="store_true", help="for machines")
     options = parser.parse_args()

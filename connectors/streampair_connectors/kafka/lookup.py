@@ -122,6 +122,8 @@ class Lookup:
                 yield records
 
     async def _span(self, consumer: AIOKafkaConsumer, partition: Partition, start: int, end: int) -> Batches:
+        if start >= end:
+            return
         tp = TopicPartition(*partition)
         consumer.assign([tp])
         consumer.seek(tp, start)
@@ -143,7 +145,9 @@ class Lookup:
         except (kafka_errors.KafkaError, TimeoutError) as error:
             raise reach_error(self._config, error) from None
         finally:
-            consumer.unsubscribe()
+            # Nothing more is fetched of it. Not `unsubscribe`: the client's fetcher dies of that where it has
+            # not come by since `assign` (aiokafka 0.14), and who is lent this consumer next waits for ever.
+            consumer.pause(tp)
 
     async def stop(self) -> None:
         """Disconnect."""
