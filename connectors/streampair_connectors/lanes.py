@@ -285,6 +285,7 @@ class Opener:
         self._partitions = partitions
         self._cluster = cluster
         self._payloads_change = payloads_change
+        self._making = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
         """Open one lane. The order of a start, in which nothing is written before step 5.
@@ -373,17 +374,19 @@ class Opener:
     async def _make(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
         config = self._config
         key = None
-        if draws_key(config):
-            key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
-        return await asyncio.to_thread(
-            build_logged_lane,
-            config,
-            self._decode,
-            topic=partition.topic,
-            partition=partition.partition,
-            noise_key=key,
-            payloads_change=self._payloads_change,
-        )
+        # One at a time: the first one draws the key for all, and warnings are caught for the whole process.
+        async with self._making:
+            if draws_key(config):
+                key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
+            return await asyncio.to_thread(
+                build_logged_lane,
+                config,
+                self._decode,
+                topic=partition.topic,
+                partition=partition.partition,
+                noise_key=key,
+                payloads_change=self._payloads_change,
+            )
 
     async def _replay(self, lane: LoggedLane, partition: Partition, start: int) -> None:
         until = lane.replay_until

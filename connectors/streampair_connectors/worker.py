@@ -405,24 +405,29 @@ class Worker:
                 wanted = [p for p in missing[at : at + _OPENED_AT_ONCE] if p in self._assigned]
                 if not wanted or self._stop.is_set():
                     continue
-                outcomes = await asyncio.gather(*map(self._open, wanted), return_exceptions=True)
+                await self._open(wanted)
                 # What was polled meanwhile came from the group's offset, not from where we have just sought.
                 self._epoch += 1
-                for outcome in outcomes:
-                    if outcome is not None:
-                        raise outcome
-                for held in self._held.values():
-                    held.lanes = len(self._held)
             self._health.running()
 
-    async def _open(self, partition: Partition) -> None:
+    async def _open(self, partitions: list[Partition]) -> None:
+        work = {p: asyncio.create_task(self._opener.open(p, self._warm.pop(p, None))) for p in partitions}
         try:
-            held = await self._opener.open(partition, self._warm.pop(partition, None))
-            self._held[partition] = held
-            self._position(held)
-        except (Fenced, OutcomeUnknown) as error:
-            # A rebalance does not wait for a lane that is being opened.
-            await self._fenced(partition, error)
+            await asyncio.wait(work.values())
+        finally:
+            await kafka.ended(*work.values())
+            # All that are open are held at once: none is lost, whatever becomes of another. And not before: a
+            # rebalance waits for lanes that are held, not for those that are being opened.
+            for partition, task in work.items():
+                if not task.cancelled() and task.exception() is None:
+                    self._held[partition] = task.result()
+        for held in self._held.values():
+            held.lanes = len(self._held)
+        for partition, task in work.items():
+            try:
+                self._position(task.result())
+            except (Fenced, OutcomeUnknown) as error:
+                await self._fenced(partition, error)
 
     def _position(self, held: OpenLane) -> None:
         """Read from where the lane's log says; from the start without one. Never trust the group."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -295,8 +293,7 @@ def test_a_broker_that_says_nothing(stoppable_kafka: Cluster, unique: Unique) ->
     async def body() -> None:
         async with member(stoppable_kafka, topic, group) as consumer:
             await commit_register(consumer, {partition: (4, "here")})
-            assert stoppable_kafka.pid is not None
-            os.kill(stoppable_kafka.pid, signal.SIGSTOP)
+            stoppable_kafka.freeze()
             try:
                 with pytest.raises(SourceError, match="no Kafka broker answers"):
                     await read_register(config_of(stoppable_kafka, 0.5), group, [partition])
@@ -304,7 +301,7 @@ def test_a_broker_that_says_nothing(stoppable_kafka: Cluster, unique: Unique) ->
                     await commit_register(consumer, {partition: (5, "there")}, seconds=0.5)
                 assert unknown.value.retriable
             finally:
-                os.kill(stoppable_kafka.pid, signal.SIGCONT)
+                stoppable_kafka.thaw()
             # The same call again: whether the first came through or not, this one is stored.
             await commit_register(consumer, {partition: (5, "there")}, seconds=30.0)
         found = await read_register(config_of(stoppable_kafka), group, [partition])

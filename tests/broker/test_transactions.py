@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -364,10 +362,10 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
 class _StopsBeforeTheCommit(PartitionProducer):
     """The broker falls silent when all is sent and only the commit is missing."""
 
-    pid: int
+    broker: KafkaBroker
 
     async def _commit(self, producer: AIOKafkaProducer, seconds: float) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        self.broker.freeze()
         await super()._commit(producer, seconds)
 
 
@@ -385,7 +383,7 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
         producer = _StopsBeforeTheCommit(
             config_of(stoppable_kafka), app, source, max_message_bytes=900_000, timeout_seconds=30.0
         )
-        producer.pid = stoppable_kafka.pid
+        producer.broker = stoppable_kafka
         await producer.start()
         try:
             with pytest.raises(OutcomeUnknown, match="not known whether"):
@@ -394,7 +392,7 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
                 )
             assert not producer.usable
         finally:
-            os.kill(stoppable_kafka.pid, signal.SIGCONT)
+            stoppable_kafka.thaw()
         after = producer_of(stoppable_kafka, app, source)
         await after.start()
         try:

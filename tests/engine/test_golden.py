@@ -14,7 +14,8 @@ from streampair.engine import Lane
 from streampair.engine.testing import Group, MemoryStore, decode_json
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-RELEASES = sorted(folder for folder in GOLDEN.iterdir() if folder.is_dir())
+RELEASES = sorted(folder for folder in GOLDEN.iterdir() if (folder / "expected.json").exists())
+assert RELEASES
 
 spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make.py")
 assert spec is not None

@@ -348,6 +348,22 @@ class KafkaBroker(Cluster):
             self._process = None
             self._finish_log()
 
+    def freeze(self) -> None:
+        """Stop it as it stands, and return when all of its threads have: until then it may answer.
+
+        `thaw` lets it go on.
+        """
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{self.pid}/task")
+        while any(_state(thread) not in "TZ" for thread in threads.iterdir()):
+            threading.Event().wait(0.001)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGCONT)
+
     def restart(self) -> None:
         self.stop()
         self.start()
@@ -414,6 +430,15 @@ class KafkaBroker(Cluster):
             timeout=timeout + 60,
         )
         return told.splitlines()
+
+
+def _state(thread: Path) -> str:
+    """State of a thread: R, S, D, T (stopped), Z."""
+    try:
+        # The name before it may hold blanks and brackets.
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
 
 
 async def _answers(bootstrap: str) -> None:

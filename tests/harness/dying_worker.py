@@ -279,7 +279,7 @@ def _no_lines() -> None:
 
     async def send(self: Any, held: Any, records: Any, output: Any) -> None:
         await inner(self, held, records, output)
-        await held.store._producer.flush(asyncio.Event(), lambda _: None)
+        await held.store._store.producer.flush(asyncio.Event(), lambda _: None)
         for line in lines:
             await held.store.append(line)
         lines.clear()
@@ -299,7 +299,7 @@ def _no_flush() -> None:
 
     async def flush(self: Any, give_up: Any, on_trouble: Any) -> bool:
         for target, messages in late:
-            await inner(self._producer, target, messages)
+            await inner(self.producer, target, messages)
         late[:], kept[:] = kept, []
         return True
 
