@@ -45,7 +45,7 @@ HEADLINES = [
         "make bench",
         "On Apache Kafka a worker scores, learns and saves {} events a second and process: {} times what a "
         "bare loop does that only decodes each event and sends one back.",
-        r"streampair worker +(\S+) events/s.*?ratio +(\S+)",
+        r"^  PairOGD +(\S+) events/s.*?PairOGD / bare +(\S+)",
     ),
     (
         "make utility",

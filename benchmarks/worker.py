@@ -1,15 +1,21 @@
-"""The worker on a real broker against a bare aiokafka loop: events per second, as a ratio in one run.
+"""The worker on a real broker against what one would write instead: events per second, as ratios in one run.
 
     python benchmarks/worker.py                              # starts Apache Kafka, as the tests do
     python benchmarks/worker.py --bootstrap localhost:9092   # uses this one
     python benchmarks/worker.py --json                       # for machines (--check: exit code)
 
-Both read the same topic of one partition, filled with River's Phishing as JSON. The bare loop is what one
-writes first: `getmany`, decode with msgspec, one `send` per event, wait for the batch. It does not learn,
-save or measure anything. The worker is `streampair run`: it scores and learns with PairOGD, estimates the
-regret, keeps its metrics, saves its state and commits. Runs alternate; each is timed from the assignment of
-the partition until all outputs are known to be stored (the worker: until they are committed); reported are
-medians and the ratio of the medians. The goal is 0.8.
+All read the same topic of one partition, filled with River's Phishing as JSON, and write a score for each
+event. The worker is `streampair run`: it scores and learns, estimates the regret, keeps its metrics, saves
+its state and commits every 10,000 events. Beside it:
+
+    bare         aiokafka's `getmany`, msgspec, one `send` for each event; it does not learn
+    limit        aiokafka as fast as it goes: whole batches, one `score_learn_many` of PairOGD for each
+    librdkafka   confluent-kafka's `consume(1000)`, msgspec, River's LogisticRegression, `produce`
+    quix         Quix Streams with River's LogisticRegression (with --quix, see `_quix.py`)
+
+The loops commit every 10,000 events and save nothing. Runs alternate; each is timed from its first records
+until all outputs are known to be stored (the worker: until they are committed); reported are medians, and
+ratios of medians.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import itertools
 import os
 import pstats
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,16 +38,38 @@ from pathlib import Path
 from typing import Any
 
 import _timing
+import confluent_kafka
 import msgspec
+import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
-from river import datasets
+from river import datasets, linear_model
 from streampair_connectors.config import parse_config
 from streampair_connectors.worker import Worker
 
+from streampair import auc
+
 COMMIT = 10_000
 GOAL = 0.8
+LEARNERS: dict[str, dict[str, Any]] = {
+    "PairOGD": {"class": "streampair.auc.PairOGD"},
+    "PairFTRL": {
+        "class": "streampair.auc.PairFTRL",
+        "options": {"epsilon": 1.0, "delta": 1e-6},
+        "noise_key_env": "BENCH_NOISE_KEY",
+    },
+    "LogisticRegression": {"class": "river.linear_model.LogisticRegression", "allow_pickle": True},
+}
+# Worker, peer, least ratio.
+GOALS = [
+    ("PairOGD", "bare", GOAL),
+    ("PairOGD", "limit", 0.8),
+    ("PairOGD", "librdkafka", 1.0),
+    ("PairOGD", "quix", 5.0),
+    ("PairFTRL", "librdkafka", 0.9),
+    ("LogisticRegression", "librdkafka", 0.6),
+]
 
 
 @contextlib.contextmanager
@@ -109,6 +138,85 @@ async def bare(bootstrap: str, topic: str, output: str, count: int, names: list[
         return count / (time.perf_counter() - start)
 
 
+async def limit(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """The same client as the worker's, in whole batches: what a lane could at best come to."""
+    shape: Any = msgspec.defstruct("Row", [*((n, float) for n in names), ("y", bool)])
+    decode, encode = msgspec.json.Decoder(shape).decode, msgspec.json.Encoder().encode
+    partition, model = TopicPartition(topic, 0), auc.PairOGD()
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=f"limit-{time.time_ns()}", enable_auto_commit=False
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=900_000)
+    async with consumer, producer:
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        start, done, futures = time.perf_counter(), 0, []
+        while done < count:
+            for records in (await consumer.getmany(timeout_ms=1000, max_records=1000)).values():
+                rows = np.array([msgspec.structs.astuple(decode(record.value)) for record in records])
+                scores = model.score_learn_many(rows[:, :-1], rows[:, -1] == 1.0).tolist()
+                batch = producer.create_batch()
+                for record, score in zip(records, scores, strict=True):
+                    value = encode({"offset": record.offset, "score": score})
+                    batch.append(timestamp=None, key=record.key, value=value)
+                batch.close()
+                futures.append(await producer.send_batch(batch, output, partition=0))
+                done += len(records)
+                if done % COMMIT < len(records):
+                    await asyncio.gather(*futures)
+                    await consumer.commit({partition: records[-1].offset + 1})
+                    futures.clear()
+        await asyncio.gather(*futures)
+        return count / (time.perf_counter() - start)
+
+
+async def librdkafka(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """What one would write with the other client, and River."""
+    shape: Any = msgspec.defstruct("Row", [("y", bool), *((n, float) for n in names)])
+    decode, encode = msgspec.json.Decoder(shape).decode, msgspec.json.Encoder().encode
+    model = linear_model.LogisticRegression()
+    settings = {"group.id": f"librdkafka-{time.time_ns()}", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **settings})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    start, done, last = 0.0, 0, 0
+    while done < count:
+        messages = consumer.consume(1000, 1.0)
+        start = start or time.perf_counter()
+        for message in messages:
+            x = msgspec.structs.asdict(decode(message.value()))
+            y = x.pop("y")
+            score = model.predict_proba_one(x)[True]
+            model.learn_one(x, y)
+            value = encode({"offset": message.offset(), "score": score})
+            while True:
+                try:
+                    producer.produce(output, value, message.key())
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.poll(0)
+        done += len(messages)
+        if messages and done - last >= COMMIT:
+            last = done
+            producer.flush()
+            consumer.commit(message=messages[-1], asynchronous=False)
+    producer.flush()
+    took = time.perf_counter() - start
+    consumer.close()
+    return count / took
+
+
+async def quix(python: str, bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """The same learner in a framework for streams, in an environment of its own."""
+    script = str(Path(__file__).with_name("_quix.py"))
+    process = await asyncio.create_subprocess_exec(
+        *(python, script, bootstrap, topic, output, str(count)), stdout=subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+    return float(told.split()[-1])
+
+
 async def worker(
     bootstrap: str,
     topic: str,
@@ -160,41 +268,60 @@ async def worker(
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
-    """Alternate the two."""
+    """Alternate them; then a row for each pair with a goal."""
+    os.environ["BENCH_NOISE_KEY"] = os.urandom(32).hex()
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
-    topic, outputs = f"{mark}-in", (f"{mark}-bare", f"{mark}-worker", f"{mark}-worker-dead")
+    loops: dict[str, Any] = {"bare": bare, "limit": limit, "librdkafka": librdkafka}
+    if options.quix:
+        loops["quix"] = partial(quix, options.quix)
+    loops |= {name: partial(worker, learner=table) for name, table in LEARNERS.items()}
+    topic, outputs = f"{mark}-in", {name: f"{mark}-{name}" for name in loops}
     with broker(options.bootstrap, options.kafka) as bootstrap:
-        asyncio.run(create(bootstrap, topic, *outputs))
+        dead = [f"{outputs[name]}-dead" for name in LEARNERS]
+        asyncio.run(create(bootstrap, topic, *outputs.values(), *dead))
         names = asyncio.run(fill(bootstrap, topic, count))
 
-        def run(loop: Any, output: str) -> float:
-            return float(asyncio.run(loop(bootstrap, topic, output, count, names)))
+        def run(name: str) -> float:
+            return float(asyncio.run(loops[name](bootstrap, topic, outputs[name], count, names)))
 
-        measures = {"bare": partial(run, bare, outputs[0]), "worker": partial(run, worker, outputs[1])}
+        measures = {name: partial(run, name) for name in loops}
         # Not counted: the first run of each, in which kernels compile and caches fill.
         rates = _timing.turns(measures, options.rounds, warm=1)
         if options.profile:
             with cProfile.Profile() as profiler:
-                measures["worker"]()
-            pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(35)
+                measures[options.profile]()
+            pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(45)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    row = {
-        "events": count,
-        "rounds": options.rounds,
-        "bare_events_per_second": round(medians["bare"]),
-        "worker_events_per_second": round(medians["worker"]),
-        "ratio": round(medians["worker"] / medians["bare"], 3),
-    }
-    yield _timing.judged(row, "ratio", least=GOAL)
+    for name, value in medians.items():
+        yield {"events": count, "rounds": options.rounds, "name": name, "events_per_second": round(value)}
+    for ours, theirs, least in GOALS:
+        if theirs in medians:
+            row = {"worker": ours, "peer": theirs, "ratio": round(medians[ours] / medians[theirs], 3)}
+            yield _timing.judged(row, "ratio", least=least)
+
+
+TOLD = {
+    "bare": "aiokafka, decodes and sends one by one; does not learn",
+    "limit": "aiokafka and PairOGD in whole batches; no state, no metrics",
+    "librdkafka": "confluent-kafka and River's LogisticRegression; no state, no metrics",
+    "quix": "Quix Streams and River's LogisticRegression",
+    **{name: f"streampair run, {name}" for name in LEARNERS},
+}
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
-    (row,) = rows
-    yield f"one partition of {row['events']} events, medians of {row['rounds']} alternating runs"
-    yield f"  bare aiokafka loop {row['bare_events_per_second']:>9,} events/s  (decodes, sends one by one)"
-    yield f"  streampair worker  {row['worker_events_per_second']:>9,} events/s  (scores, learns, saves)"
-    yield f"  ratio              {row['ratio']:>9.2f}            goal {GOAL}"
+    begun = False
+    for row in rows:
+        if "name" in row:
+            if not begun:
+                events, rounds = row["events"], row["rounds"]
+                yield f"one partition of {events:,} events, medians of {rounds} alternating runs"
+            begun = True
+            yield f"  {row['name']:20}{row['events_per_second']:>9,} events/s   {TOLD[row['name']]}"
+        else:
+            missed = "" if row["met"] else "  missed"
+            yield f"  {row['worker']:>18} / {row['peer']:12} {row['ratio']:>6.2f}   {row['goal']}{missed}"
 
 
 if __name__ == "__main__":
@@ -203,6 +330,7 @@ if __name__ == "__main__":
         "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
         "--events": {"type": int, "default": 200_000},
         "--rounds": {"type": int, "default": 3},
-        "--profile": {"action": "store_true", "help": "profile one more run of the worker"},
+        "--quix": {"metavar": "PYTHON", "help": "one that has quixstreams and river: compare with that too"},
+        "--profile": {"choices": sorted(TOLD), "help": "profile one more run of this"},
     }
     sys.exit(_timing.main(__doc__, measure, page, flags))
