@@ -7,14 +7,18 @@ refuses is decoded again, slowly, only to say exactly what is wrong with it.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
+import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NotRequired, Protocol, TypedDict, cast
+from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
-from streampair.engine.lane import DeadLetter, Event, Scored
+from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
 from streampair_connectors.config import InputConfig, Label
 
@@ -59,43 +63,82 @@ def json_decoder(config: InputConfig) -> Decoder:
     {'amount': 12.0}
     """
     names = config.feature_names()
-    label = config.label
     id_field = config.id
     limit = config.max_event_bytes
     labels = _Labels(config)
     resolve = labels.resolve
-    if names is None:
-        return _undeclared_decoder(config, labels)
+    fields = [config.label, *(names or ()), *([] if id_field is None else [id_field])]
+    if names is None or not all(map(_may_be_a_field, fields)):
+        return _slow_decoder(config, labels)
 
-    fields: dict[str, Any] = dict.fromkeys(names, float)
-    fields[label] = NotRequired[bool | int | float | str | None]
-    if id_field is not None:
-        fields[id_field] = NotRequired[str | int | None]
-    # The functional form takes any field name, also one with blanks or dots.
-    shape: Any = TypedDict("shape", fields)  # type: ignore[misc]  # built at run time, on purpose
-    fast = cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(shape).decode)
+    shape, features = _shape(names, config), _features(len(names))
+    fast: Callable[[Any], Any] = msgspec.json.Decoder(shape).decode
 
     def decode(record: RawRecord) -> Event:
         value = record.value
         if value is None or len(value) > limit:
             raise _refuse_size(value, limit)
         try:
-            x = fast(value)
+            row = fast(value)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise _explain(value, config, error) from None
-        y = x.pop(label, None)
+        y = row.label
         if y is not None:
             y = resolve(y)
+        x = dict(zip(names, features(row), strict=True))
         if id_field is None:
             return Event(x, y)
-        identifier = x.pop(id_field, None)
-        return Event(x, y, None if identifier is None else str(identifier))
+        return Event(x, y, None if row.id is None else str(row.id))
 
+    def many(records: Sequence[RawRecord]) -> Rows | None:
+        values = [record.value for record in records]
+        if not values or None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
+            return None
+        try:
+            rows = list(map(fast, values))
+            y = [row.label for row in rows]
+            if None in y:
+                return None
+            if not labels.boolean or set(map(type, y)) != {bool}:
+                y = list(map(resolve, y))
+        except Exception:  # the slow way says which it is, and why
+            return None
+        table = np.empty((len(rows), len(names)))
+        struct.pack_into(f"{table.size}d", table.data, 0, *itertools.chain.from_iterable(map(features, rows)))
+        if id_field is None:
+            return Rows(names, table, y)
+        return Rows(names, table, y, [None if row.id is None else str(row.id) for row in rows])
+
+    decode.many = many  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
     return decode
 
 
-def _undeclared_decoder(config: InputConfig, labels: _Labels) -> Decoder:
-    """Decode events whose features are all their other fields."""
+def _shape(names: list[str], config: InputConfig) -> Any:
+    """A struct of what an event must have, in the order of the declared features."""
+    fields: list[Any] = [(f"f{i}", float) for i in range(len(names))]
+    fields.append(("label", bool | int | float | str | None, None))
+    renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label}
+    if config.id is not None:
+        fields.append(("id", str | int | None, None))
+        renamed["id"] = config.id
+    return msgspec.defstruct("Shape", fields, rename=renamed, gc=False)
+
+
+def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
+    """From such a struct to its features."""
+    if count == 1:
+        return lambda row: (row.f0,)
+    return operator.attrgetter(*(f"f{i}" for i in range(count)))
+
+
+def _may_be_a_field(name: str) -> bool:
+    """Whether msgspec takes it as the name of a field."""
+    return all(char not in '\\"' and char >= " " for char in name)
+
+
+def _slow_decoder(config: InputConfig, labels: _Labels) -> Decoder:
+    """Decode events whose features are all their other fields, or have names that no struct can have."""
+    names = config.feature_names()
 
     def decode(record: RawRecord) -> Event:
         value = record.value
@@ -104,9 +147,12 @@ def _undeclared_decoder(config: InputConfig, labels: _Labels) -> Decoder:
         data = _parse(value)
         y = data.pop(config.label, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
-        x = {name: _number(name, item) for name, item in data.items()}
-        if not x:
+        if not data:
             raise _no_features(config)
+        for name in names or ():
+            if name not in data:
+                raise _missing(name, config)
+        x = {name: _number(name, data[name]) for name in (data if names is None else names)}
         return Event(x, None if y is None else labels.resolve(y), identifier)
 
     return decode
@@ -164,6 +210,8 @@ class _Labels:
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
         self._field = config.label
+        # Whether a truth value is what it says, so that none needs to be resolved.
+        self.boolean = self._positive is True and self._negative is False
         self._texts: dict[str, Label] = {}
         for label in (self._negative, self._positive):
             for text in _spellings(label):

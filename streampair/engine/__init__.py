@@ -17,6 +17,7 @@ from streampair.engine.records import (
     LaneOutput,
     Record,
     RegretConfig,
+    Rows,
     Scored,
     Wanted,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Record",
     "Register",
     "RegretConfig",
+    "Rows",
     "Scored",
     "Wanted",
 ]

@@ -10,13 +10,13 @@ import itertools
 import math
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, overload
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import take_many
-from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
+from streampair.engine.protocols import decode_many, take_many, take_rows
+from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
 from streampair.engine.reservations import context_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
 from streampair.privacy.origin import Origin
@@ -70,13 +70,15 @@ class Batch:
     ) -> None:
         self._model = model
         self._decode = decode
+        # Where the learner takes whole arrays of records as they are.
+        private = model.private
+        self._many = decode_many(decode) if model.transform is None and private is None else None
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker
         self._auc, self._regret = monitor.auc, monitor.regret
         self._topic = topic
         self._partition = partition
-        private = model.private
         self._keyed = private is not None and private.noise_key is not None
         self._entities = private is not None and private.entity is not None
         self.next_offset: int | None = None
@@ -119,13 +121,22 @@ class Batch:
         ordered = n > 0 and offsets[0] >= (self.next_offset or 0)
         if not ordered or not all(map(operator.lt, offsets, offsets[1:])) or 0 < slots < n:
             return 0, saved
+        take_table = None if self._many is None else take_rows(model.learner)
+        table: Rows | None = None
+        ids: Iterable[str | None]
         try:
-            events = list(map(self._decode, records))
-            raw = [event.x for event in events]
-            if model.fragile:
-                for x in raw:
-                    _refuse_nan(x)
-            ys = [event.y for event in events]
+            if self._many is not None and take_table is not None:
+                table = self._many(records)
+            raw: Sequence[dict[str, Any]]
+            if table is not None:
+                raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
+            else:
+                events = list(map(self._decode, records))
+                raw = [event.x for event in events]
+                if model.fragile:
+                    for x in raw:
+                        _refuse_nan(x)
+                ys, ids = [event.y for event in events], [event.id for event in events]
             if None in ys or not model.direct:
                 return 0, saved
             positive = self._positive
@@ -147,18 +158,21 @@ class Batch:
         try:
             while True:
                 stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
-                part, their = xs[counted:stop], ys[counted:stop]
-                scores = None if at_once is None else at_once(part, their)
+                their = ys[counted:stop]
+                if table is not None and take_table is not None:
+                    scores = take_table(table.names, table.values[counted:stop], their)
+                else:
+                    scores = None if at_once is None else at_once(xs[counted:stop], their)
                 if scores is not None:
                     given.extend(scores)
                 elif take is None:
-                    for x, y in zip(part, their, strict=True):
+                    for x, y in zip(xs[counted:stop], their, strict=True):
                         score = score_one(x)
                         learn_one(x, y)
                         emit(score)
                 else:
                     origins = map(self._origin, records[counted:stop])
-                    for x, y, origin in zip(part, their, origins, strict=True):
+                    for x, y, origin in zip(xs[counted:stop], their, origins, strict=True):
                         emit(take(x, y, origin))
                 if regret is None:
                     break
@@ -187,12 +201,7 @@ class Batch:
         if self._entities:
             pairs = itertools.pairwise([refused, *refusals])
             outcomes = [usual if before == after else "scored" for before, after in pairs]
-        output.scores.extend(
-            [
-                Scored(record.offset, record.key, event.id, score, outcome)
-                for record, event, score, outcome in zip(records, events, given, outcomes, strict=False)
-            ]
-        )
+        output.scores.extend(map(Scored, offsets, [record.key for record in records], ids, given, outcomes))
         for outcome in set(outcomes):
             self.events[outcome] += outcomes.count(outcome)
         self.seen += done
@@ -347,6 +356,26 @@ class Batch:
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
                 "To go on over bad records, raise the breaker's share or turn it off",
             ) from error
+
+
+class _Dicts(Sequence[dict[str, Any]]):
+    """The records of a table, made when somebody asks for them."""
+
+    def __init__(self, table: Rows) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table.values)
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        names, rows = self._table.names, self._table.values[at].tolist()
+        if isinstance(at, slice):
+            return [dict(zip(names, row, strict=True)) for row in rows]
+        return dict(zip(names, rows, strict=True))
 
 
 def _refuse_nan(x: Mapping[str, Any]) -> None:

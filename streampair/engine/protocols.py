@@ -21,6 +21,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.engine.records import Rows
 from streampair.privacy.origin import Origin
 
 __all__ = [
@@ -29,12 +33,14 @@ __all__ = [
     "PrivateModel",
     "buffer_records",
     "comparator_radius",
+    "decode_many",
     "design_many",
     "former_names",
     "missing",
     "pair_loss",
     "positive_label",
     "take_many",
+    "take_rows",
     "two_classes",
     "weight_norm",
 ]
@@ -200,6 +206,18 @@ def take_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any]], list[
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
     return getattr(learner, "take_many", None)
+
+
+def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None:
+    """What decodes a whole batch, to what `decode` gives for each; None if it has no such thing."""
+    return getattr(decode, "many", None)
+
+
+def take_rows(
+    learner: object,
+) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any]], list[float] | None] | None:
+    """As `take_many`, from the names of the columns, an array of rows and their labels."""
+    return getattr(learner, "take_rows", None)
 
 
 def former_names(step: object) -> Sequence[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streampair.errors import ConfigError
 from streampair.evaluation import RegretEstimate
@@ -21,6 +23,7 @@ __all__ = [
     "LaneOutput",
     "Record",
     "RegretConfig",
+    "Rows",
     "Scored",
     "Wanted",
 ]
@@ -65,6 +68,31 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     x: dict[str, Any]
     y: object | None
     id: str | None = None
+
+
+class Rows(NamedTuple):
+    """A batch of decoded events that all have the same features, without an object for each.
+
+    A function that decodes may have an attribute `many`, from a sequence of records to their rows; it returns
+    None where one of them is anything but a usable event with a label. The records are then decoded one by
+    one. Both ways must give the same values, their names in the same order.
+
+    Attributes
+    ----------
+    names
+        Of the features.
+    values
+        Array of shape (n, d), C order, float64.
+    labels
+        As `Event.y`, none of them None.
+    ids
+        As `Event.id`; None: no event has one.
+    """
+
+    names: list[str]
+    values: NDArray[np.float64]
+    labels: list[Any]
+    ids: list[str | None] | None = None
 
 
 class Scored(msgspec.Struct, frozen=True, gc=False):

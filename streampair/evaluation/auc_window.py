@@ -35,23 +35,45 @@ class AUCWindow:
         self._clear()
 
     def _clear(self) -> None:
+        self._labels: list[bool] = []
+        self._scores: list[float] = []
         self._state = np.zeros(k.AUC_HEADER + 2 * self.size + k.AUC_NODE * (self.size + 1))
         self._state[k.AUC_WINDOW] = self.size
 
     def add(self, positive: bool, score: float) -> None:
         """Add one event, and forget the oldest when the window is full. The score must not be NaN."""
+        self._settle()
         k.auc_add(self._state, score, 1 if positive else 0)
 
     def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
-        """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
+        """Add many events whose labels are already True or False and whose scores are known not to be NaN.
+
+        They are counted when somebody asks: of a fast stream only those that are still in the window then.
+        """
+        self._labels += labels
+        self._scores += scores
+        if len(self._labels) > 2 * self.size:
+            self._labels, self._scores = self._labels[-self.size :], self._scores[-self.size :]
+
+    def _settle(self) -> None:
+        """Count those that wait."""
+        labels, scores = self._labels, self._scores
+        if not labels:
+            return
+        if len(labels) >= self.size:  # nothing from before them is in the window
+            labels, scores = labels[-self.size :], scores[-self.size :]
+            self._clear()
+        self._labels, self._scores = [], []
         k.auc_add_many(self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_))
 
     def revert(self, positive: bool, score: float) -> bool:
         """Take the latest event with this label and score back out; False if there is none."""
+        self._settle()
         return bool(k.auc_revert(self._state, score, 1 if positive else 0))
 
     def get(self) -> float:
         """The AUC of the window; NaN if it lacks one of the classes."""
+        self._settle()
         pairs = 2.0 * self._state[k.AUC_POSITIVE] * self._state[k.AUC_NEGATIVE]
         # Wins and half the ties, counted in whole numbers: exact, whatever the window.
         return float(self._state[k.AUC_WINS] / pairs) if pairs else math.nan
@@ -59,10 +81,12 @@ class AUCWindow:
     @property
     def n(self) -> int:
         """Number of events in the window."""
+        self._settle()
         return int(self._state[k.AUC_COUNT])
 
     def to_state(self) -> dict[str, object]:
         """The window as plain values, for a snapshot."""
+        self._settle()
         oldest = int(self._state[k.AUC_NEXT]) - self.n
         order = (oldest + np.arange(self.n)) % self.size
         return {

@@ -274,10 +274,27 @@ class FlatLearner(Learner):
             The scores: the same bits. None, with nothing changed, where one of the records has others,
             or a feature or label that cannot be used, and for a metric: then they are to be taken one by one.
         """
-        limit = min(self._limit, self._memory.limit)
-        rows = _features.packed(self._names, xs, limit) if self._in_one else None
-        if rows is None:
+        rows = _features.packed(self._names, xs, self._most) if self._in_one else None
+        return None if rows is None else self._taken(rows, ys)
+
+    def take_rows(self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any]) -> list[float] | None:
+        """`take_many` of the rows of an array (n, d) whose columns have these names.
+
+        Returns
+        -------
+        list of float or None
+            As `take_many`.
+        """
+        own = self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))
+        if not own or not (np.abs(rows) <= self._most).all():
             return None
+        return self._taken(_features.arrange(columns, rows, self._names, self._index), ys)
+
+    @property
+    def _most(self) -> float:
+        return min(self._limit, self._memory.limit)
+
+    def _taken(self, rows: Array, ys: Sequence[Any]) -> list[float] | None:
         task, high, low, scores = self._task, self._high, self._low, np.empty(len(rows))
         try:
             labels = np.array([1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -123,12 +124,12 @@ def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS)
     rows = np.empty((len(xs), d))
     if not rows.size:
         return None
-    take, row, place = getter(names), struct.Struct(f"{d}d"), memoryview(rows.reshape(-1))  # type: ignore[arg-type]
     try:
-        for i, x in enumerate(xs):
-            if type(x) is not dict or len(x) != d:
-                return None
-            row.pack_into(place, i * row.size, *take(x))
+        if set(map(type, xs)) != {dict} or set(map(len, xs)) != {d}:
+            return None
+        struct.pack_into(
+            f"{rows.size}d", rows.data, 0, *itertools.chain.from_iterable(map(getter(names), xs))
+        )
     except Exception:  # a name that is missing, or a value that struct refuses
         return None
     return rows if (np.abs(rows) <= limit).all() else None

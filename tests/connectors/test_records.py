@@ -214,3 +214,58 @@ def test_any_label() -> None:
     assert {cell: line(Record(0, f"1,{cell}".encode())).y for cell in cells} == cells
     # Only two otherwise, and the error says what to do.
     assert 'input.labels = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix
+
+
+# ---- whole batches -------------------------------------------------------------------------------------
+
+NUMBERS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**70), 2**70))
+VALUES = st.fixed_dictionaries(
+    {"a": NUMBERS, "b c": NUMBERS, "y": st.sampled_from([True, False, 1, 0, 1.0, 0.0])},
+    optional={"id": st.one_of(st.none(), st.text(max_size=5), st.integers()), "note": st.text(max_size=3)},
+)
+BAD = [
+    *(b"", b"[]", b"null", b"{}", b'{"a": 1, "b c": 2', b'{"a": 1, "b c": 2, "y": true} x', b"\xff"),
+    *(b'{"a": 1, "b c": NaN, "y": true}', b'{"a": 1, "b c": 1e999, "y": true}', b'{"a": 1, "y": true}'),
+    *(b'{"a": "1", "b c": 2, "y": true}', b'{"a": true, "b c": 2, "y": true}', b'{"a": 1, "b c": 2}'),
+    *(b'{"a": 1, "b c": 2, "y": 7}', b'{"a": 1, "b c": 2, "y": null}', b'{"a": 1, "b c": 2, "y": []}'),
+    b'{"a": 1, "b c": 2, "y": true, "id": 1.5}',
+]
+
+
+@given(st.lists(VALUES, min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_a_batch_is_decoded_like_one_event_after_the_other(values: list[dict[str, Any]], coin: Any) -> None:
+    one: Any = json_decoder(DECLARED)
+    records = []
+    for offset, value in enumerate(values):
+        items = list(value.items())
+        coin.shuffle(items)
+        records.append(Record(offset, json.dumps(dict(items)).encode()))
+    rows = one.many(records)
+    events = [one(record) for record in records]
+    assert rows.values.shape == (len(values), 2)
+    assert [list(zip(rows.names, row, strict=True)) for row in rows.values.tolist()] == [
+        list(event.x.items()) for event in events
+    ]
+    assert list(map(repr, rows.labels)) == [repr(event.y) for event in events]
+    assert rows.ids == [event.id for event in events]
+
+
+@pytest.mark.parametrize("value", [*BAD, None, b'{"a": 1, "b c": 2, "y": true}' + b" " * 1_100_000])
+def test_a_batch_with_an_event_that_is_not_learned_is_left_to_the_slow_way(value: bytes | None) -> None:
+    one: Any = json_decoder(DECLARED)
+    good = Record(0, b'{"a": 1, "b c": 2, "y": true}')
+    assert one.many([good]).values.tolist() == [[1.0, 2.0]]
+    assert one.many([good, Record(1, value), good]) is None
+    assert one.many([]) is None
+
+
+def test_names_that_no_struct_can_have() -> None:
+    names = ['say "x"', "back\\slash", "line\n", "a"]
+    config = InputConfig(label="y", features=names)
+    x = dict(zip(names, [1, 2, 3, 4], strict=True))
+    event = decode(json.dumps({**x, "y": True, "note": "n"}).encode(), config)
+    assert event == Event({name: float(value) for name, value in x.items()}, True)
+    assert list(map(type, event.x.values())) == [float] * 4
+    without = {name: value for name, value in x.items() if name != "line\n"}
+    assert "is missing" in str(refusal(json.dumps({**without, "y": True}).encode(), config))
+    assert not hasattr(json_decoder(config), "many")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from harness import lanes
 from harness.learners import LEARNERS, is_private, label, name_of
@@ -14,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import Event, Lane, Record, RegretConfig, batch
+from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
 
+NAMES = set("abcde")
 FLAT = [model for model in LEARNERS if not is_private(model)]
 MODELS = {f"{name_of(model)}-{i}": model.clone for i, model in enumerate(FLAT)}
 MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() | auc.PairOGD(seed=3)
@@ -28,6 +30,7 @@ def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "take_many", lambda learner: None)
+        patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 
 
@@ -37,7 +40,7 @@ def events(model: Any, n: int, seed: int) -> list[Any]:
     learner = model[-1] if hasattr(model, "steps") else model
     rows: list[Any] = []
     for _ in range(n):
-        x: dict[str, Any] = {name: rng.gauss(0, 0.5) for name in "abcde"}
+        x: dict[str, Any] = {name: rng.gauss(0, 0.5) for name in "cbade"}
         y = label(learner, rng)
         kind = rng.random()
         if kind < 0.01:
@@ -54,13 +57,23 @@ def events(model: Any, n: int, seed: int) -> list[Any]:
     return rows
 
 
-def lane_of(model: Any, rows: list[Any], regret: bool) -> Lane:
+def lane_of(model: Any, rows: list[Any], regret: bool, tables: bool = False) -> Lane:
+    def many(records: list[Record]) -> Rows | None:
+        """Where all have the same features and a label: those that a learner refuses are its affair."""
+        found = [rows[record.offset] for record in records]
+        if not found or None in found or any(row[1] is None or row[0].keys() != NAMES for row in found):
+            return None
+        order = list(found[0][0])
+        return Rows(order, np.array([[x[name] for name in order] for x, _ in found]), [y for _, y in found])
+
     def decode(record: Record) -> Event:
         row = rows[record.offset]
         if row is None:
             raise RecordError("no event", fix="send one")
         return Event(dict(row[0]), row[1])
 
+    if tables:
+        decode.many = many  # type: ignore[attr-defined]
     sampled = RegretConfig(pairs=16, exact=4) if regret else None
     return Lane(
         model, decode, app="a", topic="t", partition=0, regret=sampled, breaker=None, positive=positive(model)
@@ -71,13 +84,14 @@ def positive(model: Any) -> Any:
     return getattr(model[-1] if hasattr(model, "steps") else model, "positive", True)
 
 
-def run(lane: Lane, cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any) -> Any:
+def run(cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any, tables: bool = False) -> Any:
     """What a lane gives for batches of these sizes, restored after `again` of them, and its state then."""
+    lane = lane_of(make(), rows, regret, tables)
     outputs, at = [], 0
     for i, cut in enumerate(cuts):
         if i == again:
             saved = lane.snapshot()
-            lane = lane_of(make(), rows, regret)
+            lane = lane_of(make(), rows, regret, tables)
             lane.restore(saved)
         outputs.append(lane.process([Record(at + j, b"v") for j in range(cut)]))
         at += cut
@@ -109,9 +123,10 @@ def test_a_batch_at_once_is_one_event_after_the_other(
         return model
 
     rows = events(first, sum(cuts), seed)
-    at_once = run(lane_of(make(), rows, regret), cuts, again, rows, regret, make)
+    at_once = run(cuts, again, rows, regret, make)
+    assert run(cuts, again, rows, regret, make, tables=True) == at_once
     with one_by_one():
-        assert run(lane_of(make(), rows, regret), cuts, again, rows, regret, make) == at_once
+        assert run(cuts, again, rows, regret, make, tables=True) == at_once
 
 
 def test_batches_are_taken_at_once() -> None:
@@ -129,3 +144,19 @@ def test_batches_are_taken_at_once() -> None:
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
     assert calls == [0, 100, 100]  # the first names the features
+
+
+def test_tables_are_taken_as_they_are() -> None:
+    calls: list[int] = []
+
+    class Counting(auc.PairOGD):
+        def take_rows(self, columns: Any, rows: Any, ys: Any) -> list[float] | None:
+            scores = super().take_rows(columns, rows, ys)
+            calls.append(0 if scores is None else len(scores))
+            return scores
+
+    rows = [({name: float(i) for name in "abcde"}, i % 2 == 0) for i in range(300)]
+    lane = lane_of(Counting(seed=1), rows, regret=False, tables=True)
+    for at in range(0, 300, 100):
+        lane.process([Record(at + i, b"v") for i in range(100)])
+    assert calls == [0, 100, 100]

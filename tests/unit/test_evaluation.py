@@ -115,10 +115,37 @@ def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
     }[order].astype(float)
     metric = AUCWindow(window)
     metric.extend((i % 3 == 0).tolist(), scores.tolist())
+    metric.get()  # counts them
     assert depth(metric) <= 40  # 2.9 log2 of the window is what to expect
     assert metric._state[k.AUC_USED] <= window + 1
     expected = roc_auc_score(i[-window:] % 3 == 0, scores[-window:])
     assert metric.get() == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=200)
+@given(
+    window=st.integers(1, 20),
+    steps=st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["get", "state", "copy", "add", ""]))),
+)
+def test_events_may_be_counted_late(window: int, steps: list[tuple[int, str]]) -> None:
+    """Whenever it is asked, the AUC is that of the latest events, however many came since."""
+    late, twin, rng = AUCWindow(window), AUCWindow(window), np.random.default_rng(window)
+    for count, then in steps:
+        labels, scores = (rng.random(count) < 0.4).tolist(), rng.integers(0, 6, count).astype(float).tolist()
+        late.extend(labels, scores)
+        for label, score in zip(labels, scores, strict=True):
+            twin.add(label, score)
+        if then == "get":
+            assert repr(late.get()) == repr(twin.get())
+        elif then == "state":
+            assert repr(late.to_state()) == repr(twin.to_state())
+        elif then == "copy":
+            late = pickle.loads(pickle.dumps(late))
+        elif then == "add":
+            late.add(True, 3.0)
+            twin.add(True, 3.0)
+        assert len(late._labels) <= 2 * window
+    assert repr((late.get(), late.n)) == repr((twin.get(), twin.n))
 
 
 def test_a_copy_of_the_auc_goes_on_the_same() -> None:
