@@ -59,7 +59,11 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "options": {"epsilon": 1.0, "delta": 1e-6},
         "noise_key_env": "BENCH_NOISE_KEY",
     },
-    "LogisticRegression": {"class": "river.linear_model.LogisticRegression", "allow_pickle": True},
+    "LogisticRegression": {
+        "class": "river.linear_model.LogisticRegression",
+        "allow_pickle": True,
+        "signing_key_env": "BENCH_SIGNING_KEY",
+    },
 }
 # Worker, peer, least ratio.
 GOALS = [
@@ -269,7 +273,7 @@ async def worker(
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate them; then a row for each pair with a goal."""
-    os.environ["BENCH_NOISE_KEY"] = os.urandom(32).hex()
+    os.environ |= {"BENCH_NOISE_KEY": os.urandom(32).hex(), "BENCH_SIGNING_KEY": os.urandom(32).hex()}
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
     loops: dict[str, Any] = {"bare": bare, "limit": limit, "librdkafka": librdkafka}
