@@ -49,7 +49,8 @@ test: $(STAMP)
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 
 # Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything.
-FAST ?= tests/unit tests/river tests/engine tests/privacy/test_accounting.py tests/privacy/test_replay.py
+FAST ?= tests/unit tests/engine tests/river/test_pipelines.py tests/river/test_frames.py tests/river/test_states.py \
+	tests/privacy/test_replay.py
 test-python:
 	@set -e; \
 	version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || \
