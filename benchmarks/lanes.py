@@ -30,8 +30,7 @@ from typing import Any
 
 import _timing
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from worker import broker
+from worker import BROKER, broker, create
 
 GOAL, UP_TO = 3.0, 8
 BIG_GOAL, BIG_BYTES = 5.0, 10e6
@@ -57,12 +56,9 @@ BIG = {
 }
 
 
-async def create(bootstrap: str, mark: object, lanes: int) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    names = (f"in{mark}", f"lanes{mark}-scores", f"lanes{mark}-dead-letters")
-    await admin.create_topics([NewTopic(name, lanes, 1) for name in names])
-    await admin.close()
+def topics(mark: object) -> tuple[str, str, str]:
+    """What an application of `CONFIG` reads and writes."""
+    return f"in{mark}", f"lanes{mark}-scores", f"lanes{mark}-dead-letters"
 
 
 async def produce(bootstrap: str, lanes: int, rate: int, seconds: float) -> None:
@@ -111,6 +107,15 @@ class Worker:
         self._process.send_signal(number)
         self._process.wait()
 
+    def back(self, lanes: int) -> tuple[float, float]:
+        """Kill it and start it again: seconds until its first lane is open, and all of them are."""
+        self.kill(signal.SIGKILL)
+        start = self.start()
+        self.said("lane_opened")
+        first = time.monotonic() - start
+        self.said("lane_opened", lanes)
+        return first, time.monotonic() - start
+
 
 def value_of(url: str, series: str) -> float:
     """The sum of a series of the worker's."""
@@ -129,7 +134,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         for lanes in options.lanes:
             config = Path(folder) / f"{lanes}.toml"
             config.write_text(CONFIG.format(lanes=lanes, bootstrap=bootstrap, **SMALL))
-            asyncio.run(create(bootstrap, lanes, lanes))
+            asyncio.run(create(bootstrap, *topics(lanes), partitions=lanes))
             worker = Worker(config)
             worker.start()
             worker.said("lane_opened", lanes)
@@ -140,12 +145,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             took, last = time.monotonic() - begin, commits(url)
             for _ in range(options.kills):
                 asyncio.run(produce(bootstrap, lanes, options.rate, 2.0))
-                worker.kill(signal.SIGKILL)
-                start = worker.start()
-                worker.said("lane_opened")
-                first_back.append(time.monotonic() - start)
-                worker.said("lane_opened", lanes)
-                all_back.append(time.monotonic() - start)
+                one, every = worker.back(lanes)
+                first_back.append(one)
+                all_back.append(every)
             worker.kill(signal.SIGTERM)
             count = max(last[0] - first[0], 1)
             row = {
@@ -173,19 +175,15 @@ def big(bootstrap: str, folder: Path, kills: int) -> _timing.Row:
     """A lane whose state has 10 MB: killed once its snapshot has them."""
     config = folder / "big.toml"
     config.write_text(CONFIG.format(lanes="big", bootstrap=bootstrap, **BIG))
-    asyncio.run(create(bootstrap, "big", 1))
+    asyncio.run(create(bootstrap, *topics("big")))
     asyncio.run(produce_big(bootstrap, "inbig"))
-    worker, back = Worker(config), []
+    worker = Worker(config)
     worker.start()
     worker.said("lane_opened")
     url = worker.said("started")["metrics"]
     while (size := value_of(url, "streampair_state_bytes")) < BIG_BYTES:
         time.sleep(0.2)
-    for _ in range(kills):
-        worker.kill(signal.SIGKILL)
-        start = worker.start()
-        worker.said("lane_opened")
-        back.append(time.monotonic() - start)
+    back = [worker.back(1)[0] for _ in range(kills)]
     worker.kill(signal.SIGTERM)
     return {"megabytes": size / 1e6, "back": statistics.median(back), "longest": max(back)}
 
@@ -213,8 +211,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 if __name__ == "__main__":
     flags: dict[str, dict[str, Any]] = {
-        "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
-        "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
+        **BROKER,
         "--lanes": {"type": int, "nargs": "+", "default": [1, 8, 64, 256]},
         "--rate": {"type": int, "default": 4000},
         "--seconds": {"type": float, "default": 15.0},

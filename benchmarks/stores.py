@@ -29,20 +29,13 @@ import _timing
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from worker import broker, create, fill, worker
+from worker import BROKER, LEARNERS, broker, create, fill, worker
 
 GOAL = 0.7
 SECONDS = 0.5
 EVERY = {"commit_every_seconds": 0.1, "commit_every_events": 1_000_000}
 
-LEARNERS: dict[str, dict[str, Any]] = {
-    "PairOGD": {"class": "streampair.auc.PairOGD"},
-    "PairFTRL": {
-        "class": "streampair.auc.PairFTRL",
-        "options": {"epsilon": 1.0, "delta": 1e-6},
-        "noise_key_env": "BENCH_NOISE_KEY",
-    },
-}
+OURS = ("PairOGD", "PairFTRL")
 
 
 async def latency(bootstrap: str, mark: str, rate: int, seconds: float, names: list[str]) -> list[float]:
@@ -130,7 +123,8 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             )
             return float(asyncio.run(work))
 
-        for name, learner in LEARNERS.items():
+        for name in OURS:
+            learner = LEARNERS[name]
             measures = {
                 "directory": partial(run, learner, False),
                 "kafka": partial(run, learner, True),
@@ -176,8 +170,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 if __name__ == "__main__":
     flags: dict[str, dict[str, Any]] = {
-        "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
-        "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
+        **BROKER,
         "--events": {"type": int, "default": 200_000},
         "--rounds": {"type": int, "default": 3},
     }

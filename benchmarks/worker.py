@@ -65,6 +65,11 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "signing_key_env": "BENCH_SIGNING_KEY",
     },
 }
+# Options of every program that needs a broker.
+BROKER: dict[str, dict[str, Any]] = {
+    "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
+    "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
+}
 # Worker, peer, least ratio.
 GOALS = [
     ("PairOGD", "bare", GOAL),
@@ -92,12 +97,12 @@ def broker(bootstrap: str | None, version: str) -> Iterator[str]:
         own.close()
 
 
-async def create(bootstrap: str, *topics: str) -> None:
-    """Make topics of one partition."""
+async def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:
+    """Make topics."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, 1, 1) for topic in topics])
+        await admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
     finally:
         await admin.close()
 
@@ -330,8 +335,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 if __name__ == "__main__":
     flags: dict[str, dict[str, Any]] = {
-        "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
-        "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
+        **BROKER,
         "--events": {"type": int, "default": 200_000},
         "--rounds": {"type": int, "default": 3},
         "--quix": {"metavar": "PYTHON", "help": "one that has quixstreams and river: compare with that too"},

@@ -114,8 +114,8 @@ def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
         "random": np.random.default_rng(0).normal(size=n),
     }[order].astype(float)
     metric = AUCWindow(window)
-    metric.extend((i % 3 == 0).tolist(), scores.tolist())
-    metric.get()  # counts them
+    for positive, score in zip((i % 3 == 0).tolist(), scores.tolist(), strict=True):
+        metric.add(positive, score)  # one by one: of many only the last would come into the tree
     assert depth(metric) <= 40  # 2.9 log2 of the window is what to expect
     assert metric._state[k.AUC_USED] <= window + 1
     expected = roc_auc_score(i[-window:] % 3 == 0, scores[-window:])
