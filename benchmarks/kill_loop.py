@@ -24,17 +24,17 @@ import time
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.stores import TopicStore
-from worker import broker
+from worker import broker, create
 
 from streampair.engine.log import Chain
 from streampair.engine.opening import Known
 
 PARTITIONS = 4
+TOPICS = ("events", "loop-scores", "loop-dead-letters")
 ERROR = '"level":"error"'
 FEATURES = ["f0", "f1", "f2"]
 CONFIG = """app = "loop"
@@ -51,14 +51,6 @@ class = "streampair.auc.PairFTRL"
 options = {{ epsilon = 1.0, delta = 1e-6 }}
 noise_key_file = "noise.key"
 """
-
-
-async def create(bootstrap: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    names = ("events", "loop-scores", "loop-dead-letters")
-    await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
-    await admin.close()
 
 
 async def produce(bootstrap: str, count: int, seed: int, seconds: float) -> None:
@@ -162,7 +154,7 @@ def main() -> int:
         key.touch(0o600)
         key.write_text(os.urandom(32).hex())
         os.chdir(folder)
-        asyncio.run(create(bootstrap))
+        asyncio.run(create(bootstrap, *TOPICS, partitions=PARTITIONS))
         workers = Workers(config)
         time.sleep(options.seconds)
         for kill in range(1, options.kills + 1):
