@@ -11,11 +11,11 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, overload
+from typing import Any, Final, Literal, NamedTuple, overload
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import decode_many, take_many, take_rows
+from streampair.engine.protocols import decode_many, ready_many, ready_rows
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
 from streampair.engine.reservations import context_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
@@ -114,20 +114,47 @@ class Batch:
         saved: dict[str, Any],
     ) -> tuple[int, dict[str, Any]]:
         """Take labelled events until the first that fails; how many were taken, and the copy for the next."""
-        model, regret = self._model, self._regret
-        n = len(records)
-        offsets = [record.offset for record in records]
         slots = self._slots_left()
-        ordered = n > 0 and offsets[0] >= (self.next_offset or 0)
-        if not ordered or not all(map(operator.lt, offsets, offsets[1:])) or 0 < slots < n:
+        batch = None if 0 < slots < len(records) else self._read(records)
+        if batch is None:
             return 0, saved
-        take_table = None if self._many is None else take_rows(model.learner)
-        table: Rows | None = None
-        ids: Iterable[str | None]
+        usual = "learned" if slots > 0 else "scored"
+        outcomes: Iterable[str] = itertools.repeat(usual)
+        if self._take_at_once(batch, given):
+            done = len(given)
+            self.events[usual] += done
+        else:
+            refusals = self._take_each(batch, records, given)
+            done = len(given)
+            if self._model.fragile and done < len(batch.ys):
+                self._model.rollback(saved, list(zip(batch.raw[:done], batch.ys[:done], strict=True)))
+                saved = self._model.checkpoint()
+            if refusals:
+                outcomes = [
+                    usual if before == after else "scored" for before, after in itertools.pairwise(refusals)
+                ]
+                self.events["scored"] += outcomes.count("scored")
+                self.events[usual] += 0 if usual == "scored" else outcomes.count(usual)
+            else:
+                self.events[usual] += done
+        labels.extend(batch.truth[:done] if done < len(batch.truth) else batch.truth)
+        keys = [record.key for record in records]
+        output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, given, outcomes))
+        self.seen += done
+        if done:
+            self.next_offset = batch.offsets[done - 1] + 1
+        return done, saved
+
+    def _read(self, records: Sequence[Record]) -> _Read | None:
+        """Decode labelled events that go on where the lane is; None if there is anything else among them."""
+        model, offsets = self._model, [record.offset for record in records]
+        ordered = records and offsets[0] >= (self.next_offset or 0) and model.direct
+        if not ordered or not all(map(operator.lt, offsets, offsets[1:])):
+            return None
         try:
-            if self._many is not None and take_table is not None:
-                table = self._many(records)
+            table = None if self._many is None or ready_rows(model.learner) is None else self._many(records)
             raw: Sequence[dict[str, Any]]
+            ids: Iterable[str | None]
             if table is not None:
                 raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
             else:
@@ -137,42 +164,61 @@ class Batch:
                     for x in raw:
                         _refuse_nan(x)
                 ys, ids = [event.y for event in events], [event.id for event in events]
-            if None in ys or not model.direct:
-                return 0, saved
+            if None in ys:
+                return None
             positive = self._positive
             truth = [y == positive for y in ys]
-            if regret is not None and set(map(type, truth)) != {bool}:
+            if self._regret is not None and set(map(type, truth)) != {bool}:
                 truth = list(map(bool, truth))
             xs = raw if model.transform is None else list(map(model.transform, raw))
         except Exception:
-            return 0, saved  # whatever it is, the careful way meets it again, alone
+            return None  # whatever it is, the careful way meets it again, alone
+        return _Read(offsets, table, raw, xs, ys, ids, truth)
+
+    def _take_at_once(self, batch: _Read, given: list[float]) -> bool:
+        """Let the learner score and learn all in one go; False, with nothing changed, if it cannot."""
+        table, learner, regret = batch.table, self._model.learner, self._regret
+        if table is not None:
+            rows = ready_rows(learner)
+            ready = None if rows is None else rows(table.names, table.values, batch.ys)
+        elif self._model.private is not None:
+            return False
+        else:
+            many = ready_many(learner)
+            ready = None if many is None else many(batch.xs, batch.ys)
+        drawn = [] if regret is None or ready is None else regret.draw(batch.truth)
+        if ready is None or drawn is None:
+            return False
+        if regret is None or not drawn:
+            given.extend(ready.take())
+        else:
+            given.extend(ready.take(regret.stops(drawn)))
+            regret.settle(drawn, len(batch.ys), batch.xs.__getitem__, given, ready.score_at)
+        return True
+
+    def _take_each(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[int]:
+        """Score and learn one after the other until one fails.
+
+        Where entities are counted, returns how many records had been refused before each, and after the last.
+        """
+        model, regret, truth = self._model, self._regret, batch.truth
+        n, xs, ys = len(batch.ys), batch.xs, batch.ys
         score_one, learn_one = model.score, model.learn
-        refusals: list[int] = []  # so far, after each record
-        refused = self._refused()
+        refusals = [self._refused()] if self._entities else []
         emit = self._counting(given, refusals) if self._entities else given.append
         take = None if model.private is None else model.private.take
-        at_once = take_many(model.learner) if take is None else None
         counted = 0
-        hits = None if regret is None else regret.hits(truth)
-        failed = False
+        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(truth)
         try:
-            while True:
-                stop, zeros, ones = (n, 0, 0) if hits is None else next(hits)
-                their = ys[counted:stop]
-                if table is not None and take_table is not None:
-                    scores = take_table(table.names, table.values[counted:stop], their)
-                else:
-                    scores = None if at_once is None else at_once(xs[counted:stop], their)
-                if scores is not None:
-                    given.extend(scores)
-                elif take is None:
-                    for x, y in zip(xs[counted:stop], their, strict=True):
+            for stop, zeros, ones in hits:
+                if take is None:
+                    for x, y in zip(xs[counted:stop], ys[counted:stop], strict=True):
                         score = score_one(x)
                         learn_one(x, y)
                         emit(score)
                 else:
                     origins = map(self._origin, records[counted:stop])
-                    for x, y, origin in zip(xs[counted:stop], their, origins, strict=True):
+                    for x, y, origin in zip(xs[counted:stop], ys[counted:stop], origins, strict=True):
                         emit(take(x, y, origin))
                 if regret is None:
                     break
@@ -187,27 +233,11 @@ class Batch:
                 emit(score)
                 regret.commit(sample, truth[stop])
                 counted += 1
-        except Exception:
-            failed = True
-        done = len(given)
-        if failed and model.fragile:
-            model.rollback(saved, list(zip(raw[:done], ys[:done], strict=True)))
-            saved = model.checkpoint()
+        except Exception:  # noqa: S110  # the careful way meets it again, alone
+            pass
         if regret is not None:
-            regret.skip(truth[counted:done])
-        labels.extend(truth[:done])
-        usual = "learned" if slots > 0 else "scored"
-        outcomes = [usual] * done
-        if self._entities:
-            pairs = itertools.pairwise([refused, *refusals])
-            outcomes = [usual if before == after else "scored" for before, after in pairs]
-        output.scores.extend(map(Scored, offsets, [record.key for record in records], ids, given, outcomes))
-        for outcome in set(outcomes):
-            self.events[outcome] += outcomes.count(outcome)
-        self.seen += done
-        if done:
-            self.next_offset = offsets[done - 1] + 1
-        return done, saved
+            regret.skip(truth[counted : len(given)])
+        return refusals
 
     def _refused(self) -> int:
         """Records so far whose entity had been learned from often enough: by entity and slot alone."""
@@ -356,6 +386,18 @@ class Batch:
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
                 "To go on over bad records, raise the breaker's share or turn it off",
             ) from error
+
+
+class _Read(NamedTuple):
+    """A batch of labelled events: as they came, and as the learner sees them."""
+
+    offsets: list[int]
+    table: Rows | None
+    raw: Sequence[dict[str, Any]]
+    xs: Sequence[Any]
+    ys: Sequence[Any]
+    ids: Iterable[str | None]
+    truth: list[bool]
 
 
 class _Dicts(Sequence[dict[str, Any]]):

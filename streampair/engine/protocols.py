@@ -31,6 +31,7 @@ __all__ = [
     "OwnModel",
     "OwnStep",
     "PrivateModel",
+    "Ready",
     "buffer_records",
     "comparator_radius",
     "decode_many",
@@ -39,8 +40,8 @@ __all__ = [
     "missing",
     "pair_loss",
     "positive_label",
-    "take_many",
-    "take_rows",
+    "ready_many",
+    "ready_rows",
     "two_classes",
     "weight_norm",
 ]
@@ -200,12 +201,24 @@ def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
     return getattr(learner, "design_many", None)
 
 
-def take_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any]], list[float] | None] | None:
-    """From records and labels to their scores, each given before it is learned; None if it has no such thing.
+class Ready(Protocol):
+    """Records that a learner has checked: it scores and learns them one after the other, and refuses none."""
+
+    def take(self, stops: Sequence[int] = ()) -> list[float]:
+        """The scores, each given before the record is learned; at `stops` the weights are kept."""
+        ...
+
+    def score_at(self, xs: Sequence[Any]) -> list[float]:
+        """The score of a record for each of the stops, as it would have been there."""
+        ...
+
+
+def ready_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any]], Ready | None] | None:
+    """From records and labels to what learns them all at once; None if it has no such thing.
 
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
-    return getattr(learner, "take_many", None)
+    return getattr(learner, "ready_many", None)
 
 
 def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None:
@@ -213,11 +226,11 @@ def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None
     return getattr(decode, "many", None)
 
 
-def take_rows(
+def ready_rows(
     learner: object,
-) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any]], list[float] | None] | None:
-    """As `take_many`, from the names of the columns, an array of rows and their labels."""
-    return getattr(learner, "take_rows", None)
+) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any]], Ready | None] | None:
+    """As `ready_many`, from the names of the columns, an array of rows and their labels."""
+    return getattr(learner, "ready_rows", None)
 
 
 def former_names(step: object) -> Sequence[str]:

@@ -17,6 +17,7 @@ from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import ogd_proba, ogd_score, score_many
 from streampair.learners.base import Learner
+from streampair.learners.ready import ReadyRows
 from streampair.learners.rules import FlatRule
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
@@ -87,7 +88,7 @@ class FlatLearner(Learner):
         self._loss = losses.Hinge() if loss is None else loss
         self._policy = rule.policy(self)
         self._limit = rule.limit
-        # Whether `take_many` may score and learn in one: both calls are those of this class.
+        # Whether `ready_many` may score and learn in one: both calls are those of this class.
         kind, own = type(self), FlatLearner
         self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
@@ -258,8 +259,8 @@ class FlatLearner(Learner):
         self._learn_rows(columns, rows, labels, scores)
         return scores
 
-    def take_many(self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any]) -> list[float] | None:
-        """`score_one`, then `learn_one`, of one record after the other, in one call of compiled code.
+    def ready_many(self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any]) -> ReadyRows | None:
+        """Records that can be scored and learned one after the other, in one call of compiled code.
 
         Parameters
         ----------
@@ -270,38 +271,39 @@ class FlatLearner(Learner):
 
         Returns
         -------
-        list of float or None
-            The scores: the same bits. None, with nothing changed, where one of the records has others,
-            or a feature or label that cannot be used, and for a metric: then they are to be taken one by one.
+        ReadyRows or None
+            None where one of the records has other features, or a feature or label that cannot be used, and
+            for a metric: then they are to be taken one by one. Nothing has changed yet.
         """
         rows = _features.packed(self._names, xs, self._most) if self._in_one else None
-        return None if rows is None else self._taken(rows, ys)
+        return None if rows is None else self._ready(rows, ys)
 
-    def take_rows(self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any]) -> list[float] | None:
-        """`take_many` of the rows of an array (n, d) whose columns have these names.
-
-        Returns
-        -------
-        list of float or None
-            As `take_many`.
-        """
+    def ready_rows(self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any]) -> ReadyRows | None:
+        """`ready_many` of the rows of an array (n, d) whose columns have these names."""
         own = self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))
         if not own or not (np.abs(rows) <= self._most).all():
             return None
-        return self._taken(_features.arrange(columns, rows, self._names, self._index), ys)
+        return self._ready(_features.arrange(columns, rows, self._names, self._index), ys)
 
     @property
     def _most(self) -> float:
         return min(self._limit, self._memory.limit)
 
-    def _taken(self, rows: Array, ys: Sequence[Any]) -> list[float] | None:
-        task, high, low, scores = self._task, self._high, self._low, np.empty(len(rows))
+    def _ready(self, rows: Array, ys: Sequence[Any]) -> ReadyRows | None:
+        task, high, low = self._task, self._high, self._low
         try:
             labels = np.array([1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys])
-            refused = self._learn_many(self._state, rows, labels, scores)
-        except RecordError:  # a label, or no room
+            self._memory.check_room(len(rows))
+        except RecordError:
             return None
-        return None if refused else scores.tolist()
+        return ReadyRows(
+            rows, labels, partial(self._learn_many, self._state), self._published, self._vectors_of
+        )
+
+    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
+        rows, names = _features.packed(self._names, xs), self._names
+        return np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if rows is None else rows
 
     def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
         limit = min(limit, self._limit)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from streampair import auc
 from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
+from streampair.learners.ready import ReadyRows
 from streampair.preprocessing import Bounds, UnitBall
 
 NAMES = set("abcde")
@@ -29,7 +30,7 @@ MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() 
 def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "take_many", lambda learner: None)
+        patch.setattr(batch, "ready_many", lambda learner: None)
         patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 
@@ -129,34 +130,36 @@ def test_a_batch_at_once_is_one_event_after_the_other(
         assert run(cuts, again, rows, regret, make, tables=True) == at_once
 
 
-def test_batches_are_taken_at_once() -> None:
+@pytest.mark.parametrize("regret", [False, True])
+def test_batches_are_taken_at_once(regret: bool) -> None:
     """Else the test above would compare a thing with itself."""
     calls: list[int] = []
 
     class Counting(auc.PairOGD):
-        def take_many(self, xs: Any, ys: Any) -> list[float] | None:
-            scores = super().take_many(xs, ys)
-            calls.append(0 if scores is None else len(scores))
-            return scores
+        def ready_many(self, xs: Any, ys: Any) -> ReadyRows | None:
+            ready = super().ready_many(xs, ys)
+            calls.append(0 if ready is None else len(xs))
+            return ready
 
     rows = lanes.stream(300)
-    lane = lane_of(Counting(seed=1), rows, regret=False)
+    lane = lane_of(Counting(seed=1), rows, regret)
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
     assert calls == [0, 100, 100]  # the first names the features
 
 
-def test_tables_are_taken_as_they_are() -> None:
+@pytest.mark.parametrize("regret", [False, True])
+def test_tables_are_taken_as_they_are(regret: bool) -> None:
     calls: list[int] = []
 
     class Counting(auc.PairOGD):
-        def take_rows(self, columns: Any, rows: Any, ys: Any) -> list[float] | None:
-            scores = super().take_rows(columns, rows, ys)
-            calls.append(0 if scores is None else len(scores))
-            return scores
+        def ready_rows(self, columns: Any, rows: Any, ys: Any) -> ReadyRows | None:
+            ready = super().ready_rows(columns, rows, ys)
+            calls.append(0 if ready is None else len(rows))
+            return ready
 
     rows = [({name: float(i) for name in "abcde"}, i % 2 == 0) for i in range(300)]
-    lane = lane_of(Counting(seed=1), rows, regret=False, tables=True)
+    lane = lane_of(Counting(seed=1), rows, regret, tables=True)
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
     assert calls == [0, 100, 100]

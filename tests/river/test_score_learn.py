@@ -61,7 +61,7 @@ def test_score_learn_many_is_score_one_then_learn_one(model: Any, backend: Any) 
 @every_flat
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 1000))
-def test_take_many_is_score_one_then_learn_one(model: Any, cuts: list[int], seed: int) -> None:
+def test_ready_many_is_score_one_then_learn_one(model: Any, cuts: list[int], seed: int) -> None:
     one, many = model.clone(), model.clone()
     many.load_state(one.to_state())  # the seed, if it was drawn
     rows = stream(model, sum(cuts), seed=seed)
@@ -71,24 +71,26 @@ def test_take_many_is_score_one_then_learn_one(model: Any, cuts: list[int], seed
     for cut in cuts:
         batch = rows[at : at + cut]
         at += cut
-        assert many.take_many([x for x, _ in batch], [y for _, y in batch]) == one_by_one(one, batch)
+        ready = many.ready_many([x for x, _ in batch], [y for _, y in batch])
+        assert ready is not None
+        assert ready.take() == one_by_one(one, batch)
         assert frozen(one) == frozen(many)
 
 
 @every_flat
-def test_what_take_many_does_not_take_changes_nothing(model: Any) -> None:
+def test_what_ready_many_does_not_take_changes_nothing(model: Any) -> None:
     learner = model.clone()
     rows = stream(model, 20)
     xs, ys = [x for x, _ in rows], [y for _, y in rows]
-    assert learner.take_many(xs, ys) is None  # nobody knows the names
+    assert learner.ready_many(xs, ys) is None  # nobody knows the names
     for x, y in rows:
         learner.learn_one(x, y)
     before = frozen(learner)
     for bad in ({**xs[5], "new": 1.0}, {"f0": 1.0}, {**xs[5], "f1": None}, {**xs[5], "f1": float("nan")}):
-        assert learner.take_many([*xs[:5], bad, *xs[6:]], ys) is None
-    assert learner.take_many([*xs[:5], {**xs[5], "f1": 1e200}, *xs[6:]], ys) is None
-    assert learner.take_many(xs, [*ys[:5], None, *ys[6:]]) is None
-    assert learner.take_many([], []) is None
+        assert learner.ready_many([*xs[:5], bad, *xs[6:]], ys) is None
+    assert learner.ready_many([*xs[:5], {**xs[5], "f1": 1e200}, *xs[6:]], ys) is None
+    assert learner.ready_many(xs, [*ys[:5], None, *ys[6:]]) is None
+    assert learner.ready_many([], []) is None
     assert frozen(learner) == before
 
 
@@ -97,7 +99,7 @@ def test_a_history_that_is_full_takes_nothing() -> None:
     rows = stream(learner, 40)
     for x, y in rows[:20]:
         learner.learn_one(x, y)
-    assert learner.take_many([x for x, _ in rows[20:]], [y for _, y in rows[20:]]) is None
+    assert learner.ready_many([x for x, _ in rows[20:]], [y for _, y in rows[20:]]) is None
     assert learner.records == 20
 
 
@@ -113,7 +115,7 @@ def test_methods_of_a_subclass_are_not_passed_over() -> None:
     for x, y in stream(learner, 10):
         learner.learn_one(x, y)
     rows = stream(learner, 10)
-    assert learner.take_many([x for x, _ in rows], [y for _, y in rows]) is None
+    assert learner.ready_many([x for x, _ in rows], [y for _, y in rows]) is None
 
 
 @pytest.mark.parametrize("model", [auc.PairOGD(seed=0), auc.PairFTRL(warmup=0, seed=0)], ids=name_of)

@@ -518,6 +518,39 @@ def test_in_bulk_as_one_by_one() -> None:
     assert repr(one.to_state()) == repr(bulk.to_state())
 
 
+class Late(PairRegret):
+    """Broken twin: the margin of a partner under the weights at the end of the batch."""
+
+    def settle(self, drawn: Any, batch: Any, xs: Any, scores: Any, score_at: Any) -> None:
+        super().settle(drawn, batch, xs, scores, lambda xs: score_at([xs[-1]] * len(xs)))
+
+
+@pytest.mark.parametrize("kind", [PairRegret, Late])
+def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret]) -> None:
+    stream = Stream(500, 3, 0.2, losses.Hinge(), 2.0, seed=2)
+    one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (PairRegret, kind))
+    stream.observe(one)
+    assert drawing.draw([True]) is None  # its records may hold anything
+    drawing.trusting = True
+    labels = stream.y.tolist()
+    assert drawing.draw(labels[:16]) is None
+    stream.observe(drawing, 0, 16)
+    for start in range(16, 500, 37):
+        batch = labels[start : start + 37]
+        drawn = drawing.draw(batch)
+        assert drawn is not None
+        stops = drawing.stops(drawn)
+
+        def score_at(xs: Any, at: Any = tuple(start + stop for stop in stops)) -> list[float]:
+            values = [np.fromiter(x.values(), float) for x in xs]
+            return [float(x @ stream.weights[t]) for x, t in zip(values, at, strict=True)]
+
+        scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
+        drawing.settle(drawn, len(batch), stream.dicts[start:].__getitem__, scores, score_at)
+    same = repr(one.to_state()) == repr(drawing.to_state())
+    assert same == (kind is PairRegret)
+
+
 def test_the_design_is_the_learners() -> None:
     """Unknown names, names that come late, and missing ones."""
     model = auc.PairOGD(seed=1)
