@@ -34,16 +34,15 @@ class Outputs:
     async def send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
         """Hand over what a batch gave. Its line is durable."""
         config, producer = self._config, self._producer
-        encode, source = held.encoder.score, held.partition
-        topic = config.output_topic
+        source, topic = held.partition, config.output_topic
         by_target: dict[Partition, list[Message]] = {}
+        keys = [scored.key for scored in output.scores]
+        messages = list(map(Message, keys, held.encoder.scores(output.scores)))
         if producer.single(topic):
-            messages = [Message(scored.key, encode(scored)) for scored in output.scores]
             by_target[Partition(topic, 0)] = messages
         else:
-            for scored in output.scores:
-                target = producer.target(topic, scored.key, source)
-                by_target.setdefault(target, []).append(Message(scored.key, encode(scored)))
+            for message in messages:
+                by_target.setdefault(producer.target(topic, message.key, source), []).append(message)
         if output.dead_letters:
             headers = {record.offset: record.headers for record in records}
             topic = config.dead_letter_topic

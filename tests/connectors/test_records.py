@@ -7,8 +7,9 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from streampair_connectors.config import InputConfig
 from streampair_connectors.records import Encoder, csv_decoder, json_decoder, score_from_bytes
@@ -177,6 +178,31 @@ def test_csv() -> None:
 def test_csv_spells_true_in_many_ways(text: str) -> None:
     config = InputConfig(label="y", features=["a"])
     assert csv_decoder(config, ["a", "y"])(Record(0, f"1,{text}".encode())).y is True
+
+
+@given(
+    names=st.lists(st.text(max_size=8), min_size=3, max_size=3),
+    scored=st.lists(
+        st.builds(
+            Scored,
+            st.integers(0, 2**62),
+            st.none(),
+            st.none() | st.text(max_size=5),
+            st.none() | st.floats(),
+            st.sampled_from(["learned", "scored", "dead_letter"]),
+        ),
+        max_size=5,
+    ),
+)
+@example(names=['%d,"offset":0', "a%", '"'], scored=[Scored(1, None, "%b", -0.0, "learned")])
+def test_scores_are_encoded_together_as_one_by_one(names: list[str], scored: list[Scored]) -> None:
+    app, learner, topic = names
+    told = Encoder(app=app, learner=learner, topic=topic, partition=3).scores(scored)
+    start = {"app": app, "learner": learner, "topic": topic, "partition": 3}
+    assert told == [
+        msgspec.json.encode({**start, "offset": s.offset, "id": s.id, "score": s.score, "outcome": s.outcome})
+        for s in scored
+    ]
 
 
 def test_scores_and_dead_letters_are_encoded() -> None:
