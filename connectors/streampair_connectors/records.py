@@ -431,7 +431,7 @@ class Encoder:
         return self.scores([scored])[0]
 
     def scores(self, scored: Sequence[Scored]) -> list[bytes]:
-        """Return the values of many records: what msgspec makes of a `_Score` of each, in half of the time."""
+        """Return the values of many records: what msgspec makes of a `_Score` of each, in half the time."""
         if not scored:
             return []
         encode, line = self._encode, self._line

@@ -5,7 +5,7 @@ a producer that has failed and sends again what was not acknowledged, and turns 
 errors into ours.
 """
 
-from streampair_connectors.kafka._client import Message, Partition, RecordLike, ended
+from streampair_connectors.kafka._client import Message, Partition, RecordLike, ended, size_of
 from streampair_connectors.kafka.admin import (
     cluster_id,
     create_by_asking,
@@ -57,6 +57,7 @@ __all__ = [
     "read_all",
     "read_newest",
     "read_register",
+    "size_of",
     "transactional_id",
     "write_register_offline",
 ]

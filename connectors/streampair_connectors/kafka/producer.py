@@ -20,6 +20,7 @@ from streampair_connectors.kafka._client import (
     Partition,
     client_options,
     say,
+    size_of,
     stop_quietly,
     within,
 )
@@ -79,13 +80,13 @@ async def submit(
 
     batch = producer.create_batch()
     append = batch.append
-    for key, value, headers in messages:
-        if append(timestamp=None, key=key, value=value, headers=headers) is None:
+    for m in messages:
+        if append(timestamp=None, key=m.key, value=m.value, headers=m.headers) is None:
             await enqueue(batch)
             batch = producer.create_batch()
             append = batch.append
             # The first record of a batch is always taken, whatever its size.
-            append(timestamp=None, key=key, value=value, headers=headers)
+            append(timestamp=None, key=m.key, value=m.value, headers=m.headers)
     await enqueue(batch)
 
 
@@ -187,7 +188,7 @@ class Producer:
         """
         if not messages:
             return
-        size = sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
+        size = size_of(messages)
         messages = in_parts(messages, self._max_message_bytes, size)
         self._unacknowledged.append(Unacknowledged(target, messages))
         self.unacknowledged_bytes += size

@@ -28,6 +28,7 @@ from streampair_connectors.kafka._client import (
     client_options,
     reach_error,
     say,
+    size_of,
     stop_quietly,
     within,
 )
@@ -255,8 +256,7 @@ class PartitionProducer:
         """Begin the transaction, send, await every answer: the client commits past batches that failed."""
         await producer.begin_transaction()
         for target, messages in sends:
-            size = sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
-            parts = in_parts(messages, self._max_message_bytes, size)
+            parts = in_parts(messages, self._max_message_bytes, size_of(messages))
 
             def keep(future: asyncio.Future[Any], count: int, target: Partition = target) -> None:
                 sent.append(_Sent(target, future, count))

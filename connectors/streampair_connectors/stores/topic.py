@@ -29,6 +29,7 @@ from streampair_connectors.kafka import (
     PartitionProducer,
     ended,
     read_register,
+    size_of,
 )
 from streampair_connectors.logs import get_logger
 from streampair_connectors.sealing import OVERHEAD, Seal
@@ -328,7 +329,7 @@ class TopicLane:
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Keep outputs for their commit."""
         self._waiting.append((target, messages))
-        self.waiting_bytes += sum([len(m[0] or b"") + len(m[1] or b"") for m in messages])
+        self.waiting_bytes += size_of(messages)
 
     async def commit(self, commit: Commit) -> None:
         """Outputs, snapshot, frames, offset and register, in one transaction; their lines, in one before.
