@@ -87,7 +87,7 @@ class RecordLike(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One record to send. A struct, as one is made for every event: a named tuple costs four times as much."""
+    """One record to send. A struct, as one is made for every event: a named tuple costs four times that."""
 
     key: bytes | None
     value: bytes | None
