@@ -44,7 +44,7 @@ _SHARED_BY = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500
 # Share of the time that may go into estimates of the regret.
-_ESTIMATES_SHARE = 0.04
+_ESTIMATES_SHARE = 0.02
 
 
 class LaneTimer:

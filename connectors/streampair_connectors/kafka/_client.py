@@ -96,7 +96,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 def size_of(messages: Sequence[Message]) -> int:
     """Bytes of all keys and values."""
-    return sum([len(m.value or b"") for m in messages]) + sum([len(m.key) for m in messages if m.key])
+    values, keys = [m.value for m in messages], [m.key for m in messages]
+    return sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
 
 
 def client_options(config: KafkaConfig) -> dict[str, Any]:
