@@ -11,6 +11,7 @@ its state and commits every 10,000 events. Beside it:
     bare         aiokafka's `getmany`, msgspec, one `send` for each event; it does not learn
     limit        aiokafka as fast as it goes: whole batches, one `score_learn_many` of PairOGD for each
     librdkafka   confluent-kafka's `consume(1000)`, msgspec, River's LogisticRegression, `produce`
+    other client the loop of `limit` over confluent-kafka: what the worker could gain from it
     quix         Quix Streams with River's LogisticRegression (with --quix, see `_quix.py`)
 
 The loops commit every 10,000 events and save nothing. Runs alternate; each is timed from its first records
@@ -70,8 +71,9 @@ BROKER: dict[str, dict[str, Any]] = {
     "--bootstrap": {"help": "host:port of a broker; without it, one is started"},
     "--kafka": {"default": "4.x", "help": "version to start: 3.9 or 4.x"},
 }
-# Worker, peer, least ratio.
-GOALS = [
+# Which, beside which, least ratio; None: a figure without a goal.
+GOALS: list[tuple[str, str, float | None]] = [
+    ("other client", "limit", None),
     ("PairOGD", "bare", GOAL),
     ("PairOGD", "limit", 0.8),
     ("PairOGD", "librdkafka", 1.0),
@@ -197,13 +199,7 @@ async def librdkafka(bootstrap: str, topic: str, output: str, count: int, names:
             y = x.pop("y")
             score = model.predict_proba_one(x)[True]
             model.learn_one(x, y)
-            value = encode({"offset": message.offset(), "score": score})
-            while True:
-                try:
-                    producer.produce(output, value, message.key())
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            _produce(producer, output, encode({"offset": message.offset(), "score": score}), message.key())
         producer.poll(0)
         done += len(messages)
         if messages and done - last >= COMMIT:
@@ -214,6 +210,47 @@ async def librdkafka(bootstrap: str, topic: str, output: str, count: int, names:
     took = time.perf_counter() - start
     consumer.close()
     return count / took
+
+
+async def other_client(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """`limit` over the other client."""
+    shape: Any = msgspec.defstruct("Row", [*((n, float) for n in names), ("y", bool)])
+    decode, encode = msgspec.json.Decoder(shape).decode, msgspec.json.Encoder().encode
+    model = auc.PairOGD()
+    settings = {"group.id": f"other-{time.time_ns()}", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **settings})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    start, done, last = 0.0, 0, 0
+    while done < count:
+        messages = consumer.consume(1000, 1.0)
+        start = start or time.perf_counter()
+        if not messages:
+            continue
+        rows = np.array([msgspec.structs.astuple(decode(message.value())) for message in messages])
+        scores = model.score_learn_many(rows[:, :-1], rows[:, -1] == 1.0).tolist()
+        for message, score in zip(messages, scores, strict=True):
+            _produce(producer, output, encode({"offset": message.offset(), "score": score}), message.key())
+        producer.poll(0)
+        done += len(messages)
+        if done - last >= COMMIT:
+            last = done
+            producer.flush()
+            consumer.commit(message=messages[-1], asynchronous=False)
+    producer.flush()
+    took = time.perf_counter() - start
+    consumer.close()
+    return count / took
+
+
+def _produce(producer: Any, topic: str, value: bytes, key: bytes | None) -> None:
+    """Hand over one message, as soon as there is room for it."""
+    while True:
+        try:
+            producer.produce(topic, value, key)
+            return
+        except BufferError:
+            producer.poll(0.1)
 
 
 async def quix(python: str, bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
@@ -282,6 +319,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
     loops: dict[str, Any] = {"bare": bare, "limit": limit, "librdkafka": librdkafka}
+    loops["other client"] = other_client
     if options.quix:
         loops["quix"] = partial(quix, options.quix)
     loops |= {name: partial(worker, learner=table) for name, table in LEARNERS.items()}
@@ -314,6 +352,7 @@ TOLD = {
     "bare": "aiokafka, decodes and sends one by one; does not learn",
     "limit": "aiokafka and PairOGD in whole batches; no state, no metrics",
     "librdkafka": "confluent-kafka and River's LogisticRegression; no state, no metrics",
+    "other client": "the loop of limit over confluent-kafka",
     "quix": "Quix Streams and River's LogisticRegression",
     **{name: f"streampair run, {name}" for name in LEARNERS},
 }
