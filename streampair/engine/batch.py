@@ -26,6 +26,8 @@ __all__ = ["Batch"]
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
+# Events after which a model that may be left half changed is copied anew: to go back, they are learned again.
+_RELEARNED: Final = 500
 
 
 class Batch:
@@ -86,6 +88,9 @@ class Batch:
         self.stages = dict.fromkeys(_STAGES, 0)
         self.seen = 0
         self.bad: deque[int] = deque()
+        # A copy of the steps that an event could leave half changed, and what was learned since it was made.
+        self._saved: dict[str, Any] = {}
+        self._since: list[tuple[Any, Any]] = []
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Take the plain events at the front of the batch in bulk, the rest one by one.
@@ -95,11 +100,11 @@ class Batch:
         output = LaneOutput([], [], None)
         labels: list[bool] = []
         given: list[float] = []
-        # A copy of the steps that an event could leave half changed, and what was learned since it was made.
-        saved = self._model.checkpoint() if self._model.fragile and records else {}
-        done, saved = self._take_plain(records, output, labels, given, saved)
+        if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
+            self._copy()
+        done = self._take_plain(records, output, labels, given)
         if done < len(records):
-            self._take_carefully(records[done:] if done else records, output, labels, given, saved)
+            self._take_carefully(records[done:] if done else records, output, labels, given)
         output.next_offset = self.next_offset
         if self._model.ranks:
             self._auc.extend(labels, given)
@@ -111,13 +116,12 @@ class Batch:
         output: LaneOutput,
         labels: list[bool],
         given: list[float],
-        saved: dict[str, Any],
-    ) -> tuple[int, dict[str, Any]]:
-        """Take labelled events until the first that fails; how many were taken, and the copy for the next."""
+    ) -> int:
+        """Take labelled events until the first that fails; how many were taken."""
         slots = self._slots_left()
         batch = None if 0 < slots < len(records) else self._read(records)
         if batch is None:
-            return 0, saved
+            return 0
         usual = "learned" if slots > 0 else "scored"
         outcomes: Iterable[str] = itertools.repeat(usual)
         if self._take_at_once(batch, given):
@@ -126,9 +130,10 @@ class Batch:
         else:
             refusals = self._take_each(batch, records, given)
             done = len(given)
-            if self._model.fragile and done < len(batch.ys):
-                self._model.rollback(saved, list(zip(batch.raw[:done], batch.ys[:done], strict=True)))
-                saved = self._model.checkpoint()
+            if self._model.fragile:
+                self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
+                if done < len(batch.ys):
+                    self._go_back()
             if refusals:
                 outcomes = [
                     usual if before == after else "scored" for before, after in itertools.pairwise(refusals)
@@ -143,7 +148,16 @@ class Batch:
         self.seen += done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
-        return done, saved
+        return done
+
+    def _copy(self) -> None:
+        """Copy the steps that an event could leave half changed."""
+        self._saved, self._since = self._model.checkpoint(), []
+
+    def _go_back(self) -> None:
+        """Undo what an event may have left half done."""
+        self._model.rollback(self._saved, self._since)
+        self._copy()
 
     def _read(self, records: Sequence[Record]) -> _Read | None:
         """Decode labelled events that go on where the lane is; None if there is anything else among them."""
@@ -271,14 +285,12 @@ class Batch:
         output: LaneOutput,
         labels: list[bool],
         given: list[float],
-        saved: dict[str, Any],
     ) -> None:
         """Any record at all, one by one."""
         model, regret, positive, decode = self._model, self._regret, self._positive, self._decode
         private = model.private
         slots = self._slots_left()
         expected = -1 if self.next_offset is None else self.next_offset
-        good: list[tuple[Any, Any]] = []
         counts = self.events
         for record in records:
             offset = record.offset
@@ -325,15 +337,13 @@ class Batch:
                         labels.append(label)
                         given.append(score)
                     if model.fragile:
-                        good.append((x, y))
+                        self._since.append((x, y))
                 given_score = score
             except Exception as error:
                 if not self._is_bad_event(error, stage):
                     raise
                 if model.fragile and stage != "decode":
-                    model.rollback(saved, good)
-                    good.clear()
-                    saved = model.checkpoint()
+                    self._go_back()
                 if private is not None:
                     private.learn_null(origin)
                 outcome = "dead_letter"

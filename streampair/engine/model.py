@@ -360,7 +360,8 @@ def _scorer(learner: Any, name: str, positive: object) -> Callable[[Any], float]
     if name == "predict_proba_one":
 
         def score(x: Any) -> float:
-            return _finite(method(x).get(positive, 0.0), learner)
+            value = method(x).get(positive, 0.0)
+            return value if type(value) is float and value - value == 0.0 else _finite(value, learner)
 
     elif isinstance(learner, base.Classifier):
 

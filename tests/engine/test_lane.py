@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
 from streampair import auc, losses, metric, ranking
+from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
@@ -104,8 +106,32 @@ class Fragile(base.Classifier):
 
 
 @settings(max_examples=50, deadline=None)
-@given(values=st.lists(st.integers(-1, 3), max_size=25), size=st.integers(1, 25))
-def test_a_foreign_model_is_rolled_back(values: list[int], size: int) -> None:
+@given(
+    values=st.lists(st.integers(-1, 3), max_size=25), size=st.integers(1, 25), relearned=st.integers(1, 25)
+)
+def test_a_foreign_model_is_rolled_back(values: list[int], size: int, relearned: int) -> None:
+    with mock.patch.object(batch, "_RELEARNED", relearned):  # how old the copy is that it goes back to
+        roll_back(values, size)
+
+
+def test_a_foreign_model_is_copied_now_and_then() -> None:
+    copies: list[int] = []
+
+    class Counting(Fragile):
+        def __deepcopy__(self, memo: Any) -> Any:
+            copies.append(self.finished)
+            other = Counting(self.fail)
+            other.__dict__.update(self.__dict__)
+            return other
+
+    lane = Lane(Counting(), decode_json, **PLAIN, snapshots=False)
+    value = msgspec.json.encode({"x": {"a": 0.0}, "y": True})
+    for at in range(0, 2000, 10):
+        lane.process([Record(at + i, value) for i in range(10)])
+    assert len(copies) <= 5
+
+
+def roll_back(values: list[int], size: int) -> None:
     lane = Lane(Fragile(fail=(2.0, 3.0)), decode_json, **PLAIN, breaker=None, snapshots=False)
     records = [
         Record(i, msgspec.json.encode({"x": {"a": float(value)}, "y": True}))
