@@ -40,8 +40,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("kafka", params, indirect=True, scope="session")
 
 
+def _tier(item: pytest.Item) -> int:
+    """The place of an item's broker among all of them."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    tier = next((params[name] for name in ("kafka", "forgetful", "tier") if name in params), None)
+    return TIERS.index(tier) if tier in TIERS else -1
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole verifier runs with ``-m verifier`` (`make verify`); else a part of it, on one version."""
+    """The whole verifier runs with ``-m verifier`` (`make verify`); else a part of it, on one version.
+
+    And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
+    """
     everything = "verifier" in config.getoption("markexpr")
     dropped = []
     for item in items:
@@ -55,6 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+    here = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    for place, item in zip(here, sorted((items[place] for place in here), key=_tier), strict=True):
+        items[place] = item
 
 
 @pytest.fixture(scope="session")

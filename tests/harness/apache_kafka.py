@@ -3,7 +3,8 @@
 A real broker is a Java process of this user's, started from jars that Maven resolves once from ``pom.xml``
 (kept in ``.cache/kafka/<version>/``; later runs need no network). It listens on free loopback ports, keeps
 its data in a temporary directory, and is ended by its process id only. ``kill`` is ``kill -9``; ``start``
-after it comes back on the same port with the same data.
+after it comes back on the same port with the same data. Most of a start would be the reading and checking of
+classes: the first start of all leaves them as the JVM keeps them, beside the jars, for every one after it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import atexit
 import collections
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import random
@@ -32,7 +34,7 @@ from harness import support
 from harness.kafka import Cluster, Unavailable, complete
 
 POM = Path(__file__).with_name("pom.xml")
-CACHE = support.CACHE / "kafka"
+CACHE = (support.CACHE / "kafka").resolve()  # the JVM knows the classes that it kept by the path of the jars
 PROFILES = {"3.9": "kafka-3.9", "4.x": "kafka-4"}
 """The versions that users run: name in the tests -> Maven profile."""
 
@@ -55,8 +57,9 @@ def version_of(name: str) -> str:
     raise KeyError(name)
 
 
-def java() -> str:
-    """Path of a Java runtime that Kafka 4 accepts (17 or newer)."""
+@functools.cache
+def java() -> tuple[str, str]:
+    """Path of a Java runtime that Kafka 4 accepts (17 or newer), and what it says of itself."""
     hint = "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME", "")
     for candidate in (shutil.which("java"), str(Path(home, "bin", "java")) if home else None):
@@ -65,7 +68,7 @@ def java() -> str:
         told = subprocess.run([candidate, "-version"], capture_output=True, text=True, check=False)
         found = re.search(r'version "(\d+)', told.stderr + told.stdout)
         if found and int(found[1]) >= 17:
-            return candidate
+            return candidate, told.stderr + told.stdout
     raise Unavailable("Apache Kafka", hint)
 
 
@@ -123,6 +126,29 @@ def jars(name: str) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         fetched.rename(target)
     return target
+
+
+def classes(name: str) -> list[str]:
+    """Options of a JVM that maps the classes of a broker into memory, as the first broker of all left them.
+
+    None where this Java cannot.
+    """
+    folder, (_, told) = jars(name), java()
+    if "sharing" not in told:
+        return []
+    stamp = hashlib.sha256(f"{folder}\n{told}".encode()).hexdigest()[:16]
+    kept = folder / f"{stamp}.jsa"
+    with _alone(folder / ".keeping"):
+        if not kept.exists():
+            for old in folder.glob("*.jsa"):  # of another Java, or of a directory that was moved
+                old.unlink()
+            fresh = kept.with_suffix(".part.jsa")
+            broker = KafkaBroker(name, keep=fresh)
+            broker.create_topic("first")  # what a broker loads for its first client is kept too
+            broker.stop()
+            broker.close()
+            fresh.rename(kept)
+    return [f"-XX:SharedArchiveFile={kept}"]
 
 
 # ---- Apache Kafka --------------------------------------------------------------------------------
@@ -214,15 +240,28 @@ class KafkaBroker(Cluster):
         Limit of the JVM's heap, as ``-Xmx`` takes it.
     settings
         Further server properties, ``{"message.max.bytes": "2000000"}``.
+    jvm
+        Further options of the JVM.
+    keep
+        Where to leave the classes at the end, instead of taking those that are kept: see `classes`.
     """
 
     kind = "kafka"
     real = True
 
-    def __init__(self, name: str, *, heap: str = "384m", settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        heap: str = "384m",
+        settings: dict[str, str] | None = None,
+        jvm: Sequence[str] = (),
+        keep: Path | None = None,
+    ) -> None:
         self.version = version_of(name)
-        self._java = java()
+        self._java, _ = java()
         self._jars = jars(name)
+        self._jvm = [*jvm, *(classes(name) if keep is None else [f"-XX:ArchiveClassesAtExit={keep}"])]
         self._heap = heap
         self._work = Path(tempfile.mkdtemp(prefix=f"kafka-{self.version}-"))
         self._process: subprocess.Popen[str] | None = None
@@ -258,6 +297,8 @@ class KafkaBroker(Cluster):
         one, two = self._work / f"{logging}.log4j.properties", self._work / f"{logging}.log4j2.properties"
         return [
             self._java,
+            *self._jvm,
+            "-Xlog:disable",  # of the JVM itself, which else warns of each class that it cannot keep
             *(
                 f"-Xmx{heap}",
                 "-XX:+UseSerialGC",
@@ -462,4 +503,5 @@ async def _answers(bootstrap: str) -> None:
 
 if __name__ == "__main__":
     for tier in PROFILES:
+        classes(tier)
         print(f"Apache Kafka {version_of(tier)}: {jars(tier)}")

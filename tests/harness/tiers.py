@@ -23,7 +23,8 @@ def open_cluster(tier: str, settings: dict[str, str] | None = None) -> Cluster:
         elif tier.startswith("external="):
             cluster = ExternalCluster(tier.partition("=")[2])
         else:
-            cluster = KafkaBroker(tier, settings=settings)
+            # Its life is too short for the slower of the JVM's two compilers.
+            cluster = KafkaBroker(tier, settings=settings, jvm=["-XX:TieredStopAtLevel=1"])
     except Unavailable as gone:
         support.unavailable(gone.what, gone.hint)
     name = {"embedded": cluster.version, "kafka": f"Apache Kafka {cluster.version}"}
