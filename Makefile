@@ -42,9 +42,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/streampair demo $(ARGS)
 
-# Three processes: two of tests that wait for brokers, one of tests that compute (tests/conftest.py). make test JOBS=
-# uses one.
-JOBS ?= -n 3
+# Four processes: two of tests that wait for brokers, two of all others (tests/conftest.py). make test JOBS= uses one.
+JOBS ?= -n 4
 test: $(STAMP)
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 

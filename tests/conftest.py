@@ -8,38 +8,28 @@ from typing import Any
 import numba
 import pytest
 from harness import search, support
+from harness.tiers import STOPPABLE_TIERS
 from xdist.scheduler import LoadScopeScheduling
 
 
 class Kinds(LoadScopeScheduling):
-    """Tests that mostly wait, for a broker, a process or a scrape, beside tests that mostly compute.
+    """The tests of a version of Kafka have a process, and brokers, of their own; they mostly wait for them.
 
-    With ``-n 3`` each kind has a process of its own, and brokers of its own: two wait while one computes.
-    Those of whole workers take as long as all others that wait.
+    All others go, a file at a time, to whichever process has time.
     """
 
-    WAITING = frozenset(("broker", "connectors", "deploy", "docs", "typing"))
-    WORKERS = ("test_worker", "test_verifier", "test_matrix", "test_transactions", "test_log_topic")
-
     def _split_scope(self, nodeid: str) -> str:
-        where = nodeid.partition("[")[0]
-        if any(f"broker/{name}" in where for name in self.WORKERS):
-            return "workers"
-        return "waiting" if self.WAITING.intersection(where.split("/")) else "computing"
-
-
-class Versions(LoadScopeScheduling):
-    """The verifier: a process, and brokers of its own, for each version of Kafka."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("[")[2].partition("-")[0]
+        where, _, parameters = nodeid.partition("[")
+        version = parameters.rstrip("]").partition("-")[0]
+        return version if version in STOPPABLE_TIERS and "broker/" in where else where.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """See ``Kinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
     if search.searching() or config.getoption("dist") != "load":
         return None
-    return Versions(config, log) if config.getoption("markexpr") == "verifier" else Kinds(config, log)
+    config.option.loadscopereorder = False  # the order of the collection: what takes longest comes first
+    return Kinds(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

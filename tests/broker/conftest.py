@@ -41,10 +41,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _tier(item: pytest.Item) -> int:
-    """The place of an item's broker among all of them."""
+    """The place of an item's broker: of the newest first, whose tests take longest."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     tier = next((params[name] for name in ("kafka", "forgetful", "tier") if name in params), None)
-    return TIERS.index(tier) if tier in TIERS else -1
+    return -TIERS.index(tier) if tier in TIERS else 1
 
 
 @pytest.hookimpl(trylast=True)

@@ -52,7 +52,7 @@ class Member:
     ) -> None:
         self.settings = KafkaConfig(
             bootstrap_servers=kafka.bootstrap,
-            session_timeout_seconds=6.0,
+            session_timeout_seconds=3.0 if kafka.kind == "kafka" else 6.0,
             max_poll_interval_seconds=max_poll_interval,
             group_instance_id=name,
         )

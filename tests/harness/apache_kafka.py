@@ -173,6 +173,7 @@ transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
 num.network.threads=2

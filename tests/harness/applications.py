@@ -81,8 +81,9 @@ class App:
         self.state = directory / "state"
         self.partitions = partitions
         # The in-process broker holds a new member back for almost a whole session after another one has
-        # left, so its sessions are short; Apache Kafka refuses less than six seconds.
-        session = 2 if kafka.kind == "embedded" else 6
+        # left, and every broker after one was killed, so sessions are short. A cluster of the caller's is
+        # likely to refuse less than six seconds.
+        session = {"embedded": 2, "kafka": 3}.get(kafka.kind, 6)
         keys = ""
         if store == "kafka":
             keys = 'sealing_key_env = "TEST_SEALING_KEY"'
