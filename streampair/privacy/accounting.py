@@ -9,6 +9,7 @@ which the papers calibrate, and pure epsilon, of Laplace mechanisms; `Spend` com
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -143,7 +144,11 @@ def mu_from(epsilon: float, delta: float) -> float:
     >>> round(mu_from(1.0, 1e-6), 6)
     0.236704
     """
-    epsilon, delta = _check_epsilon(epsilon), _check_delta(delta)
+    return _mu_from(_check_epsilon(epsilon), _check_delta(delta))
+
+
+@functools.lru_cache(maxsize=256)  # a learner asks again for each of its copies
+def _mu_from(epsilon: float, delta: float) -> float:
     target = math.log(delta)
 
     def gap(log_mu: float) -> float:

@@ -49,7 +49,7 @@ def _tier(item: pytest.Item) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole verifier runs with ``-m verifier`` (`make verify`); else a part of it, on one version.
+    """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
         if not marks or not isinstance(item, pytest.Function):
             continue
-        tier, store = item.callspec.params["kafka"], item.callspec.params["store"]
+        tier, store = item.callspec.params.get("kafka"), item.callspec.params.get("store")
         wanted = everything or (tier in STOPPABLE_TIERS[-1:] and any(mark.get("short") for mark in marks))
         if not wanted or any(mark.get("store", store) != store for mark in marks):
             dropped.append(item)

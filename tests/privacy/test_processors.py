@@ -52,7 +52,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return file, told("write", file, {})
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+#: Compiles every kernel anew, which takes longer than all else here.
+ANEW = {"kernels for any processor": pytest.mark.verifier(short=False)}
+
+
+@pytest.mark.parametrize("processor", [pytest.param(name, marks=ANEW.get(name, ())) for name in PROCESSORS])
 def test_a_learner_that_moves_gives_the_same_bits(processor: str, here: tuple[Path, Any]) -> None:
     """Scores, digests and releases: from a state in the middle of a stream, and anew under the plan."""
     file, wanted = here
