@@ -20,6 +20,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -133,6 +134,7 @@ class Trap:
         self._step = step
         self._left = count
         self._action = action
+        self._alone = threading.Lock()
 
     def _spring(self) -> None:
         if self._step.at_work and not Trap.working:
@@ -162,9 +164,11 @@ class Trap:
                 self._spring()
             if when == "half" and self._meant(args):
                 path, data, *rest = args
-                if (Trap.working or not self._step.at_work) and self._left == 1:
-                    inner(path, data[: len(data) // 2], *rest)
-                self._spring()
+                # Lanes are opened in threads: no other may write its half too, and then go on to the whole.
+                with self._alone:
+                    if (Trap.working or not self._step.at_work) and self._left == 1:
+                        inner(path, data[: len(data) // 2], *rest)
+                    self._spring()
 
         def after(args: tuple[Any, ...]) -> None:
             if when == "after" and self._meant(args):
