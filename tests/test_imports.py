@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import re
@@ -155,6 +156,12 @@ def without_types(tree: ast.Module) -> ast.Module:
     return stripped
 
 
+@functools.cache
+def at_work(source: str, package: str) -> frozenset[str]:
+    """What a module imports when it runs. The same house is read again and again."""
+    return frozenset(imported(ast.unparse(without_types(ast.parse(source))), package))
+
+
 def behind_door(source: str) -> dict[str, str]:
     """Names that a package gives from rooms above, as its ``if TYPE_CHECKING`` says: the module of each."""
     blocks = [node for node in ast.parse(source).body if for_types_only(node)]
@@ -174,9 +181,8 @@ def arrows(sources: dict[str, str]) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     for name, path in files.items():
         package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
-        run = ast.unparse(without_types(ast.parse(sources[path])))
         found = set()
-        for target in imported(run, package):
+        for target in at_work(sources[path], package):
             package_of, _, last = target.rpartition(".")
             if target in files:
                 found.add(target)
