@@ -197,7 +197,9 @@ def test_csv_spells_true_in_many_ways(text: str) -> None:
 @example(names=['%d,"offset":0', "a%", '"'], scored=[Scored(1, None, "%b", -0.0, "learned")])
 def test_scores_are_encoded_together_as_one_by_one(names: list[str], scored: list[Scored]) -> None:
     app, learner, topic = names
-    told = Encoder(app=app, learner=learner, topic=topic, partition=3).scores(scored)
+    encoder = Encoder(app=app, learner=learner, topic=topic, partition=3)
+    told = encoder.scores(scored)
+    assert encoder.lines(scored) == b"".join(line + b"\n" for line in told)
     start = {"app": app, "learner": learner, "topic": topic, "partition": 3}
     assert told == [
         msgspec.json.encode({**start, "offset": s.offset, "id": s.id, "score": s.score, "outcome": s.outcome})
