@@ -21,6 +21,7 @@ import numpy as np
 from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
 from streampair_connectors.config import InputConfig, Label
+from streampair_connectors.csv_rows import csv_rows
 
 __all__ = [
     "Encoder",
@@ -200,6 +201,14 @@ def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
         identifier = row.get(config.id) if config.id is not None else None
         return Event(x, labels.resolve_text(text) if text else None, identifier or None)
 
+    decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+        columns,
+        names,
+        label=config.label,
+        id_column=config.id,
+        limit=config.max_event_bytes,
+        resolve=labels.resolve_text,
+    )
     return decode
 
 
