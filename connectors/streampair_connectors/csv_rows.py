@@ -90,9 +90,9 @@ def csv_rows(
             return None
         table = np.empty((len(rows), width))
         struct.pack_into(f"{table.size}d", table.data, 0, *chain.from_iterable(rows))
-        table = np.ascontiguousarray(table[:, pick])
         if not table.all() and _MINUS_NOTHING.search(text):
             return None
+        table = np.ascontiguousarray(table[:, pick])
         labels = {number: resolve(str(number)) for number in set(y)}
         return Rows(
             features, table, [labels[number] for number in y], None if ids is None else list(map(str, ids))

@@ -3,126 +3,28 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import csv
-import gzip
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 
-from streampair.engine.lane import DeadLetter, LaneGauges, Record
-from streampair.errors import ConfigError, SourceError
+from streampair.engine.lane import DeadLetter, LaneGauges
+from streampair.errors import ConfigError
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import Config
 from streampair_connectors.lanes import LaneTimer
-from streampair_connectors.records import Decoder, Encoder, csv_decoder, json_decoder
+from streampair_connectors.reading import Source, open_source
+from streampair_connectors.records import Encoder
 from streampair_connectors.telemetry import LaneLabels, Telemetry
 
-__all__ = ["Replay", "open_input"]
+__all__ = ["Replay"]
 
 _json = msgspec.json.Encoder()
-
-
-def open_input(config: Config, path: str) -> tuple[Decoder, Iterator[Record]]:
-    """Open a file of events.
-
-    Parameters
-    ----------
-    config
-        Says which fields are features and label.
-    path
-        `*.csv` (first line: names) or JSON lines under any other name, `.gz` or not;
-        `-` reads JSON lines from standard input.
-
-    Returns
-    -------
-    tuple
-        What decodes a record, and the records: one per line, numbered from 0.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read, or a CSV header lacks a column that the configuration names.
-    """
-    name = path.removesuffix(".gz")
-    try:
-        lines: IO[bytes] = _open(path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if not name.endswith(".csv"):
-        return json_decoder(config.input), _guarded(path, _lines(lines))
-    with contextlib.ExitStack() as stack:
-        stack.callback(lines.close)
-        header = _header(config, path, lines)
-        stack.pop_all()  # it stays open for the rows
-    return csv_decoder(config.input, header), _guarded(path, _csv_rows(lines))
-
-
-def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
-    try:
-        first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from None
-    header = next(csv.reader([first]), [])
-    wanted = [*(config.input.feature_names() or ()), config.input.label]
-    absent = [column for column in wanted if column not in header]
-    if absent:
-        raise SourceError(
-            f"{path} has no column {absent[0]!r}; its columns are {', '.join(header[:20]) or 'none'}",
-            fix="correct input.features and input.label, or the file's first line",
-            retriable=False,
-        )
-    return header
-
-
-def _open(path: str) -> IO[bytes]:
-    if path == "-":
-        return sys.stdin.buffer
-    if path.endswith(".gz"):
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return open(path, "rb")
-
-
-def _unreadable(path: str, error: Exception) -> SourceError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return SourceError(
-        f"{path} cannot be read: {reason}",
-        fix="check the path, its permissions and that a .gz file is whole",
-        retriable=False,
-    )
-
-
-def _guarded(path: str, records: Iterator[Record]) -> Iterator[Record]:
-    try:
-        yield from records
-    except (OSError, EOFError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _lines(lines: IO[bytes]) -> Iterator[Record]:
-    with lines:
-        for number, line in enumerate(lines):
-            yield Record(number, line.rstrip(b"\r\n"))
-
-
-def _csv_rows(lines: IO[bytes]) -> Iterator[Record]:
-    number = 0
-    with lines:
-        row = b""
-        for line in lines:
-            row += line
-            if row.count(b'"') % 2:  # a quoted cell goes on in the next line
-                continue
-            yield Record(number, row.rstrip(b"\r\n"))
-            number += 1
-            row = b""
-        if row:
-            yield Record(number, row.rstrip(b"\r\n"))
+# From one publication of the lane's numbers to the next: nobody looks more often, and each costs an AUC.
+_PUBLISH_SECONDS = 0.25
 
 
 @dataclass
@@ -134,12 +36,19 @@ class Replay:
     config
         The same configuration as for `run`; [kafka], [store] and the topics are not used.
     path
-        See :func:`open_input`.
+        See :func:`streampair_connectors.reading.open_source`.
     scores
-        Called with each score as one line of JSON.
+        Called with the scores of each batch, as lines of JSON.
     dead_letters
-        Called with each dead letter as one line of JSON: text in `value`, or bytes that are not
-        text in `value_base64`.
+        Called with each dead letter as one line of JSON, without its end: text in `value`, or bytes that are
+        not text in `value_base64`.
+
+    Attributes
+    ----------
+    events
+        Records so far.
+    size, position
+        Bytes of the file, as it lies there, and how many of them were read so far; None and 0 for a pipe.
     """
 
     config: Config
@@ -148,9 +57,16 @@ class Replay:
     dead_letters: Callable[[bytes], object]
     telemetry: Telemetry = field(default_factory=Telemetry)
     events: int = 0
+    size: int | None = None
+    position: int = 0
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
         """Score and learn every record of the file.
+
+        Parameters
+        ----------
+        progress
+            Called after each batch with the number of its records.
 
         Returns
         -------
@@ -162,29 +78,35 @@ class Replay:
         SourceError, ConfigError, LaneStopped
             As the message says.
         """
+        with open_source(self.config, self.path) as source:
+            return self._run(source, progress)
+
+    def _run(self, source: Source, progress: Callable[[int], object] | None) -> LaneGauges:
         config = self.config
-        decode, records = open_input(config, self.path)
+        self.size = source.size
         topic = "stdin" if self.path == "-" else Path(self.path).name
-        lane = build_lane(config, decode, topic=topic, partition=0, snapshots=False)
+        lane = build_lane(config, source.decode, topic=topic, partition=0, snapshots=False)
         if getattr(lane.learner, "entity", None) is not None:
             raise ConfigError(
                 "the learner counts records by entity, which is the key of a message: a file has no keys",
                 fix="replay without entity=, or use Kafka",
             )
         labels: LaneLabels = (config.app, topic, "0", config.learner.label())
-        timer = LaneTimer(lane, decode, self.telemetry, labels)
-        encode = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0).score
+        timer = LaneTimer(lane, source.decode, self.telemetry, labels)
+        encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
-        size = config.worker.batch_size
-        while batch := list(islice(records, size)):
+        publish_at = 0.0
+        for batch in source.batches:
             output = timer.process(batch)
-            for scored in output.scores:
-                self.scores(encode(scored))
+            self.scores(encoder.lines(output.scores))
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
             self.events += len(batch)
-            self.telemetry.publish(labels, timer.gauges(), None)
+            if time.monotonic() >= publish_at:
+                self.telemetry.publish(labels, timer.gauges(), None)
+                publish_at = time.monotonic() + _PUBLISH_SECONDS
             if progress is not None:
+                self.position = 0 if source.size is None else source.position()
                 progress(len(batch))
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None)

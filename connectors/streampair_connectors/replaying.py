@@ -44,8 +44,9 @@ def replay_file(
         scores: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(_create(output))
         stack.callback(letters.close)
 
-        def write(line: bytes) -> None:
-            scores.write(line + b"\n")
+        def write(lines: bytes) -> None:
+            scores.write(lines)
+            scores.flush()  # what came through a pipe may be waited for at the end of another
 
         replay = Replay(config, file, write, letters.write)
         server = (

@@ -1,0 +1,180 @@
+"""Files of events, block by block: what `replay` reads."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from streampair.engine import Record
+from streampair.errors import SourceError
+from streampair_connectors.config import Config
+from streampair_connectors.records import Decoder, csv_decoder, json_decoder
+
+__all__ = ["Source", "open_source"]
+
+_BLOCK = 1 << 18  # bytes: some thousand lines, so that what is done once for each block does not count
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file of events.
+
+    Attributes
+    ----------
+    decode
+        What decodes a record.
+    batches
+        The records, one for each line, numbered from 0.
+    size
+        Bytes of the file, as it lies there; None where they have no number, as in a pipe.
+    position
+        How many of them were read.
+    """
+
+    decode: Decoder
+    batches: Iterator[list[Record]]
+    size: int | None
+    position: Callable[[], int]
+
+
+@contextlib.contextmanager
+def open_source(config: Config, path: str) -> Iterator[Source]:
+    """Open a file of events, for a `with` that closes it.
+
+    Parameters
+    ----------
+    config
+        Says which fields are features and label, and the most records of a batch (`worker.batch_size`).
+    path
+        `*.csv` (first line: names) or JSON lines under any other name, `.gz` or not; `-` reads JSON lines
+        from standard input. From a pipe a batch is what is there, so that no line waits for those to come.
+
+    Raises
+    ------
+    SourceError
+        Here or by the batches: the file cannot be read, or a CSV header lacks a column that the configuration
+        names.
+    """
+    with _open(path) as raw:
+        size = None if path == "-" else _size(raw)
+        file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if path.endswith(".gz") else raw
+        if path.removesuffix(".gz").endswith(".csv"):
+            decode = csv_decoder(config.input, _header(config, path, file))
+            lines = _rows(_blocks(file))
+        else:
+            decode = json_decoder(config.input)
+            lines = map(_lines, _blocks(file))
+        batches = _batches(lines, config.worker.batch_size, wait=size is not None)
+        yield Source(decode, _guarded(path, batches), size, raw.tell)
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return sys.stdin.buffer if path == "-" else open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _size(file: IO[bytes]) -> int | None:
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
+    try:
+        first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    header = next(csv.reader([first]), [])
+    wanted = [*(config.input.feature_names() or ()), config.input.label]
+    absent = [column for column in wanted if column not in header]
+    if absent:
+        raise SourceError(
+            f"{path} has no column {absent[0]!r}; its columns are {', '.join(header[:20]) or 'none'}",
+            fix="correct input.features and input.label, or the file's first line",
+            retriable=False,
+        )
+    return header
+
+
+def _unreadable(path: str, error: Exception) -> SourceError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SourceError(
+        f"{path} cannot be read: {reason}",
+        fix="check the path, its permissions and that a .gz file is whole",
+        retriable=False,
+    )
+
+
+def _guarded(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
+    try:
+        yield from batches
+    except (OSError, EOFError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _blocks(file: Any) -> Iterator[bytes]:
+    """The file in pieces that end with a line, except perhaps the last; of a pipe, what is there."""
+    begun: list[bytes] = []  # a line that goes on
+    while block := file.read1(_BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            begun.append(block[:end])
+            yield b"".join(begun)
+            begun = []
+        if end < len(block):
+            begun.append(block[end:])
+    if begun:
+        yield b"".join(begun)
+
+
+def _lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        del lines[-1]  # there is no line behind the last line's end
+    return [line.rstrip(b"\r") for line in lines] if b"\r" in block else lines
+
+
+def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The rows of a CSV file: lines, unless a quoted cell goes on in the next one."""
+    begun: list[bytes] = []
+    quoted = False
+    for block in blocks:
+        if not quoted and b'"' not in block:
+            yield _lines(block)
+            continue
+        rows = []
+        for line in io.BytesIO(block):
+            begun.append(line)
+            quoted ^= line.count(b'"') % 2 == 1
+            if not quoted:
+                rows.append(b"".join(begun).rstrip(b"\r\n"))
+                begun = []
+        yield rows
+    if begun:
+        yield [b"".join(begun).rstrip(b"\r\n")]
+
+
+def _batches(chunks: Iterable[list[bytes]], size: int, *, wait: bool) -> Iterator[list[Record]]:
+    """Records in batches of this size; whether a batch is to wait until it is full."""
+    offset = 0
+    held: list[bytes] = []
+    for chunk in chunks:
+        held += chunk
+        done = 0
+        while len(held) - done >= size or (not wait and done < len(held)):
+            values = held[done : done + size]
+            done += len(values)
+            yield list(map(Record, range(offset, offset + len(values)), values))
+            offset += len(values)
+        del held[:done]
+    if held:
+        yield list(map(Record, range(offset, offset + len(held)), held))
