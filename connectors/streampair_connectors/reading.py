@@ -9,6 +9,7 @@ import io
 import os
 import stat
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -21,6 +22,7 @@ from streampair_connectors.records import Decoder, csv_decoder, json_decoder
 __all__ = ["Source", "open_source"]
 
 _BLOCK = 1 << 18  # bytes: some thousand lines, so that what is done once for each block does not count
+_DAMAGED = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _size(file: IO[bytes]) -> int | None:
 def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
     try:
         first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (*_DAMAGED, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
     header = next(csv.reader([first]), [])
     wanted = [*(config.input.feature_names() or ()), config.input.label]
@@ -117,7 +119,7 @@ def _unreadable(path: str, error: Exception) -> SourceError:
 def _guarded(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
     try:
         yield from batches
-    except (OSError, EOFError) as error:
+    except _DAMAGED as error:
         raise _unreadable(path, error) from None
 
 

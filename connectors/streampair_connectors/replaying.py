@@ -11,8 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from streampair.errors import SourceError
 from streampair_connectors.config import Config
@@ -58,11 +69,17 @@ def replay_file(
             console.print(f"metrics: {server.url}/metrics", highlight=False)
         start = time.perf_counter()
         with _progress() as progress:
-            task = progress.add_task("replay", total=None, rate="")
+            task = progress.add_task("replay", total=None, events=0, rate="")
 
-            def show(count: int) -> None:
+            def show(_: int) -> None:
                 rate = replay.events / max(time.perf_counter() - start, 1e-9)
-                progress.update(task, advance=count, rate=f"{rate:,.0f} events/s")
+                progress.update(
+                    task,
+                    total=replay.size,
+                    completed=replay.position,
+                    events=replay.events,
+                    rate=f"{rate:,.0f} events/s",
+                )
 
             gauges = replay.run(show)
         scores.flush()
@@ -106,13 +123,33 @@ def _progress() -> Progress:
     shown = console.is_terminal and not sys.stdout.isatty()
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.completed:,} events"),
+        _OfAFile(BarColumn()),
+        _OfAFile(TaskProgressColumn()),
+        TextColumn("{task.fields[events]:,} events"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
+        _OfAFile(TimeRemainingColumn(compact=True)),
+        _OfAFile(TextColumn("left")),
         console=console,
         transient=True,
         disable=not shown,
     )
+
+
+class _OfAFile(ProgressColumn):
+    """A column for what has an end: a file has one, by its bytes, and a pipe has none."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def __call__(self, task: Task) -> RenderableType:
+        """Draw it. The column inside says how often."""
+        return Text() if task.total is None else self._column(task)
+
+    def render(self, task: Task) -> RenderableType:
+        """Draw it anew."""
+        return self(task)
 
 
 def _create(path: Path) -> IO[bytes]:

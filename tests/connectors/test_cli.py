@@ -251,6 +251,7 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
     [
         ("missing.jsonl", None, "cannot be read: No such file"),
         ("short.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], "cannot be read"),
+        ("damaged.jsonl.gz", gzip.compress(b'{"a": 1}\n', mtime=0)[:10] + b"\xff" * 20, "cannot be read"),
         ("not.csv.gz", b"plain", "cannot be read"),
         ("columns.csv", b"a,y\n1,1\n", "has no column 'b'"),
         ("empty.csv", b"", "has no column 'a'"),
