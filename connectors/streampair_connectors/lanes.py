@@ -32,7 +32,7 @@ from streampair_connectors.records import Decoder, Encoder, RawRecord
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.telemetry import LaneLabels, Telemetry
 
-__all__ = ["LaneTimer", "OpenLane", "Opener", "facts_of"]
+__all__ = ["Estimates", "LaneTimer", "OpenLane", "Opener", "facts_of"]
 
 log = get_logger(__name__)
 
@@ -43,8 +43,50 @@ _REPLAY_SECONDS = 0.5
 _SHARED_BY = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500
-# Share of the time that may go into estimates of the regret.
+# Share of the time that may go into estimates of the regret, and the most that a pause saves up for them.
 _ESTIMATES_SHARE = 0.02
+_ESTIMATES_SAVED = 0.25
+
+
+class Estimates:
+    """The time that a process may spend on estimates of the regret, however many lanes it holds.
+
+    Parameters
+    ----------
+    clock
+        Monotonic, in seconds.
+
+    Examples
+    --------
+    >>> now = 0.0
+    >>> estimates = Estimates(lambda: now)
+    >>> estimates.afford()
+    True
+    >>> estimates.spent(0.02)
+    >>> estimates.afford()
+    False
+    >>> now = 1.0
+    >>> estimates.afford()
+    True
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._left = 0.0
+        self._last = 0.0
+
+    def afford(self) -> bool:
+        """Whether there is time for one that takes as long as the last one did."""
+        now = self._clock()
+        self._left = min(self._left + (now - self._at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
+        self._at = now
+        return self._left >= min(self._last, _ESTIMATES_SAVED)
+
+    def spent(self, seconds: float) -> None:
+        """Say how long one took."""
+        self._left -= seconds
+        self._last = seconds
 
 
 class LaneTimer:
@@ -56,19 +98,28 @@ class LaneTimer:
         The lane, and what it decodes with.
     telemetry, labels
         Where the times go.
+    estimates
+        What all lanes of the process share; None: there is one.
     """
 
-    def __init__(self, lane: Lane, decode: Decoder, telemetry: Telemetry, labels: LaneLabels) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        decode: Decoder,
+        telemetry: Telemetry,
+        labels: LaneLabels,
+        estimates: Estimates | None = None,
+    ) -> None:
         self._lane = lane
         self._decode = decode
         self._telemetry = telemetry
         self._labels = labels
+        self._estimates = Estimates() if estimates is None else estimates
         self.seconds_by_event = 0.0
-        self._opened = time.perf_counter()
-        self._estimating = 0.0
-        self._last_estimate = 0.0
         self.estimated = True
         """Whether the last estimate of the regret covers all events."""
+        self.estimated_at = 0.0
+        """When that was, of `time.perf_counter`: whose is the oldest comes first."""
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
         """Let the lane process a batch; Kafka's own records serve as the lane's."""
@@ -82,17 +133,15 @@ class LaneTimer:
     def gauges(self, *, final: bool = False) -> LaneGauges:
         """Return the lane's numbers, with a fresh estimate of the regret if there is time for one.
 
-        By itself a lane, which has no clock, spaces its estimates by counts, so that they do not show at full
-        speed. A slower stream leaves time for more; `final` estimates in any case.
+        By itself a lane, which has no clock, spaces its estimates by counts. Here all lanes of a process
+        share a part of its time; `final` estimates in any case.
         """
         start = time.perf_counter()
-        room = (start - self._opened) * _ESTIMATES_SHARE
-        fresh = final or self._estimating + self._last_estimate <= room
-        gauges = self._lane.gauges(solve=fresh or None)
-        took = time.perf_counter() - start
-        self._estimating += took
+        fresh = final or self._estimates.afford()
+        gauges = self._lane.gauges(solve=fresh)
         if fresh:
-            self._last_estimate = took
+            self.estimated_at = time.perf_counter()
+            self._estimates.spent(self.estimated_at - start)
             self.estimated = True
         return gauges
 
@@ -152,6 +201,7 @@ class OpenLane:
         decode: Decoder,
         telemetry: Telemetry,
         partition: Partition,
+        estimates: Estimates,
         *,
         span: tuple[int, int],
         restored: bool,
@@ -173,7 +223,7 @@ class OpenLane:
         self.published_at = 0.0
         self.lanes = 1
         self.span = span
-        self.timer = LaneTimer(lane, decode, telemetry, self.labels)
+        self.timer = LaneTimer(lane, decode, telemetry, self.labels, estimates)
 
     @property
     def snapshot_due(self) -> bool:
@@ -285,6 +335,7 @@ class Opener:
         self._partitions = partitions
         self._cluster = cluster
         self._payloads_change = payloads_change
+        self._estimates = Estimates()
         self._making = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
@@ -347,6 +398,10 @@ class Opener:
                 await store.append(append)
             # 6 replay silently to where it was
             await self._replay(lane, partition, start)
+            # 7 a new lane saves its first state here, while it is small
+            if lane.begins(start):
+                await store.commit(lane.commit(snapshot=True))
+                lane.committed()
         except BaseException:
             await store.close()
             raise
@@ -367,6 +422,7 @@ class Opener:
             self._decode,
             self._telemetry,
             partition,
+            self._estimates,
             span=(start, end),
             restored=bool(again or snapshot or legacy),
         )

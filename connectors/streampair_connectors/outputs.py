@@ -41,8 +41,10 @@ class Outputs:
         if producer.single(topic):
             by_target[Partition(topic, 0)] = messages
         else:
+            keyless = producer.target(topic, None, source)
             for message in messages:
-                by_target.setdefault(producer.target(topic, message.key, source), []).append(message)
+                target = keyless if message.key is None else producer.target(topic, message.key, source)
+                by_target.setdefault(target, []).append(message)
         if output.dead_letters:
             headers = {record.offset: record.headers for record in records}
             topic = config.dead_letter_topic

@@ -30,7 +30,7 @@ _POLL_SECONDS = 1.0  # records of one poll are learned within about this
 _OVER_SECONDS = 5.0  # and if they are not within this, the rest is put back
 
 
-def commit_interval(every: float, commit_seconds: float, *, waiting: int, done: int) -> float:
+def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> float:
     """Seconds from one commit to the next.
 
     Where events wait, commits take at most a tenth of the time. Where none do, that would only make scores
@@ -39,19 +39,18 @@ def commit_interval(every: float, commit_seconds: float, *, waiting: int, done: 
     Parameters
     ----------
     every
-        As configured.
+        As configured; 0 where there are as many events as a commit may be for.
     commit_seconds
         What a commit takes.
-    waiting
-        Events that were not taken yet.
-    done
-        Events that the next commit is for. While the worker keeps up, no more wait than were done meanwhile.
+    behind
+        Whether events wait: more than the next commit is for. While the worker keeps up, no more wait than
+        were done meanwhile.
 
     Returns
     -------
     float
     """
-    return max(every, (9.0 if waiting > done else 1.0) * commit_seconds)
+    return max(every, (9.0 if behind else 1.0) * commit_seconds)
 
 
 class Pace:

@@ -35,7 +35,9 @@ log = get_logger(__name__)
 _POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
 _WATCH_SECONDS = 2.0
 _OPENED_AT_ONCE = 16  # lanes
+_ENDING_SECONDS = 5.0  # for estimates of the regret when it ends
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
+_LANE_BYTES = 256 * 1024  # more of them for each lane: each has a transaction to pay for
 
 
 class Worker:
@@ -79,6 +81,7 @@ class Worker:
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
+        self._behind = False  # more events wait than the next commit is for, as far as that was asked
         self._payloads_change = False
         self._partitions = 1
         self._last_commit = 0.0
@@ -208,7 +211,7 @@ class Worker:
             await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
-                wait = min(wait, max(self._last_commit + self._interval - time.monotonic(), 0.0))
+                wait = min(wait, max(self._due_at - time.monotonic(), 0.0))
             batches = await self._consumer.poll(self._pace.records, wait)
             self._pace.polled()
             epoch = self._epoch  # read before anything else may run: the batches belong to it
@@ -227,21 +230,31 @@ class Worker:
             await asyncio.sleep(0)  # let the sender of outputs run when input never ends
 
     @property
-    def _interval(self) -> float:
-        """Seconds from one commit to the next."""
+    def _due_at(self) -> float:
+        """When the next commit is due, if there is room for its outputs until then."""
+        enough = self._uncommitted >= self.config.worker.commit_every_events
+        every = 0.0 if enough else self.config.commit_every_seconds
+        return self._last_commit + commit_interval(every, self._commit_seconds, behind=self._behind)
+
+    def _commit_is_due(self) -> bool:
+        if not self._uncommitted:
+            return False
+        if self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._held):
+            return True
+        now = time.monotonic()
+        if now < self._due_at:
+            return False
+        if not self._behind:  # asked once a commit: it looks at every lane
+            self._behind = self._waiting() > self._uncommitted
+        return now >= self._due_at
+
+    def _waiting(self) -> int:
+        """Records of all lanes that were not taken yet."""
         waiting = 0
         for held in self._held.values():
             end, done = self._consumer.end(held.topic_partition), held.lane.next_offset
             waiting += 0 if end is None or done is None else max(end - done, 0)
-        every = self.config.commit_every_seconds
-        return commit_interval(every, self._commit_seconds, waiting=waiting, done=self._uncommitted)
-
-    def _commit_is_due(self) -> bool:
-        return self._uncommitted > 0 and (
-            self._uncommitted >= self.config.worker.commit_every_events
-            or self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
-            or time.monotonic() >= self._last_commit + self._interval
-        )
+        return waiting
 
     async def _process(self, held: OpenLane, records: Sequence[RecordLike]) -> None:
         start = 0
@@ -279,14 +292,16 @@ class Worker:
             return False
         for held, error in outcome.fenced:
             await self._fenced(held.topic_partition, error)
-        # Only now, when it is durable, is it shown.
-        for held in outcome.committed:
+        # The last estimates of a run cover all of its events, as far as there is time for them.
+        ending = time.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
+        # Only now, when it is durable, is it shown; whose estimate is the oldest gets the next.
+        for held in sorted(outcome.committed, key=lambda held: held.timer.estimated_at):
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
-            # The last estimate of a run covers all of its events.
-            self.telemetry.publish(held.labels, held.timer.gauges(final=clean), self._lag(held))
+            final = time.monotonic() < ending
+            self.telemetry.publish(held.labels, held.timer.gauges(final=final), self._lag(held))
             self._report_bad(held)
-        self._uncommitted = 0
+        self._uncommitted, self._behind = 0, False
         self._last_commit = time.monotonic()
         # One slow commit says little: a broker that was away would make the next one wait.
         self._commit_seconds += 0.2 * (min(outcome.seconds, 1.0) - self._commit_seconds)
@@ -357,7 +372,7 @@ class Worker:
             if not keep_series:
                 self.telemetry.withdraw(held.labels)
         self._held.clear()
-        self._uncommitted = 0
+        self._uncommitted, self._behind = 0, False
 
     # Rebalances
 

@@ -7,6 +7,7 @@ import random
 import threading
 
 import pytest
+from streampair_connectors.lanes import Estimates
 from streampair_connectors.pace import Pace, commit_interval
 
 
@@ -186,7 +187,7 @@ def test_commits_leave_time_for_what_waits() -> None:
                 continue
             taken = min(waiting, 1.0)
             waiting, done, since = waiting - taken, done + taken, since + 0.001
-            interval = commit_interval(0.1, commit_seconds, waiting=int(waiting), done=int(done))
+            interval = commit_interval(0.1, commit_seconds, behind=int(waiting) > int(done))
             if done > 0 and since >= interval:
                 committing, done = commit_seconds, 0.0
                 longest = max(longest, since)
@@ -199,3 +200,21 @@ def test_commits_leave_time_for_what_waits() -> None:
     assert longest == pytest.approx(0.36, abs=0.005)
     share, longest = seconds(load=0.2, commit_seconds=0.5)
     assert share <= 0.51
+
+
+@pytest.mark.parametrize("pause", [0.0, 3600.0])
+@pytest.mark.parametrize("cost", [0.001, 0.02, 2.0])
+def test_lanes_share_the_time_for_estimates_however_many_they_are(cost: float, pause: float) -> None:
+    clock = Clock()
+    estimates = Estimates(clock)
+    clock.now += pause
+    spent, begin = 0.0, clock.now
+    while clock.now < begin + 200.0:
+        for _ in range(64):  # lanes, at each commit
+            if estimates.afford():
+                clock.now += cost
+                spent += cost
+                estimates.spent(cost)
+        clock.now += 0.5
+    took = clock.now - begin
+    assert 0.01 * took <= spent <= 0.02 * took + 0.25 + cost
