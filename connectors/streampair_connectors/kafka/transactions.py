@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -86,6 +86,8 @@ class PartitionProducer:
     timeout_seconds
         How long a transaction may be open before the broker aborts it and fences this producer; brokers take
         at most `transaction.max.timeout.ms`, 15 minutes by default.
+    topics
+        Where it writes: it asks for the partitions of all of them at once, and not again with each.
     """
 
     def __init__(
@@ -96,11 +98,13 @@ class PartitionProducer:
         *,
         max_message_bytes: int,
         timeout_seconds: float = 60.0,
+        topics: Collection[str] = (),
     ) -> None:
         self._config = config
         self._name = f"{source.topic}/{source.partition}"
         self._max_message_bytes = max_message_bytes
         self._timeout_seconds = timeout_seconds
+        self._topics = topics
         self.transactional_id = transactional_id(app, source.topic, source.partition)
         self._producer: AIOKafkaProducer | None = None
         # `stop` while a transaction is under way would find no producer to stop.
@@ -138,6 +142,8 @@ class PartitionProducer:
         except BaseException:
             await _discard(producer)
             raise
+        if self._topics:
+            producer.client.set_topics(self._topics)
         self._producer = producer
 
     async def transaction(

@@ -276,6 +276,7 @@ class TopicLane:
             partition,
             max_message_bytes=config.output.max_message_bytes,
             timeout_seconds=config.store.transaction_timeout_seconds,
+            topics=(config.output_topic, topic.name),
         )
 
     async def start(self) -> None:
