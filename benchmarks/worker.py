@@ -27,6 +27,7 @@ import cProfile
 import itertools
 import os
 import pstats
+import re
 import statistics
 import subprocess
 import sys
@@ -47,6 +48,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 from river import datasets, linear_model
 from streampair_connectors.config import parse_config
+from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.worker import Worker
 
 from streampair import auc
@@ -263,6 +265,15 @@ async def quix(python: str, bootstrap: str, topic: str, output: str, count: int,
     return float(told.split()[-1])
 
 
+def split(telemetry: Telemetry, seconds: float) -> dict[str, float]:
+    """Shares of a run by stage, as the worker's own series tell them; `other` is the rest."""
+    found = re.findall(r'_seconds_total\{.*stage="(\w+)".*\} (\S+)', telemetry.render().decode())
+    shares = dict.fromkeys(("fetch", "decode", "learn", "encode", "commit"), 0.0)
+    for stage, value in found:
+        shares[stage] += float(value) / seconds
+    return shares | {"other": 1.0 - sum(shares.values())}
+
+
 async def worker(
     bootstrap: str,
     topic: str,
@@ -273,6 +284,7 @@ async def worker(
     learner: dict[str, Any] | None = None,
     in_kafka: bool = False,
     every: dict[str, Any] | None = None,
+    shares: dict[str, float] | None = None,
 ) -> float:
     """The worker, as `streampair run` starts it.
 
@@ -284,6 +296,8 @@ async def worker(
         Where the state lies.
     every
         When it commits; None: every `COMMIT` events.
+    shares
+        Where to put what its time went into.
     """
     with tempfile.TemporaryDirectory() as directory:
         config = parse_config(
@@ -307,10 +321,12 @@ async def worker(
             if published and (published[0].next_offset or 0) >= count:
                 break
             await asyncio.sleep(0.005)
-        rate = count / (time.perf_counter() - start)
+        took = time.perf_counter() - start
+        if shares is not None:
+            shares |= split(made.telemetry, took)
         made.stop()
         await task
-        return rate
+        return count / took
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
@@ -323,6 +339,8 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     if options.quix:
         loops["quix"] = partial(quix, options.quix)
     loops |= {name: partial(worker, learner=table) for name, table in LEARNERS.items()}
+    shares: dict[str, float] = {}
+    loops["PairOGD"] = partial(worker, shares=shares)
     topic, outputs = f"{mark}-in", {name: f"{mark}-{name}" for name in loops}
     with broker(options.bootstrap, options.kafka) as bootstrap:
         dead = [f"{outputs[name]}-dead" for name in LEARNERS]
@@ -346,6 +364,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         if theirs in medians:
             row = {"worker": ours, "peer": theirs, "ratio": round(medians[ours] / medians[theirs], 3)}
             yield _timing.judged(row, "ratio", least=least)
+    yield {"split": {stage: round(share, 3) for stage, share in shares.items()}}
 
 
 TOLD = {
@@ -367,6 +386,9 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
                 yield f"one partition of {events:,} events, medians of {rounds} alternating runs"
             begun = True
             yield f"  {row['name']:20}{row['events_per_second']:>9,} events/s   {TOLD[row['name']]}"
+        elif "split" in row:
+            told = ", ".join(f"{stage} {share:.0%}" for stage, share in row["split"].items())
+            yield f"time of the PairOGD worker: {told}"
         else:
             missed = "" if row["met"] else "  missed"
             yield f"  {row['worker']:>18} / {row['peer']:12} {row['ratio']:>6.2f}   {row['goal']}{missed}"

@@ -15,10 +15,10 @@ from streampair.engine.lane import DeadLetter, LaneGauges
 from streampair.errors import ConfigError
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import Config
-from streampair_connectors.lanes import LaneTimer
 from streampair_connectors.reading import Source, open_source
 from streampair_connectors.records import Encoder
 from streampair_connectors.telemetry import LaneLabels, Telemetry
+from streampair_connectors.timing import DecodeClock, LaneTimer
 
 __all__ = ["Replay"]
 
@@ -85,31 +85,34 @@ class Replay:
         config = self.config
         self.size = source.size
         topic = "stdin" if self.path == "-" else Path(self.path).name
-        lane = build_lane(config, source.decode, topic=topic, partition=0, snapshots=False)
+        clock = DecodeClock(source.decode)
+        lane = build_lane(config, clock.decode, topic=topic, partition=0, snapshots=False)
         if getattr(lane.learner, "entity", None) is not None:
             raise ConfigError(
                 "the learner counts records by entity, which is the key of a message: a file has no keys",
                 fix="replay without entity=, or use Kafka",
             )
         labels: LaneLabels = (config.app, topic, "0", config.learner.label())
-        timer = LaneTimer(lane, source.decode, self.telemetry, labels)
+        timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
         publish_at = 0.0
         for batch in source.batches:
             output = timer.process(batch)
+            start = time.perf_counter()
             self.scores(encoder.lines(output.scores))
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
+            timer.encoded(time.perf_counter() - start)
             self.events += len(batch)
             if time.monotonic() >= publish_at:
-                self.telemetry.publish(labels, timer.gauges(), None)
+                self.telemetry.publish(labels, timer.gauges(), None, timer.seconds)
                 publish_at = time.monotonic() + _PUBLISH_SECONDS
             if progress is not None:
                 self.position = 0 if source.size is None else source.position()
                 progress(len(batch))
         gauges = timer.gauges(final=True)
-        self.telemetry.publish(labels, gauges, None)
+        self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
 
 

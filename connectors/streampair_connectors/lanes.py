@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-from river import compose
+from collections.abc import Sequence
+from typing import cast
 
 from streampair.engine import (
     DeadLetter,
     Facts,
-    Lane,
-    LaneGauges,
-    LaneOutput,
     LoggedLane,
     Place,
     Record,
     Wanted,
 )
 from streampair.engine.lanelog import place_of
-from streampair.errors import RecordError, StoreError
+from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.assemble import build_logged_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Lookup, Partition
 from streampair_connectors.logs import get_logger
-from streampair_connectors.records import Decoder, Encoder, RawRecord
+from streampair_connectors.records import Decoder, Encoder
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.telemetry import LaneLabels, Telemetry
+from streampair_connectors.timing import DecodeClock, Estimates, LaneTimer
 
-__all__ = ["Estimates", "LaneTimer", "OpenLane", "Opener", "facts_of"]
+__all__ = ["OpenLane", "Opener", "facts_of"]
 
 log = get_logger(__name__)
 
@@ -43,129 +39,6 @@ _REPLAY_SECONDS = 0.5
 _SHARED_BY = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500
-# Share of the time that may go into estimates of the regret, and the most that a pause saves up for them.
-_ESTIMATES_SHARE = 0.02
-_ESTIMATES_SAVED = 0.25
-
-
-class Estimates:
-    """The time that a process may spend on estimates of the regret, however many lanes it holds.
-
-    Parameters
-    ----------
-    clock
-        Monotonic, in seconds.
-
-    Examples
-    --------
-    >>> now = 0.0
-    >>> estimates = Estimates(lambda: now)
-    >>> estimates.afford()
-    True
-    >>> estimates.spent(0.02)
-    >>> estimates.afford()
-    False
-    >>> now = 1.0
-    >>> estimates.afford()
-    True
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._at = clock()
-        self._left = 0.0
-        self._last = 0.0
-
-    def afford(self) -> bool:
-        """Whether there is time for one that takes as long as the last one did."""
-        now = self._clock()
-        self._left = min(self._left + (now - self._at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
-        self._at = now
-        return self._left >= min(self._last, _ESTIMATES_SAVED)
-
-    def spent(self, seconds: float) -> None:
-        """Say how long one took."""
-        self._left -= seconds
-        self._last = seconds
-
-
-class LaneTimer:
-    """Times a lane from outside: the engine has no clock.
-
-    Parameters
-    ----------
-    lane, decode
-        The lane, and what it decodes with.
-    telemetry, labels
-        Where the times go.
-    estimates
-        What all lanes of the process share; None: there is one.
-    """
-
-    def __init__(
-        self,
-        lane: Lane,
-        decode: Decoder,
-        telemetry: Telemetry,
-        labels: LaneLabels,
-        estimates: Estimates | None = None,
-    ) -> None:
-        self._lane = lane
-        self._decode = decode
-        self._telemetry = telemetry
-        self._labels = labels
-        self._estimates = Estimates() if estimates is None else estimates
-        self.seconds_by_event = 0.0
-        self.estimated = True
-        """Whether the last estimate of the regret covers all events."""
-        self.estimated_at = 0.0
-        """When that was, of `time.perf_counter`: whose is the oldest comes first."""
-
-    def process(self, records: Sequence[Any]) -> LaneOutput:
-        """Let the lane process a batch; Kafka's own records serve as the lane's."""
-        start = time.perf_counter()
-        self.estimated = False
-        output = self._lane.process(cast("Sequence[Record]", records))
-        self.seconds_by_event = (time.perf_counter() - start) / len(records)
-        self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
-        return output
-
-    def gauges(self, *, final: bool = False) -> LaneGauges:
-        """Return the lane's numbers, with a fresh estimate of the regret if there is time for one.
-
-        By itself a lane, which has no clock, spaces its estimates by counts. Here all lanes of a process
-        share a part of its time; `final` estimates in any case.
-        """
-        start = time.perf_counter()
-        fresh = final or self._estimates.afford()
-        gauges = self._lane.gauges(solve=fresh)
-        if fresh:
-            self.estimated_at = time.perf_counter()
-            self._estimates.spent(self.estimated_at - start)
-            self.estimated = True
-        return gauges
-
-    def _time_score(self, record: RawRecord) -> float | None:
-        """Score the last event of a batch once more, alone, to see what scoring costs."""
-        try:
-            x = self._decode(record).x
-        except RecordError:
-            return None
-        score = _scorer(self._lane.model)
-        start = time.perf_counter()
-        try:
-            score(x)
-        except Exception:
-            # The lane has met the same event, and has said what is wrong with it.
-            return None
-        return time.perf_counter() - start
-
-
-def _scorer(model: Any) -> Callable[[Any], Any]:
-    # A pipeline has every method, its last step those that work.
-    last = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
-    names = ("score_one", "predict_proba_one", "predict_one")
-    return cast("Callable[[Any], Any]", getattr(model, next(name for name in names if hasattr(last, name))))
 
 
 class OpenLane:
@@ -198,7 +71,7 @@ class OpenLane:
         config: Config,
         lane: LoggedLane,
         store: LaneStore,
-        decode: Decoder,
+        clock: DecodeClock,
         telemetry: Telemetry,
         partition: Partition,
         estimates: Estimates,
@@ -223,7 +96,7 @@ class OpenLane:
         self.published_at = 0.0
         self.lanes = 1
         self.span = span
-        self.timer = LaneTimer(lane, decode, telemetry, self.labels, estimates)
+        self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
 
     @property
     def snapshot_due(self) -> bool:
@@ -330,7 +203,7 @@ class Opener:
         self._config = config
         self._store = store
         self._lookup = lookup
-        self._decode = decode
+        self._clock = DecodeClock(decode)
         self._telemetry = telemetry
         self._partitions = partitions
         self._cluster = cluster
@@ -419,7 +292,7 @@ class Opener:
             self._config,
             lane,
             store,
-            self._decode,
+            self._clock,
             self._telemetry,
             partition,
             self._estimates,
@@ -437,7 +310,7 @@ class Opener:
             return await asyncio.to_thread(
                 build_logged_lane,
                 config,
-                self._decode,
+                self._clock.decode,
                 topic=partition.topic,
                 partition=partition.partition,
                 noise_key=key,

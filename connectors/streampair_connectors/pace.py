@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Pace", "commit_interval"]
+__all__ = ["Commits", "Pace", "commit_interval"]
 
 _R = TypeVar("_R")
 
@@ -51,6 +51,69 @@ def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> flo
     float
     """
     return max(every, (9.0 if behind else 1.0) * commit_seconds)
+
+
+class Commits:
+    """When the next commit is due.
+
+    Parameters
+    ----------
+    every_seconds, every_events
+        As configured: the earlier of the two, where commits take little of the time.
+    clock
+        Monotonic, in seconds.
+
+    Examples
+    --------
+    >>> now = 0.0
+    >>> commits = Commits(0.1, 10_000, clock=lambda: now)
+    >>> commits.committed(1.0)
+    >>> now = 0.5
+    >>> commits.due(20_000, lambda: 0), commits.due(20_000, lambda: 50_000)
+    (True, False)
+    """
+
+    def __init__(
+        self, every_seconds: float, every_events: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_seconds = every_seconds
+        self._every_events = every_events
+        self._clock = clock
+        self._seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._last = self._clock()
+        self._behind = False
+
+    def committed(self, seconds: float) -> None:
+        """Say that a commit has just ended, and how long it took."""
+        # One slow commit says little: a broker that was away would make the next one wait.
+        self._seconds += 0.2 * (min(seconds, 1.0) - self._seconds)
+        self.begin()
+
+    def wait(self, events: int) -> float:
+        """Seconds until the next commit, which is for so many events, may be due."""
+        every = 0.0 if events >= self._every_events else self._every_seconds
+        due = self._last + commit_interval(every, self._seconds, behind=self._behind)
+        return max(due - self._clock(), 0.0)
+
+    def due(self, events: int, waiting: Callable[[], int]) -> bool:
+        """Whether it is due now.
+
+        Parameters
+        ----------
+        events
+            That it is for.
+        waiting
+            Counts the events that were not taken yet. It looks at every lane, so it is asked once a commit.
+        """
+        if self.wait(events) > 0.0:
+            return False
+        if not self._behind:
+            self._behind = waiting() > events
+        return self.wait(events) <= 0.0
 
 
 class Pace:

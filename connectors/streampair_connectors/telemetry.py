@@ -23,12 +23,15 @@ from prometheus_client.registry import Collector
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["HEALTH_STATES", "SERIES", "LaneLabels", "Series", "Telemetry"]
+__all__ = ["HEALTH_STATES", "SERIES", "STAGES", "LaneLabels", "Series", "Telemetry"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "stopped", "failed")
 """The states of `streampair_health`; exactly one is 1 at any time."""
+
+STAGES = ("decode", "learn", "encode")
+"""What the time of a lane goes into; `fetch` and `commit` are the worker's, for all of its lanes."""
 
 LaneLabels = tuple[str, str, str, str]
 
@@ -44,6 +47,7 @@ _GUARANTEES = ("holds", "void", "unvouched")
 class _Lane:
     gauges: LaneGauges
     lag: int | None = None
+    seconds: Mapping[str, float] | None = None
 
 
 # What a lane shows: a number, a number by the value of the last label, or nothing for now.
@@ -174,6 +178,20 @@ SERIES: tuple[Series, ...] = (
         "histogram",
         False,
         "Time by event to decode, score and learn, averaged over each batch.",
+    ),
+    _operator(
+        "lane_seconds_total",
+        "Time by stage: decode; learn, which scores too; encode, which hands outputs to the client too.",
+        lambda lane: lane.seconds,
+        "stage",
+        counter=True,
+    ),
+    Series(
+        "streampair_worker_seconds_total",
+        "counter",
+        False,
+        "Time for all lanes by stage: fetch, of polls that gave records, waiting for them too; commit.",
+        ("app", "stage"),
     ),
     Series(
         "streampair_commit_seconds",
@@ -310,6 +328,7 @@ class Telemetry:
         self._score = make(Histogram, "score_seconds", buckets=_EVENT_BUCKETS)
         self._learn = make(Histogram, "learn_seconds", buckets=_EVENT_BUCKETS)
         self._commit = make(Histogram, "commit_seconds", buckets=_COMMIT_BUCKETS)
+        self._seconds = make(Counter, "worker_seconds_total")
         self._rebalances = make(Counter, "rebalances_total")
         self._health = make(Gauge, "health")
 
@@ -337,9 +356,16 @@ class Telemetry:
         well = all(app.state in ("running", "rebalancing") for app in self._apps.values())
         return well and bool(report), report
 
-    def publish(self, labels: LaneLabels, gauges: LaneGauges, lag: int | None) -> None:
-        """Show the committed numbers of a lane."""
-        self._apps.setdefault(labels[0], _App()).lanes[labels] = _Lane(gauges, lag)
+    def publish(
+        self,
+        labels: LaneLabels,
+        gauges: LaneGauges,
+        lag: int | None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        """Show the committed numbers of a lane, and its time by stage."""
+        shown = _Lane(gauges, lag, None if seconds is None else dict(seconds))
+        self._apps.setdefault(labels[0], _App()).lanes[labels] = shown
 
     def lag(self, labels: LaneLabels, lag: int) -> None:
         """Show how far a lane is behind, between its commits too."""
@@ -370,6 +396,11 @@ class Telemetry:
     def committed(self, app: str, seconds: float) -> None:
         """Record the time of one commit."""
         self._commit.labels(app).observe(seconds)
+        self._seconds.labels(app, "commit").inc(seconds)
+
+    def fetched(self, app: str, seconds: float) -> None:
+        """Record the time of a poll that gave records."""
+        self._seconds.labels(app, "fetch").inc(seconds)
 
     def rebalanced(self, app: str) -> None:
         """Count an assignment of partitions."""

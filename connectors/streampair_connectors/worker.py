@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Sequence
 
+from streampair.engine import LaneGauges
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, warm_up
@@ -22,7 +23,7 @@ from streampair_connectors.kafka import Consumer, Lookup, Partition, Producer, R
 from streampair_connectors.lanes import Opener, OpenLane
 from streampair_connectors.logs import get_logger
 from streampair_connectors.outputs import Outputs
-from streampair_connectors.pace import Pace, commit_interval
+from streampair_connectors.pace import Commits, Pace
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.telemetry import Telemetry
@@ -81,11 +82,9 @@ class Worker:
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
-        self._behind = False  # more events wait than the next commit is for, as far as that was asked
         self._payloads_change = False
         self._partitions = 1
-        self._last_commit = 0.0
-        self._commit_seconds = 0.0
+        self._commits = Commits(config.commit_every_seconds, config.worker.commit_every_events)
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else Takeovers(name)
@@ -206,13 +205,16 @@ class Worker:
             await self._producer.stop()
 
     async def _loop(self) -> None:
-        self._last_commit = time.monotonic()
+        self._commits.begin()
         while not self._stop.is_set():
             await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
-                wait = min(wait, max(self._due_at - time.monotonic(), 0.0))
+                wait = min(wait, self._commits.wait(self._uncommitted))
+            start = time.perf_counter()
             batches = await self._consumer.poll(self._pace.records, wait)
+            if batches:
+                self.telemetry.fetched(self.config.app, time.perf_counter() - start)
             self._pace.polled()
             epoch = self._epoch  # read before anything else may run: the batches belong to it
             async with self._lock:
@@ -229,24 +231,11 @@ class Worker:
                     await self._commit(clean=False)
             await asyncio.sleep(0)  # let the sender of outputs run when input never ends
 
-    @property
-    def _due_at(self) -> float:
-        """When the next commit is due, if there is room for its outputs until then."""
-        enough = self._uncommitted >= self.config.worker.commit_every_events
-        every = 0.0 if enough else self.config.commit_every_seconds
-        return self._last_commit + commit_interval(every, self._commit_seconds, behind=self._behind)
-
     def _commit_is_due(self) -> bool:
         if not self._uncommitted:
             return False
-        if self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._held):
-            return True
-        now = time.monotonic()
-        if now < self._due_at:
-            return False
-        if not self._behind:  # asked once a commit: it looks at every lane
-            self._behind = self._waiting() > self._uncommitted
-        return now >= self._due_at
+        room = _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._held)
+        return self._store.unacknowledged_bytes >= room or self._commits.due(self._uncommitted, self._waiting)
 
     def _waiting(self) -> int:
         """Records of all lanes that were not taken yet."""
@@ -277,7 +266,9 @@ class Worker:
             try:
                 if output.line is not None:
                     await held.store.line(output.line)
+                begin = time.perf_counter()
                 await self._outputs.send(held, part, output)
+                held.timer.encoded(time.perf_counter() - begin)
             except (Fenced, OutcomeUnknown) as error:
                 await self._fenced(held.topic_partition, error)
                 return
@@ -299,12 +290,12 @@ class Worker:
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
             final = time.monotonic() < ending
-            self.telemetry.publish(held.labels, held.timer.gauges(final=final), self._lag(held))
+            self.telemetry.publish(
+                held.labels, held.timer.gauges(final=final), self._lag(held), held.timer.seconds
+            )
             self._report_bad(held)
-        self._uncommitted, self._behind = 0, False
-        self._last_commit = time.monotonic()
-        # One slow commit says little: a broker that was away would make the next one wait.
-        self._commit_seconds += 0.2 * (min(outcome.seconds, 1.0) - self._commit_seconds)
+        self._uncommitted = 0
+        self._commits.committed(outcome.seconds)
         self.telemetry.committed(self.config.app, outcome.seconds)
         self._health.running()
         return True
@@ -372,7 +363,7 @@ class Worker:
             if not keep_series:
                 self.telemetry.withdraw(held.labels)
         self._held.clear()
-        self._uncommitted, self._behind = 0, False
+        self._uncommitted = 0
 
     # Rebalances
 
@@ -462,10 +453,13 @@ class Worker:
             )
         self._consumer.seek(partition, offset)
         held.position = offset
-        self.telemetry.publish(held.labels, held.lane.gauges(), max(end - offset, 0))
+        self._show(held, held.lane.gauges(), max(end - offset, 0))
         log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
 
-    # Lag
+    # What is shown
+
+    def _show(self, held: OpenLane, gauges: LaneGauges, lag: int | None) -> None:
+        self.telemetry.publish(held.labels, gauges, lag, held.timer.seconds)
 
     async def _watch(self) -> None:
         """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""
@@ -478,7 +472,9 @@ class Worker:
                 for lane in held:
                     if not (lane.dirty or lane.timer.estimated):
                         # The stream pauses: time for the estimate that its last commit had no time for.
-                        self.telemetry.publish(lane.labels, lane.timer.gauges(), self._lag(lane))
+                        self.telemetry.publish(
+                            lane.labels, lane.timer.gauges(), self._lag(lane), lane.timer.seconds
+                        )
             ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
             if ends is None:
                 self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.assemble import build_lane, build_logged_lane
 from streampair_connectors.config import MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import HEALTH_STATES, SERIES, LaneLabels, Series, Telemetry
+from streampair_connectors.telemetry import HEALTH_STATES, SERIES, STAGES, LaneLabels, Series, Telemetry
+from streampair_connectors.timing import DecodeClock, LaneTimer
 
 from streampair.engine import Facts, LaneGauges, Record
 from streampair.errors import SourceError
@@ -57,7 +58,8 @@ def gauges() -> LaneGauges:
 def telemetry() -> Telemetry:
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
-    telemetry.publish(LABELS, gauges(), 7)
+    telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25))
+    telemetry.fetched("fraud", 0.02)
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
     telemetry.rebalanced("fraud")
@@ -130,6 +132,26 @@ def test_the_numbers(telemetry: Telemetry) -> None:
     assert value(text, "regret_stderr", **lane, penalty="full_history") >= 0
     assert value(text, "health", app="fraud", state="running") == 1
     assert sum(value(text, "health", app="fraud", state=state) for state in HEALTH_STATES) == 1
+
+
+@pytest.mark.parametrize("features", [["a", "b"], None], ids=["whole batches", "event by event"])
+def test_the_time_of_a_lane_is_split_by_stage(features: list[str] | None) -> None:
+    table = {"topic": "events", "label": "y", **({"features": features} if features else {})}
+    learner = {"class": "streampair.auc.PairOGD"}
+    config = parse_config({"app": "fraud", "input": table, "learner": learner})
+    clock = DecodeClock(json_decoder(config.input))
+    lane = build_lane(config, clock.decode, topic="events", partition=0)
+    timer = LaneTimer(lane, clock, Telemetry(), LABELS)
+    total = 0.0
+    for batch in range(3):
+        values = [json.dumps({"a": 0.1 * i, "b": 1.0, "y": i % 2 == 0}).encode() for i in range(20)]
+        timer.process([Record(20 * batch + i, value) for i, value in enumerate(values)])
+        total += 20 * timer.seconds_by_event
+    timer.encoded(0.5)
+    assert timer.seconds.keys() == set(STAGES)
+    assert timer.seconds["decode"] > 0
+    assert timer.seconds["decode"] + timer.seconds["learn"] == pytest.approx(total)
+    assert timer.seconds["encode"] == 0.5
 
 
 def test_a_lane_that_left_leaves_no_series() -> None:
