@@ -15,11 +15,11 @@ from typing import Any, Final, Literal, NamedTuple, overload
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import decode_many, ready_many, ready_rows
+from streampair.engine.protocols import decode_many, ready_many, ready_rows, take_many, take_rows
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
-from streampair.engine.reservations import context_of
+from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
-from streampair.privacy.origin import Origin
+from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["Batch"]
 
@@ -74,7 +74,8 @@ class Batch:
         self._decode = decode
         # Where the learner takes whole arrays of records as they are.
         private = model.private
-        self._many = decode_many(decode) if model.transform is None and private is None else None
+        self._many = decode_many(decode) if model.transform is None else None
+        self._takes_rows = (ready_rows if private is None else take_rows)(model.learner) is not None
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker
@@ -166,7 +167,7 @@ class Batch:
         if not ordered or not all(map(operator.lt, offsets, offsets[1:])):
             return None
         try:
-            table = None if self._many is None or ready_rows(model.learner) is None else self._many(records)
+            table = self._many(records) if self._many is not None and self._takes_rows else None
             raw: Sequence[dict[str, Any]]
             ids: Iterable[str | None]
             if table is not None:
@@ -225,7 +226,11 @@ class Batch:
         hits = iter([(n, 0, 0)]) if regret is None else regret.hits(truth)
         try:
             for stop, zeros, ones in hits:
-                if take is None:
+                if take is not None and self._take_slots(
+                    batch, records, slice(counted, stop), given, refusals
+                ):
+                    pass
+                elif take is None:
                     for x, y in zip(xs[counted:stop], ys[counted:stop], strict=True):
                         score = score_one(x)
                         learn_one(x, y)
@@ -247,11 +252,47 @@ class Batch:
                 emit(score)
                 regret.commit(sample, truth[stop])
                 counted += 1
+        except LaneStopped:
+            raise  # slots were taken whose scores are lost: nobody may take them again
         except Exception:  # noqa: S110  # the careful way meets it again, alone
             pass
         if regret is not None:
             regret.skip(truth[counted : len(given)])
         return refusals
+
+    def _take_slots(
+        self,
+        batch: _Read,
+        records: Sequence[Record],
+        part: slice,
+        given: list[float],
+        refusals: list[int],
+    ) -> bool:
+        """Let a private learner score and learn a part in one go; False, with nothing changed, if it cannot."""
+        learner, table = self._model.learner, batch.table
+        many, rows = take_many(learner), take_rows(learner)
+        if part.start == part.stop or (many if table is None else rows) is None:
+            return False
+        came = records[part]
+        contexts = contexts_of(self._partition, came) if self._keyed else None
+        where = Origins(contexts, [record.key for record in came] if self._entities else None)
+        try:
+            taken = None
+            if table is None and many is not None:
+                taken = many(batch.xs[part], batch.ys[part], where)
+            elif table is not None and rows is not None:
+                taken = rows(table.names, table.values[part], batch.ys[part], where)
+        except Exception as error:
+            raise LaneStopped(
+                "the learner has failed in the middle of a batch", fix="start again from the last commit"
+            ) from error
+        if taken is None:
+            return False
+        given.extend(taken.scores)
+        if self._entities:
+            for admitted in taken.admitted or [True] * len(taken.scores):
+                refusals.append(refusals[-1] + (not admitted))
+        return True
 
     def _refused(self) -> int:
         """Records so far whose entity had been learned from often enough: by entity and slot alone."""

@@ -303,13 +303,21 @@ class LaneLog:
         known, account = self._known, self._reservations
         assert known is not None
         assert known.tip is not None
-        if self._scores.digest() != known.tip.scores:
+        # A tip of an earlier release holds the scores alone: a digest of every slot was in its lines.
+        if known.tip.scores not in (self._told(), self._scores.digest()):
             raise lost_span("a replay from the last snapshot gives other scores than were given")
         if account is not None:
             if account.settled != known.tip.slots:
                 raise lost_span(f"a replay comes to slot {account.settled}, and the log to {known.tip.slots}")
             account.replayed()
         self._snapshot_due = not self.replayable
+
+    def _told(self) -> bytes:
+        """Digest of the scores since the last snapshot, and of what the next noise depends on."""
+        told = self._scores.copy()
+        if self._reservations is not None:
+            self._reservations.tell(told)
+        return told.digest()
 
     # At work
 
@@ -377,7 +385,7 @@ class LaneLog:
             next_offset=next_offset,
             seen=seen,
             slots=0 if account is None else account.settled,
-            scores=self._scores.digest(),
+            scores=self._told(),
             last=self._last,
             ledger=None if account is None else account.reserved(clean=clean),
             clean=clean,

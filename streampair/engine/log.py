@@ -136,7 +136,7 @@ class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="line
     first, steps
         The slots `first, ..., first + steps - 1`, counted from 1.
     digests
-        Of each slot, one after the other; empty if the noise has no key.
+        Of each slot, one after the other, 0 where a slot releases nothing; empty if the noise has no key.
     """
 
     first: int
@@ -156,7 +156,8 @@ class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
     seen, slots
         Records taken, and slots released.
     scores
-        Digest of the scores since the last snapshot: what a silent replay must come to.
+        Digest of the scores since the last snapshot, and of the noise's chain: what a silent replay must come
+        to.
     last
         The last record taken.
     ledger

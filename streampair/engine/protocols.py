@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.engine.records import Rows
-from streampair.privacy.origin import Origin
+from streampair.privacy.origin import Origin, Origins
 
 __all__ = [
     "OwnModel",
@@ -38,13 +38,34 @@ __all__ = [
     "design_many",
     "former_names",
     "missing",
+    "noise_digest",
     "pair_loss",
     "positive_label",
     "ready_many",
     "ready_rows",
+    "take_many",
+    "take_rows",
     "two_classes",
     "weight_norm",
 ]
+
+
+class Taken(Protocol):
+    """What became of the records of a batch.
+
+    Attributes
+    ----------
+    scores
+        Of each, given before its slot.
+    admitted
+        Whether each was learned from, as far as its entity goes; None where entities are not known.
+    """
+
+    @property
+    def scores(self) -> list[float]: ...
+
+    @property
+    def admitted(self) -> list[bool] | None: ...
 
 
 @runtime_checkable
@@ -231,6 +252,27 @@ def ready_rows(
 ) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any]], Ready | None] | None:
     """As `ready_many`, from the names of the columns, an array of rows and their labels."""
     return getattr(learner, "ready_rows", None)
+
+
+def take_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any], Origins], Taken | None] | None:
+    """From records, labels and origins of a private learner to what became of them; None: no such thing.
+
+    The function returns None, with nothing changed, where the records are to be taken one by one.
+    """
+    return getattr(learner, "take_many", None)
+
+
+def take_rows(
+    learner: object,
+) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any], Origins], Taken | None] | None:
+    """As `take_many`, from the names of the columns, an array of rows, labels and origins."""
+    return getattr(learner, "take_rows", None)
+
+
+def noise_digest(learner: object) -> bytes:
+    """Keyed digest of all that its next noise depends on; empty if it has no such thing."""
+    digest: bytes = getattr(learner, "noise_digest", b"")
+    return digest
 
 
 def former_names(step: object) -> Sequence[str]:

@@ -12,28 +12,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streampair.engine.log import Digests, joined, split
-from streampair.engine.protocols import PrivateModel
+from streampair.engine.protocols import PrivateModel, noise_digest
+from streampair.engine.records import Record
 from streampair.errors import PrivacyError
-from streampair.privacy.ledger import DIGEST_BYTES, Journal, Ledger, Line
+from streampair.privacy.ledger import DIGEST_BYTES, Journal, Ledger, Line, repeats
 
-__all__ = ["Reservations", "context_of", "payload_digest"]
+__all__ = ["Reservations", "context_of", "contexts_of", "payload_digest"]
 
 _PLACE = struct.Struct(">iq").pack
+_LENGTH = struct.Struct(">cQ").pack
+# A copy costs half of a new one, and has the block of the key behind it.
+_no_value = hashlib.blake2b(digest_size=32, key=b"streampair record").copy
+_value = hashlib.blake2b(b"v", digest_size=32, key=b"streampair record").copy
 
 
 def payload_digest(key: bytes | None, value: bytes | None) -> bytes:
     """Digest (32 bytes) of what a record holds: its key and its value, each told from none."""
-    payload = hashlib.blake2b(
-        b"" if value is None else b"v" + value, digest_size=32, key=b"streampair record"
-    )
+    payload = _no_value() if value is None else _value()
+    if value is not None:
+        payload.update(value)
     if key is not None:
-        payload.update(b"k" + len(key).to_bytes(8, "big") + key)
+        payload.update(_LENGTH(b"k", len(key)) + key)
     return payload.digest()
 
 
 def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
     """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy.md 8)."""
     return _PLACE(partition, offset) + payload_digest(key, value)
+
+
+def contexts_of(partition: int, records: Sequence[Record]) -> list[bytes]:
+    """`context_of` of each."""
+    return [_PLACE(partition, record.offset) + payload_digest(record.key, record.value) for record in records]
 
 
 class Reservations:
@@ -155,6 +165,10 @@ class Reservations:
         self._learner.charge(self.ledger.charged, vouched=True)
         return None if line is None else Digests(line.first, line.steps, joined(line.digests))
 
+    def tell(self, told: Any) -> None:
+        """Let a hash have what the learner's noise depends on so far: of slots that released nothing, too."""
+        told.update(noise_digest(self._learner))
+
     # A silent replay from the last snapshot to the last commit
 
     def replay(self, path: Mapping[int, bytes]) -> None:
@@ -172,9 +186,11 @@ class Reservations:
 
     def _compare(self, first: int, count: int) -> None:
         assert self._path is not None
-        own, self._digests[:] = list(self._digests), []
+        own = [digest[:DIGEST_BYTES] for digest in self._digests]
+        self._digests.clear()
         for slot, digest in zip(range(first, first + count), own, strict=True):
-            if self._path.get(slot) != digest[:DIGEST_BYTES]:
+            known = self._path.get(slot)
+            if known is None or not repeats([known], [digest]):
                 raise PrivacyError(
                     f"slot {slot} comes out otherwise than it was released",
                     fix="put the topic right, or `streampair state accept --lost-span`",

@@ -17,7 +17,7 @@ from streampair.kernels.buffers import (
 )
 from streampair.kernels.correlated import blt_variances
 from streampair.kernels.design import clip_rows, prepare_rows
-from streampair.kernels.entities import entity_cell, entity_fill
+from streampair.kernels.entities import entity_admit, entity_cell, entity_fill
 from streampair.kernels.fourier import fourier_rows, normals_from_seed
 from streampair.kernels.history import (
     MAX_SINGLE,
@@ -198,6 +198,7 @@ __all__ = [
     "cube_root",
     "dot",
     "eigen",
+    "entity_admit",
     "entity_cell",
     "entity_fill",
     "exp_negative",

@@ -20,6 +20,45 @@ def entity_cell(keys: NDArray[np.uint64], key: np.uint64) -> int:
 
 
 @kernel
+def entity_admit(
+    keys: NDArray[np.uint64],
+    last: NDArray[np.int64],
+    count: NDArray[np.uint16],
+    coming: NDArray[np.uint64],
+    slot: int,
+    records: int,
+    separation: int,
+    used: int,
+    capacity: int,
+    shared: int,
+    admitted: NDArray[np.bool_],
+) -> int:
+    """Admit the records of slots `slot, slot + 1, ...`, each of the entity of a key; 0: nobody's.
+
+    The table has room for all of them; beyond `capacity` entities a new key is one of `shared` accounts.
+    Returns how many cells are used then.
+    """
+    for i in range(coming.shape[0]):
+        key = coming[i]
+        admitted[i] = False
+        if key == np.uint64(0):
+            continue
+        at = entity_cell(keys, key)
+        if keys[at] == np.uint64(0) and used >= capacity:
+            key = np.uint64(1) + key % np.uint64(shared)
+            at = entity_cell(keys, key)
+        if keys[at] == np.uint64(0):
+            keys[at] = key
+            used += 1
+        elif count[at] >= records or slot + i - last[at] < separation:
+            continue
+        count[at] += np.uint16(1)
+        last[at] = slot + i
+        admitted[i] = True
+    return used
+
+
+@kernel
 def entity_fill(
     keys: NDArray[np.uint64],
     last: NDArray[np.int64],

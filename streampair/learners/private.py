@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from streampair import buffers, kernels, losses
 from streampair.errors import ConfigError, SnapshotError
 from streampair.learners import saving
-from streampair.learners.base import Learner
 from streampair.learners.identity import Counts, Identity
 from streampair.learners.run import SlotRun
 from streampair.learners.settings import check_bounds_known, planned, settled
+from streampair.learners.taking import TakesBatches
 from streampair.learners.waiting import Waiting
 from streampair.privacy.accounting import PrivacyReport
 from streampair.privacy.entities import Admission, EntityLimit
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLearner(Learner):
+class PrivateLearner(TakesBatches):
     """A learner that takes every record as a slot and releases models under calibrated noise.
 
     A leaf names, as its `_choose`, which mechanism its parameters ask for (`learners.choose`).
@@ -66,7 +66,8 @@ class PrivateLearner(Learner):
         self._task = self._make_task()
         # Whether `take` may score and learn in one: both calls are those of this class.
         kind, own = type(self), PrivateLearner
-        self._one_packing = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        same = (getattr(kind, name) is getattr(own, name) for name in ("score_one", "learn_one", "take"))
+        self._one_packing = all(same)
         self._standing = Standing()
         # What `load_plan` was given.
         self._planned: Mapping[str, Any] | None = None
@@ -234,6 +235,11 @@ class PrivateLearner(Learner):
         """
         self._identity.name = name
         self._identity.digests = digests
+
+    @property
+    def noise_digest(self) -> bytes:
+        """Keyed digest of all that the next noise depends on; empty without a key or a slot."""
+        return self._run.digest
 
     # ---- scores and designs ----------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ from streampair import kernels
 from streampair.learners.identity import Counts, Identity
 from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms import fitted
-from streampair.privacy.mechanisms.base import Release, Run, Settings
+from streampair.privacy.mechanisms.base import Release, Settings
+from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream
-from streampair.privacy.origin import Origin
+from streampair.privacy.origin import Origin, Origins
 from streampair.records import features as _features
 from streampair.records.design import Design, check_finite
 
@@ -26,6 +27,20 @@ Array = NDArray[np.float64]
 
 _CHUNK = 1024
 _NOWHERE = Origin()
+_NOBODY = Origins()
+
+
+def _records(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None, at: int) -> list[bytes]:
+    """What identifies the record of each row: what the caller said from `contexts[at]` on, or its bytes."""
+    told = [None] * len(rows) if contexts is None else contexts[at : at + len(rows)]
+    if None not in told:
+        return [b"told" + context for context in told]  # type: ignore[operator]
+    size = 8 * (rows.shape[1] + 1)
+    own = np.concatenate((rows, labels[:, None]), axis=1).tobytes()
+    return [
+        b"own" + own[i * size : (i + 1) * size] if context is None else b"told" + context
+        for i, context in enumerate(told)
+    ]
 
 
 class SlotRun:
@@ -223,12 +238,13 @@ class SlotRun:
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
         label, ready, usable = design.label, design.ready, design.usable
+        record = b""
         if chain is not None:
             # What identifies the record: what the caller said, or else its own bytes.
             if origin.context is None:
-                chain.record(b"own" + design.raw.tobytes() + label.tobytes())
+                record = b"own" + design.raw.tobytes() + label.tobytes()
             else:
-                chain.record(b"told" + origin.context)
+                record = b"told" + origin.context
         if self.admission is not None and not self._admit(self.admission, origin.entity):
             prepared = False
         learning = self.slots >= asked.warmup
@@ -245,22 +261,26 @@ class SlotRun:
             if chain is None:
                 rule.learn(ready, label, stream)
             else:
+                chain.record(record)
                 rule.learn_chained(ready, label, chain)
             self.slots += 1
         else:
-            self._prefix(ready, usable, label, stream, chain)
+            self._prefix(ready, usable, label, stream, (record,))
 
     def _prefix(
-        self, ready: Array, usable: Array, label: Array, stream: Any, chain: ChainedNoise | None
+        self, ready: Array, usable: Array, labels: Array, stream: Any, records: Sequence[bytes]
     ) -> None:
-        """A slot of the warm-up."""
+        """Slots of the warm-up, one a row; what identifies their records, for a chain."""
         warmup = self.warmup
         assert warmup is not None
-        warmup.add(ready, usable, label)
-        self.slots += 1
+        warmup.add(ready, usable, labels)
+        self.slots += len(ready)
         ends = self.slots == self.settings.warmup
-        if chain is not None:
-            chain.advance(warmup.sums.cells() if ends else b"")
+        if isinstance(stream, ChainedNoise):
+            stream.skip(records[: len(records) - ends])
+            if ends:
+                stream.record(records[-1])
+                stream.advance(warmup.sums.cells())
         if ends:
             self._standardise(*warmup.release(stream))
 
@@ -271,7 +291,9 @@ class SlotRun:
 
     # ---- many records ----------------------------------------------------------------------------------
 
-    def take_many(self, raw: Array, given: Array, first: Origin = _NOWHERE) -> None:
+    def take_many(
+        self, raw: Array, given: Array, origins: Origins = _NOBODY, scores: Array | None = None
+    ) -> NDArray[np.bool_] | None:
         """Take a slot for each row, up to the horizon: the prefix first, then learning.
 
         Parameters
@@ -280,38 +302,65 @@ class SlotRun:
             Values (n, d) in the order of the features; NaN where there is none.
         given
             Numbers of the labels (n,); NaN: none.
-        first
-            Where the first row comes from.
+        origins
+            Where the rows come from.
+        scores
+            Gets the linear score (n,) of each row before its slot, as of a record that is whole; None: nobody
+            asks.
+
+        Returns
+        -------
+        array or None
+            Which rows were admitted, of those before the horizon; None where entities are not known.
         """
-        design, rule = self.design, self.rule
-        stream = self._open() if self.stream is None else self.stream
-        if isinstance(stream, ChainedNoise):
-            # The noise of a step depends on the step before it: one by one.
-            for row, label in zip(raw, given, strict=True):
-                design.raw[0] = row
-                design.label[0] = label
-                self._slot(first)
-                first = _NOWHERE
-            return
-        horizon, warmup = self.settings.horizon, self.settings.warmup
-        n = len(raw) if horizon is None else min(len(raw), horizon - self.slots)
-        at = 0
-        while at < n:
+        design, rule, horizon, warmup = self.design, self.rule, self.settings.horizon, self.settings.warmup
+        n, at = len(raw), 0
+        end = n if horizon is None else min(n, max(horizon - self.slots, 0))
+        admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
+        while at < end:
+            stream = self._open() if self.stream is None else self.stream
             prefix = self.warmup if self.slots < warmup else None
-            count = min(n - at, _CHUNK if prefix is None else warmup - self.slots)
-            part = raw[at : at + count]
-            ready, usable = np.empty(part.shape), np.empty(count)
-            (design.prepare if prefix is None else design.clip)(part, ready, usable)
-            labels = np.where(usable == 1.0, given[at : at + count], math.nan)
-            if prefix is None:
-                rule.learn(ready, labels, stream)
-            else:
-                prefix.add(ready, usable, labels)
+            stop = min(end, at + (_CHUNK if prefix is None else min(_CHUNK, warmup - self.slots)))
+            part, labels, shown = raw[at:stop], given[at:stop], None if scores is None else scores[at:stop]
+            ready, usable = np.empty(part.shape), np.empty(stop - at)
+            if prefix is None or shown is not None:
+                design.prepare(part, ready, usable)
+            if prefix is not None:
+                if shown is not None:
+                    kernels.score_many(rule.average, ready, shown)
+                design.clip(part, ready, usable)
+            chained = isinstance(stream, ChainedNoise)
+            records = _records(part, labels, origins.contexts, at) if chained else ()
+            asked = None if shown is None else Asked(ready, shown)
+            if admitted is not None:
+                ready = ready.copy()
+                self._blank(ready, usable, admitted[at:stop], origins.entities, at)
+            labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
-            self.slots += count
-            at += count
-            if prefix is not None and self.slots == warmup:
-                self._standardise(*prefix.release(stream))
+            if prefix is None:
+                rule.take(ready, labels, stream, records, asked)
+                self.slots += stop - at
+            else:
+                self._prefix(ready, usable, labels, stream, records)
+            at = stop
+        if scores is not None and end < n:
+            ready = np.empty((n - end, raw.shape[1]))
+            design.prepare(raw[end:], ready, np.empty(n - end))
+            kernels.score_many(rule.average, ready, scores[end:])
+        return admitted
+
+    def _blank(
+        self, ready: Array, usable: Array, admitted: NDArray[np.bool_], entities: Any, at: int
+    ) -> None:
+        """Blank the rows of entities that have had enough, by entity and slot alone."""
+        assert self.admission is not None
+        n = len(ready)
+        whose = [None] * n if entities is None else entities[at : at + n]
+        admitted[:] = self.admission.admit_many(whose, self.slots + 1)
+        refused = ~admitted
+        self.counts.refused_records += int(np.count_nonzero(refused))
+        ready[refused] = 0.0
+        usable[refused] = 0.0
 
     def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         """`take_many` of rows whose columns have names."""
@@ -328,6 +377,13 @@ class SlotRun:
         opened = self.identity.open(self.names, numbers)
         self.stream = opened
         return opened
+
+    @property
+    def digest(self) -> bytes:
+        """Keyed digest of all that the next noise depends on; empty without a key or a slot."""
+        if self.stream is None and self.identity.chained is not None:
+            self._open()
+        return self.stream.digest if isinstance(self.stream, ChainedNoise) else b""
 
     # ---- an audit's door -------------------------------------------------------------------------------
 

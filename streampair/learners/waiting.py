@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from streampair.learners.identity import Identity
 from streampair.learners.run import SlotRun
 from streampair.privacy.entities import Admission
-from streampair.privacy.mechanisms.base import Release, Run, Settings
-from streampair.privacy.origin import Origin
+from streampair.privacy.mechanisms.base import Release, Settings
+from streampair.privacy.mechanisms.run import Run
+from streampair.privacy.origin import Origin, Origins
 from streampair.records.design import check_finite, check_scored
 
 __all__ = ["Waiting"]
@@ -46,6 +47,7 @@ class Waiting:
     weights: Array = np.empty(0)
     warmed = False
     slots = 0
+    digest = b""
     rule: Run | None = None
     admission: Admission | None = None
 
@@ -89,12 +91,16 @@ class Waiting:
 
     def _start(self, names: Sequence[Hashable]) -> SlotRun:
         """Fix the feature set, then take the null slots that came before it was known."""
-        run, first = self._begin(names), Origin(self.identity.folded)
+        run = self._begin(names)
+        refused = run.counts.refused_records
+        first: bytes | None = self.identity.folded
         while self.pending:
             count = min(self.pending, _CHUNK)
             self.pending -= count
-            run.take_many(np.full((count, len(names)), math.nan), np.full(count, math.nan), first)
-            first = Origin()
+            raw, labels = np.full((count, len(names)), math.nan), np.full(count, math.nan)
+            run.take_many(raw, labels, Origins([first, *[None] * (count - 1)]))
+            first = None
+        run.counts.refused_records = refused  # they were null before anybody asked whose they are
         return run
 
     def vector(self, x: Any) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,21 +180,35 @@ class Admission:
         TypeError
             If the entity is anything else: its text might differ between processes.
         """
-        if self.entities >= _FULLEST * len(self._keys):
+        return bool(self._admit([_digest(entity)], slot)[0])
+
+    def admit_many(self, entities: Sequence[Hashable], slot: int) -> NDArray[np.bool_]:
+        """`admit` for the records of the slots from `slot` on; not who cannot be told apart.
+
+        Parameters
+        ----------
+        entities
+            As of `admit`, one for each slot; None: nobody.
+        slot
+            Number of the first slot.
+        """
+        keys = []
+        for entity in entities:
+            try:
+                keys.append(0 if entity is None else _digest(entity))
+            except TypeError:
+                keys.append(0)
+        return self._admit(keys, slot)
+
+    def _admit(self, keys: list[int], slot: int) -> NDArray[np.bool_]:
+        while self.entities + len(keys) > _FULLEST * len(self._keys):
             self._grow()
-        key = _digest(entity)
-        index = kernels.entity_cell(self._keys, key)
-        if self._keys[index] == 0 and self.entities >= self.capacity:
-            key = np.uint64(1 + int(key) % _SHARED)
-            index = kernels.entity_cell(self._keys, key)
-        if self._keys[index] == 0:
-            self._keys[index] = key
-            self.entities += 1
-        elif self._count[index] >= self.limit.records or slot - self._last[index] < self.limit.separation:
-            return False
-        self._count[index] += 1
-        self._last[index] = slot
-        return True
+        admitted = np.empty(len(keys), dtype=np.bool_)
+        self.entities = kernels.entity_admit(
+            self._keys, self._last, self._count, np.array(keys, dtype=np.uint64), slot, self.limit.records,
+            self.limit.separation, self.entities, self.capacity, _SHARED, admitted,
+        )  # fmt: skip
+        return admitted
 
     def _grow(self) -> None:
         used = np.flatnonzero(self._keys)
@@ -239,7 +253,7 @@ class Admission:
         self.entities = len(keys)
 
 
-def _digest(entity: Hashable) -> np.uint64:
+def _digest(entity: Hashable) -> int:
     """64 bits of an entity, above the numbers of the shared accounts."""
     if isinstance(entity, str):
         raw = b"s" + entity.encode("utf-8", "surrogatepass")
@@ -250,7 +264,7 @@ def _digest(entity: Hashable) -> np.uint64:
     else:
         raise TypeError(f"an entity is text, bytes or a whole number, not {type(entity).__name__}")
     key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
-    return np.uint64(key if key > _SHARED else key + _SHARED + 1)
+    return key if key > _SHARED else key + _SHARED + 1
 
 
 class EntitySpend:

@@ -9,9 +9,9 @@ Pure rules; whoever holds a lane keeps its two parts durable:
 
 A release that has left the process counts as made. After a crash nobody knows which releases of the window
 have left, so the next attempt is charged a *fork* of the whole window, at the commit that announces it. The
-journal can take the charge back: if it holds a digest of every step, and the replay reproduces all of them,
-then the replay has released the same bytes again and nothing new. A step that comes out otherwise makes the
-charge final, before its release. (No line: nothing has left, and nothing is charged.)
+journal can take the charge back: if it holds a digest of every step that released anything, and the replay
+reproduces all of them, then the replay has released the same bytes again and nothing new. A step that comes
+out otherwise makes the charge final, before its release. (No line: nothing has left, and nothing is charged.)
 
 The journal also tells a ledger that is older than the releases made under it, because a snapshot was put back
 from a copy: such a one is refused.
@@ -26,11 +26,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from streampair.errors import PrivacyError, SnapshotError
+from streampair.privacy.noise import SILENT
 
-__all__ = ["Journal", "Ledger", "Line"]
+__all__ = ["Journal", "Ledger", "Line", "repeats"]
 
 DIGEST_BYTES: Final = 16
 """Of the 32 bytes of a step's digest that are kept: no two steps in 2^64 agree in them."""
+
+_SILENT: Final = SILENT[:DIGEST_BYTES]
 
 _MAGIC: Final = b"streampair journal 1\n"
 _HEAD: Final = struct.Struct(">32sQ")  # lane, window
@@ -47,7 +50,8 @@ class Line:
     first, steps
         The slots `first, ..., first + steps - 1`, counted from 1.
     digests
-        One for each slot, or empty if the noise has no key and cannot be repeated.
+        One for each slot, that of a slot which releases nothing being 0; or empty if the noise has no key
+        and cannot be repeated.
     """
 
     first: int
@@ -116,6 +120,14 @@ class Journal:
             lines.append(Line(first, steps, digests))
             at = end + _CHECK
         return cls(window, tuple(lines))
+
+
+def repeats(known: Sequence[bytes], own: Sequence[bytes]) -> bool:
+    """Whether steps release what they are known to have released: one that releases nothing always does.
+
+    What went into such a step is in the digest of the next one that releases.
+    """
+    return known == own or all(mine in (theirs, _SILENT) for theirs, mine in zip(known, own, strict=True))
 
 
 @dataclass(slots=True)
@@ -326,7 +338,7 @@ class Ledger:
             return Line(first, count) if count else None
         own = [digest[:DIGEST_BYTES] for digest in digests]
         known = self._path[at : min(at + count, follows)]
-        if known != own[: len(known)]:
+        if not repeats(known, own[: len(known)]):
             if not self.pending:
                 self._taken = at
                 raise self._refusal()

@@ -26,13 +26,18 @@ from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["BLTNoise", "ChainedNoise", "NoiseKey", "NormalStream", "ToeplitzNoise"]
+__all__ = ["SILENT", "BLTNoise", "ChainedNoise", "NoiseKey", "NormalStream", "ToeplitzNoise"]
+
+SILENT = bytes(32)
+"""In the place of the digest of a step that has drawn no noise, and so released nothing."""
+
+_hash = hashlib.blake2b(digest_size=32).copy  # a copy costs half of a new one
 
 _WORD = np.dtype("<u8")  # as on every processor that is supported: the bytes are the words
 _PLACE = struct.Struct(">QI").pack  # step, length of the record's context
@@ -221,13 +226,14 @@ class ChainedNoise:
     steps
         Steps so far.
     digests
-        Of the steps since the list was emptied, if it is one; None keeps none.
+        Of the steps since the list was emptied, if it is one; None keeps none. A step that has drawn no noise
+        has `SILENT` in the place of its digest: the next one that draws covers it.
 
     Notes
     -----
     A step: `record` says what identifies the record, `advance` (once) gives the values that the noise will be
-    added to, `take` draws, as often as needed. A copy continues the chain: on the same records it gives the
-    same bytes, which discloses nothing new, on others fresh ones.
+    added to, `take` draws, as often as needed. `skip` makes steps that release nothing. A copy continues the
+    chain: on the same records it gives the same bytes, which discloses nothing new, on others fresh ones.
 
     Examples
     --------
@@ -278,13 +284,28 @@ class ChainedNoise:
         self.steps += 1
         record = self._record or b""
         self._record = None
-        self._chain = hashlib.blake2b(
-            b"".join((self._chain, self._identity, _PLACE(self.steps, len(record)), record, values)),
-            digest_size=32,
-        ).digest()
+        link = _hash()
+        link.update(b"".join((self._chain, self._identity, _PLACE(self.steps, len(record)), record, values)))
+        self._chain = link.digest()
         self._open = False
         if self.digests is not None:
-            self.digests.append(self.digest)
+            self.digests.append(SILENT)
+
+    def skip(self, records: Sequence[bytes]) -> None:
+        """Go on by a step for each of these records, none of which releases anything: as `advance(b"")`."""
+        who, chain, digests = self._identity, self._chain, self.digests
+        links = [
+            who + _PLACE(step, len(record)) + record for step, record in enumerate(records, self.steps + 1)
+        ]
+        for said in links:
+            link = _hash()
+            link.update(chain + said)
+            chain = link.digest()
+        self._chain = chain
+        self.steps += len(links)
+        self._record = self._open = None
+        if digests is not None:
+            digests += [SILENT] * len(links)
 
     def take(self, count: int) -> Floats:
         """The next `count` normals of this step, shape (count,)."""
@@ -300,6 +321,8 @@ class ChainedNoise:
         if not self._open:
             self._cipher.reset_nonce(self._mac(b"noise" + self._chain)[:16])
             self._open = True
+            if self.digests is not None:
+                self.digests[-1] = self.digest
         if count != self._count:
             size = (count + 1) // 2 * 24
             self._count = count

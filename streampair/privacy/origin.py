@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Origin"]
+__all__ = ["Origin", "Origins"]
 
 
 class Origin(NamedTuple):
@@ -33,3 +33,16 @@ class Origin(NamedTuple):
 
     context: bytes | None = None
     entity: Hashable = None
+
+
+class Origins(NamedTuple):
+    """Where records come from, one after the other: an `Origin` for each, without an object for each.
+
+    Parameters
+    ----------
+    contexts, entities
+        As of `Origin`, one for each record; None: of none of them.
+    """
+
+    contexts: Sequence[bytes | None] | None = None
+    entities: Sequence[Hashable] | None = None

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
-from streampair.privacy.mechanisms.base import Release, Run, Settings
+from streampair.privacy.mechanisms.base import Release, Settings
+from streampair.privacy.mechanisms.run import Run
 
 __all__ = ["Standing", "build_report"]
 

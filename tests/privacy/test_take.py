@@ -7,6 +7,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from harness.learners import NAMES, PRIVATE, stream
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from streampair import auc, metric
 from streampair.engine.envelope import pack
 from streampair.errors import RecordError
 from streampair.privacy import EntityLimit, Origin
+from streampair.privacy.origin import Origins
 
 KEY = bytes(range(32))
 
@@ -134,6 +136,90 @@ def test_a_score_or_a_step_of_a_subclass_is_the_one_that_counts() -> None:
         assert halved.take(x, y) == 0.5 * plain.take(x, y)
         deaf.take(x, y)
     assert (plain.null_slots, deaf.null_slots) == (0, 30)
+
+
+def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, ...]:
+    """Scores, outcomes, digests and the state, of batches that end at these places; restored after each."""
+    digests: list[bytes] = []
+    shown, refused, at = [], [], 0
+    for end in [*cuts, len(rows)]:
+        part, at = rows[at:end], end
+        xs, ys = [x for x, _, _ in part], [y for _, y, _ in part]
+        where = Origins([origin.context for _, _, origin in part], [origin.entity for _, _, origin in part])
+        if how == "one":
+            taken = None
+        elif how == "rows" and part:
+            table = np.array([[x[name] for name in reversed(NAMES)] for x in xs])
+            taken = model.take_rows(NAMES[::-1], table, ys, where)
+        else:
+            taken = model.take_many(xs, ys, where)
+        if taken is None:
+            for x, y, origin in part:
+                before = model.refused_records
+                shown.append(model.take(x, y, origin))
+                refused.append(model.refused_records > before)
+        else:
+            shown += taken.scores
+            refused += (
+                [False] * len(part) if taken.admitted is None else [not is_in for is_in in taken.admitted]
+            )
+        refused += [False] * (len(shown) - len(refused))  # behind the horizon nobody is asked
+        saved, model = model.to_state(), model.clone()
+        model.bind_noise("lane", digests)
+        model.load_state(saved)
+    return [score.hex() for score in shown], refused, digests, state(model), model.privacy
+
+
+@pytest.mark.parametrize("name", MAKES)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cuts=st.lists(st.integers(0, 70), max_size=4), own=st.booleans(), data=st.data())
+def test_a_batch_is_one_record_after_the_other_bit_for_bit(
+    name: str, cuts: list[int], own: bool, data: st.DataObject
+) -> None:
+    """Over the end of the warm-up, releases, entities, the horizon, and a restart after each batch."""
+    rows = []
+    model = MAKES[name](noise_key=KEY)
+    for i, (x, y) in enumerate(stream(model, 70, seed=data.draw(st.integers(0, 3)))):
+        context = None if own and i % 3 else b"place %d" % i
+        rows.append((x, y if i % 11 else None, Origin(context, (b"p%d" % (i % 4), None, 1.5)[i % 7 % 3])))
+    one_by_one, *at_once = (
+        told(MAKES[name](noise_key=KEY), rows, sorted(cuts), how) for how in ("one", "many", "rows")
+    )
+    assert at_once == [one_by_one, one_by_one]
+
+
+@pytest.mark.parametrize("name", [name for name in MAKES if not name.startswith("metric")])
+def test_batches_are_taken_at_once(name: str) -> None:
+    """Else the test above would compare a thing with itself; and noise that a seed draws is the same too."""
+    one, many = MAKES[name](seed=1), MAKES[name](seed=1)
+    rows = [(x, y) for x, y in stream(one, 70)]
+    scores = [one.take(x, y, Origin(entity=i % 5)) for i, (x, y) in enumerate(rows)]
+    got = [many.take(*rows[0], Origin(entity=0))]  # the first names the features
+    for at in (1, 24, 47):
+        part = rows[at : at + 23]
+        where = Origins(entities=[i % 5 for i in range(at, at + 23)])
+        got += many.take_many([x for x, _ in part], [y for _, y in part], where).scores
+    assert got == scores
+    assert state(one) == state(many)
+    twin = MAKES[name](seed=1)
+    twin.take(*rows[0], Origin(entity=0))
+    ys = [y for _, y in rows[1:]]
+    twin.take_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
+    assert state(one) != state(twin)
+
+
+def test_what_a_batch_does_not_take_changes_nothing() -> None:
+    model = auc.PairFTRL(1.0, 1e-3, 60, noise_key=KEY)
+    xs, ys = ([part[i] for part in stream(model, 20)] for i in (0, 1))
+    assert model.take_many(xs, ys) is None  # nobody knows the names
+    model.take(xs[0], ys[0])
+    before = state(model)
+    for how in KINDS:
+        if how not in ("whole", "turned", "huge", "integers"):
+            assert model.take_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:]) is None
+    assert model.take_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
+    assert model.take_rows(NAMES, np.full((2, 5), math.nan), ys[:2]) is None
+    assert state(model) == before
 
 
 def test_an_origin_is_of_one_record() -> None:

@@ -1,4 +1,4 @@
-"""What every mechanism is made of: settings, plan, run, and the door through which sums leave.
+"""What every mechanism is made of: settings, relation, and the door through which sums leave.
 
 A *mechanism* is a frozen, stateless object: which records it takes, which relation between streams it
 protects under, how it is calibrated, and in which words it is reported. `start` makes a *run*, which has the
@@ -13,7 +13,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from streampair.privacy.mechanisms.buffer import BufferPlan
-    from streampair.privacy.noise import ChainedNoise, Stream
+    from streampair.privacy.mechanisms.run import Run
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ONE_RECORD", "ExactSums", "Mechanism", "Plan", "Relation", "Release", "Run", "Settings"]
+__all__ = ["ONE_RECORD", "ExactSums", "Mechanism", "Relation", "Release", "Settings"]
 
 # Of a release, what the card tells as it is.
 _PLAIN = (
@@ -261,86 +261,6 @@ class ExactSums:
         if saved.shape != self.__cells.shape:
             raise ValueError("sums of another shape")
         self.__cells[...] = saved
-
-
-class Plan(Protocol):
-    """A calibrated mechanism: a function of the parameters alone, fixed before the first record."""
-
-    @property
-    def sigma(self) -> float:
-        """Noise std, a coordinate."""
-
-    @property
-    def relation(self) -> Relation:
-        """Which streams are neighbours."""
-
-    def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` learning slots."""
-
-    def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy.md 8)."""
-
-
-class Run(abc.ABC):
-    """An update rule with its state: what `Mechanism.start` makes."""
-
-    #: The calibrated mechanism, a `Plan`.
-    plan: Any
-    #: Learning slots taken.
-    steps: int
-    #: Length that standardised records are scaled to, before the unit ball cuts them off.
-    spread: float = 1.0
-    #: Standardised values beyond it are pulled back to it.
-    cap: float = math.inf
-    #: Whether the iterate itself has no noise, and is secret.
-    secret_iterate: bool = False
-
-    @property
-    @abc.abstractmethod
-    def average(self) -> Floats:
-        """The published weights: a view."""
-
-    @property
-    @abc.abstractmethod
-    def releases(self) -> int:
-        """Models released so far, each of which has cost something."""
-
-    @property
-    @abc.abstractmethod
-    def released(self) -> Floats:
-        """What has left through the door last, before any post-processing: for the audit."""
-
-    @property
-    @abc.abstractmethod
-    def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
-
-    @abc.abstractmethod
-    def card(self) -> tuple[Release, ...]:
-        """What is released, each kind with what it is worth."""
-
-    def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
-        """Take a released mean of the labels, before the first record."""
-
-    @abc.abstractmethod
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row; label NaN makes it a null slot."""
-
-    @abc.abstractmethod
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
-
-    @abc.abstractmethod
-    def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
-
-    @abc.abstractmethod
-    def to_state(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
-
-    @abc.abstractmethod
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from streampair.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Release,
-    Run,
     Settings,
     check_cells,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import strategy_from, under
 from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
+from streampair.privacy.mechanisms.run import Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
 from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
 

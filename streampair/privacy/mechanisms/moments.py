@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from streampair import kernels, losses
-from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Run, Settings
+from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, unpacked
 from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, plan_second_moments
+from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 
 if TYPE_CHECKING:
@@ -112,22 +113,41 @@ class MomentsRun(Run):
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: it counts, and adds nothing."""
-        at = 0
-        while at < len(rows):
-            count = min(self._due - self.steps, len(rows) - at)
-            self._add(rows[at : at + count], labels[at : at + count])
-            at += count
-            if self.steps == self._due:
-                self._release(stream)
+        self.take(rows, labels, stream, (), None)
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
         self._add(row, label)
         if self.steps == self._due:
-            chain.advance((self.total if self._at_horizon() else self.block).cells())
+            chain.advance(self._leaving())
             self._release(chain)
         else:
             chain.advance(b"")
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run, in one go from one release to the next: nothing is published between them."""
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        at, n = 0, len(rows)
+        while at < n:
+            end = min(at + self._due - self.steps, n)
+            if asked is not None:
+                kernels.score_many(self._w, asked.rows[at:end], asked.scores[at:end])
+            self._add(rows[at:end], labels[at:end])
+            released = self.steps == self._due
+            if chain is not None:
+                chain.skip(records[at : end - released])
+                if released:
+                    chain.record(records[end - 1])
+                    chain.advance(self._leaving())
+            if released:
+                self._release(stream)
+            at = end
+
+    def _leaving(self) -> bytes:
+        """What the noise of the release that is due will be added to."""
+        return (self.total if self._at_horizon() else self.block).cells()
 
     def _add(self, rows: Floats, labels: Floats) -> None:
         self.block.add(kernels.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)

@@ -15,7 +15,6 @@ from streampair.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Release,
-    Run,
     Settings,
     check_cells,
     power_of_two_below,
@@ -23,6 +22,7 @@ from streampair.privacy.mechanisms.base import (
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
+from streampair.privacy.mechanisms.run import Run
 from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.sensitivity import Influence
 

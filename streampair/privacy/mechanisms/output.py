@@ -12,7 +12,7 @@ import numpy as np
 from streampair import kernels, losses
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import epsilon_from
-from streampair.privacy.mechanisms.base import Mechanism, Release, Run, Settings
+from streampair.privacy.mechanisms.base import Mechanism, Release, Settings
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import near, under
 from streampair.privacy.mechanisms.gradients import empty_buffer
@@ -22,6 +22,7 @@ from streampair.privacy.mechanisms.output_plan import (
     plan_output,
     plan_output_paper,
 )
+from streampair.privacy.mechanisms.run import Run
 from streampair.privacy.noise import ChainedNoise
 
 if TYPE_CHECKING:

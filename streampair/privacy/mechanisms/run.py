@@ -1,0 +1,143 @@
+"""What a mechanism is at work: a calibrated plan, and a run, which has the state and takes the slots."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from streampair import kernels
+from streampair.privacy.noise import ChainedNoise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from streampair.privacy.mechanisms.base import Relation, Release
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Asked", "Plan", "Run"]
+
+
+class Plan(Protocol):
+    """A calibrated mechanism: a function of the parameters alone, fixed before the first record."""
+
+    @property
+    def sigma(self) -> float:
+        """Noise std, a coordinate."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which streams are neighbours."""
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` learning slots."""
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy.md 8)."""
+
+
+class Asked(NamedTuple):
+    """Rows (n, d) to be scored, one before each slot, and where their scores (n,) go.
+
+    A row that is learned may have been blanked, the one that is scored has not.
+    """
+
+    rows: Floats
+    scores: Floats
+
+
+class Run(abc.ABC):
+    """An update rule with its state: what `Mechanism.start` makes."""
+
+    #: The calibrated mechanism, a `Plan`.
+    plan: Any
+    #: Learning slots taken.
+    steps: int
+    #: Length that standardised records are scaled to, before the unit ball cuts them off.
+    spread: float = 1.0
+    #: Standardised values beyond it are pulled back to it.
+    cap: float = math.inf
+    #: Whether the iterate itself has no noise, and is secret.
+    secret_iterate: bool = False
+
+    @property
+    @abc.abstractmethod
+    def average(self) -> Floats:
+        """The published weights: a view."""
+
+    @property
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """Models released so far, each of which has cost something."""
+
+    @property
+    @abc.abstractmethod
+    def released(self) -> Floats:
+        """What has left through the door last, before any post-processing: for the audit."""
+
+    @property
+    @abc.abstractmethod
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+
+    @abc.abstractmethod
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+
+    def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
+        """Take a released mean of the labels, before the first record."""
+
+    @abc.abstractmethod
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row; label NaN makes it a null slot."""
+
+    @abc.abstractmethod
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """Take one slot a row, under a stream or a chain: the bits of `learn` and `learn_chained`.
+
+        Parameters
+        ----------
+        rows, labels
+            As of `learn`.
+        stream
+            The noise.
+        records
+            What identifies the record of each row, for a chain.
+        asked
+            Gets the linear score of each row under what was published before its slot; None: nobody asks.
+        """
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        if chain is None and asked is None:
+            self.learn(rows, labels, stream)
+            return
+        for i in range(len(rows)):
+            row, label = rows[i : i + 1], labels[i : i + 1]
+            if asked is not None:
+                asked.scores[i] = kernels.dot(self.average, asked.rows[i])
+            if chain is None:
+                self.learn(row, label, stream)
+            else:
+                chain.record(records[i])
+                self.learn_chained(row, label, chain)
+
+    @abc.abstractmethod
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+
+    @abc.abstractmethod
+    def to_state(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
