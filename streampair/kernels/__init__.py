@@ -70,10 +70,13 @@ from streampair.kernels.private import (
 from streampair.kernels.private_steps import (
     ftrl_keyed,
     ftrl_steps,
+    ftrl_turn,
     gradient_cells,
     noisy_steps,
+    noisy_turn,
     output_releases,
     output_steps,
+    score_and_cells,
 )
 from streampair.kernels.rolling_auc import (
     AUC_COUNT,
@@ -206,6 +209,7 @@ __all__ = [
     "fourier_rows",
     "ftrl_keyed",
     "ftrl_steps",
+    "ftrl_turn",
     "gradient_cells",
     "history_gradient",
     "history_learn",
@@ -225,6 +229,7 @@ __all__ = [
     "moments_learn",
     "moments_learn_many",
     "noisy_steps",
+    "noisy_turn",
     "normals_from_bits",
     "normals_from_seed",
     "ogd_learn",
@@ -247,6 +252,7 @@ __all__ = [
     "ridge_solution",
     "row_to_replace",
     "rows_of_columns",
+    "score_and_cells",
     "score_many",
     "sigmoid",
     "sigmoid_many",

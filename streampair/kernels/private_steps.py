@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.noise import blt_noise, normals_from_bits
 from streampair.kernels.private import private_gradient, private_store
-from streampair.kernels.vectors import project_ball
+from streampair.kernels.vectors import dot, project_ball
 
 
 @kernel
@@ -126,6 +126,59 @@ def ftrl_keyed(
 
 
 @kernel
+def score_and_cells(
+    asked: Array,
+    scores: Array,
+    rows: Array,
+    labels: Array,
+    at: int,
+    steps: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    buffer: Array,
+    held: Array,
+    cells: NDArray[np.int64],
+) -> None:
+    """Score of `asked[at]` under the average, if anybody asks; then `gradient_cells` of row `at`."""
+    if scores.shape[0] > 0:
+        scores[at] = dot(vectors[1], asked[at])
+    gradient_cells(rows[at : at + 1], labels[at : at + 1], steps, ints, scalars, vectors, buffer, held, cells)
+
+
+@kernel
+def ftrl_turn(
+    asked: Array,
+    scores: Array,
+    rows: Array,
+    labels: Array,
+    at: int,
+    words: NDArray[np.uint64],
+    shape: Array,
+    memory: Array,
+    cells: NDArray[np.int64],
+    eta: float,
+    steps: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    total: NDArray[np.int64],
+    buffer: Array,
+    held: Array,
+    ages: NDArray[np.int64],
+) -> None:
+    """`ftrl_keyed` of row `at`, then `score_and_cells` of the next row, if there is one."""
+    row, label = rows[at : at + 1], labels[at : at + 1]
+    ftrl_keyed(
+        row, label, words, shape, memory, cells, eta, steps, ints, scalars, vectors, total, buffer, held, ages
+    )
+    if at + 1 < rows.shape[0]:
+        score_and_cells(
+            asked, scores, rows, labels, at + 1, steps + 1, ints, scalars, vectors, buffer, held, cells
+        )
+
+
+@kernel
 def noisy_move(
     cells: NDArray[np.int64], noise: Array, eta: float, steps: int, scalars: Array, vectors: Array
 ) -> None:
@@ -146,6 +199,38 @@ def noisy_move(
     project_ball(w, scalars[1])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])
+
+
+@kernel
+def noisy_turn(
+    asked: Array,
+    scores: Array,
+    rows: Array,
+    labels: Array,
+    at: int,
+    words: NDArray[np.uint64],
+    sigma: float,
+    cells: NDArray[np.int64],
+    eta: float,
+    steps: int,
+    ints: NDArray[np.int64],
+    scalars: Array,
+    vectors: Array,
+    buffer: Array,
+    held: Array,
+    ages: NDArray[np.int64],
+) -> None:
+    """One slot of `noisy_steps`, from the bits of its noise on; then `score_and_cells` of the next row."""
+    noise = np.empty(words.shape[0] // 3 * 2)
+    normals_from_bits(words, noise)
+    for i in range(cells.shape[0]):
+        noise[i] *= sigma
+    noisy_move(cells, noise, eta, steps, scalars, vectors)
+    private_store(rows[at], labels[at], steps, ints, buffer, held, ages)
+    if at + 1 < rows.shape[0]:
+        score_and_cells(
+            asked, scores, rows, labels, at + 1, steps + 1, ints, scalars, vectors, buffer, held, cells
+        )
 
 
 @kernel

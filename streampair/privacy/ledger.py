@@ -26,14 +26,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from streampair.errors import PrivacyError, SnapshotError
-from streampair.privacy.noise import SILENT
 
 __all__ = ["Journal", "Ledger", "Line", "repeats"]
 
 DIGEST_BYTES: Final = 16
 """Of the 32 bytes of a step's digest that are kept: no two steps in 2^64 agree in them."""
 
-_SILENT: Final = SILENT[:DIGEST_BYTES]
+_SILENT: Final = bytes(DIGEST_BYTES)  # of a step that releases nothing
 
 _MAGIC: Final = b"streampair journal 1\n"
 _HEAD: Final = struct.Struct(">32sQ")  # lane, window

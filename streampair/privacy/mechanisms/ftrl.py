@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -22,8 +22,8 @@ from streampair.privacy.mechanisms.base import (
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import strategy_from, under
-from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
-from streampair.privacy.mechanisms.run import Run
+from streampair.privacy.mechanisms.gradients import Batch, ExactGradients, empty_buffer
+from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
 from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
 
@@ -281,6 +281,23 @@ class SummedGradients(ExactGradients):
             self._scratch, self.total, b.rows, b.labels, b.ages,
         )  # fmt: skip
 
+    def turn(
+        self,
+        batch: Batch,
+        at: int,
+        words: NDArray[np.uint64],
+        noise: BLTNoise,
+        cells: NDArray[np.int64],
+        rate: float,
+        steps: int,
+    ) -> None:
+        """`emit_keyed` of row `at` of a batch; then score and cells of the next one."""
+        b = self.buffer
+        kernels.ftrl_turn(
+            *batch, at, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
+            self._scratch, self.total, b.rows, b.labels, b.ages,
+        )  # fmt: skip
+
 
 class FTRLRun(Run):
     """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy.md 4.3, 7).
@@ -355,6 +372,24 @@ class FTRLRun(Run):
         words = chain.words(self.plan.dim)
         self.door.emit_keyed(row, label, words, noise, cells, self._rates[first], self.steps)
         self.steps += 1
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run; of a keyed one with one compiled call a slot."""
+        noise = self._noise
+        if not isinstance(stream, ChainedNoise) or not isinstance(noise, BLTNoise) or not len(rows):
+            super().take(rows, labels, stream, records, asked)
+            return
+        batch, dim, first = Batch.of(rows, labels, asked), self.plan.dim, self.steps
+        cells = self.door.turns(batch, first)
+        for at in range(0, len(rows), _CHUNK):
+            rates = self._eta(min(_CHUNK, len(rows) - at)).tolist()
+            for i, (record, rate) in enumerate(zip(records[at : at + _CHUNK], rates, strict=True), at):
+                stream.record(record)
+                stream.advance(cells.tobytes())
+                self.door.turn(batch, i, stream.words(dim), noise, cells, rate, first + i)
+                self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""

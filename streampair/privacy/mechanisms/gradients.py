@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,33 @@ from streampair.privacy.mechanisms.buffer import PairBuffer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from streampair.privacy.mechanisms.run import Asked
+
     Floats = NDArray[np.float64]
 
-__all__ = ["ExactGradients", "empty_buffer"]
+__all__ = ["Batch", "ExactGradients", "empty_buffer"]
+
+_NOT_ASKED = np.empty((0, 0))
+_NO_SCORES = np.empty(0)
+
+
+class Batch(NamedTuple):
+    """Rows that are scored, their scores, rows that are learned, their labels: as the kernels take them."""
+
+    asked: Floats
+    scores: Floats
+    rows: Floats
+    labels: Floats
+
+    @classmethod
+    def of(cls, rows: Floats, labels: Floats, asked: Asked | None) -> Batch:
+        """Nobody asks: there are no scores."""
+        return cls(
+            _NOT_ASKED if asked is None else asked.rows,
+            _NO_SCORES if asked is None else asked.scores,
+            rows,
+            labels,
+        )
 
 
 def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
@@ -73,5 +97,13 @@ class ExactGradients:
         b = self.buffer
         kernels.gradient_cells(
             row, label, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
+        )
+        return self.__cells
+
+    def turns(self, batch: Batch, steps: int) -> NDArray[np.int64]:
+        """`cells` of the first row of a batch, after its score; `turn` of a subclass goes on from there."""
+        b = self.buffer
+        kernels.score_and_cells(
+            *batch, 0, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
         )
         return self.__cells

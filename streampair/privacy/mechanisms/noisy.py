@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,8 +21,8 @@ from streampair.privacy.mechanisms.base import (
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import under
-from streampair.privacy.mechanisms.gradients import ExactGradients, empty_buffer
-from streampair.privacy.mechanisms.run import Run
+from streampair.privacy.mechanisms.gradients import Batch, ExactGradients, empty_buffer
+from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.sensitivity import Influence
 
@@ -185,6 +185,26 @@ class NoisyGradients(ExactGradients):
             rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, b.ages
         )
 
+    def turn(
+        self,
+        batch: Batch,
+        at: int,
+        words: NDArray[np.uint64],
+        sigma: float,
+        cells: NDArray[np.int64],
+        rate: float,
+        steps: int,
+    ) -> None:
+        """`emit` of row `at` of a batch, whose cells are known, with normals made of `words`.
+
+        Then score and cells of the next one.
+        """
+        b = self.buffer
+        kernels.noisy_turn(
+            *batch, at, words, sigma, cells, rate, steps, b.ints, self.scalars, self._scratch, b.rows,
+            b.labels, b.ages,
+        )  # fmt: skip
+
 
 class NoisyRun(Run):
     """State of a run with noise in every gradient; the noisy iterate is all that it knows (4.2).
@@ -240,6 +260,22 @@ class NoisyRun(Run):
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
         chain.advance(self.door.cells(row, label, self.steps).tobytes())
         self.learn(row, label, chain)
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run; of a keyed one with one compiled call a slot."""
+        if not isinstance(stream, ChainedNoise) or not len(rows):
+            super().take(rows, labels, stream, records, asked)
+            return
+        batch, plan, first = Batch.of(rows, labels, asked), self.plan, self.steps
+        cells = self.door.turns(batch, first)
+        rates = plan.rates(first, len(rows)).tolist()
+        for i, (record, rate) in enumerate(zip(records, rates, strict=True)):
+            stream.record(record)
+            stream.advance(cells.tobytes())
+            self.door.turn(batch, i, stream.words(plan.dim), plan.sigma, cells, rate, first + i)
+            self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
