@@ -22,6 +22,7 @@ from streampair.engine.log import Accepted, Attempt, Chain, Saved, Tip
 from streampair.engine.testing import Died, Driver, Group, MemoryStore
 from streampair.errors import PrivacyError, StreampairError
 from streampair.privacy import NoiseKey, Origin
+from streampair.privacy.noise import SILENT
 
 START = b"start"
 KEY = NoiseKey(bytes(range(32)))
@@ -62,6 +63,8 @@ class Chained:
         None: no two releases are ever the same.
     window, forks
         As of `PrivateModel`.
+    every
+        Slots from one release to the next; those between them release nothing, and have no digest.
     late
         Whether the features, and so the plan, are not known before a record with `c` above 0.
     """
@@ -73,10 +76,13 @@ class Chained:
     horizon_left: int | None = None
     _drawn = itertools.count()
 
-    def __init__(self, key: NoiseKey | None, window: int, forks: int, *, late: bool = False) -> None:
+    def __init__(
+        self, key: NoiseKey | None, window: int, forks: int, *, every: int = 1, late: bool = False
+    ) -> None:
         self.noise_key = key
         self.window, self.forks = window, forks
-        self.chain = START
+        self.chain = self.released = START
+        self.every = every
         self.made: list[View] = []
         self.charged = 0
         self._known = not late
@@ -107,8 +113,12 @@ class Chained:
         assert dict(plan) == {"sigma": 1.5}
         self._known = True
 
+    @property
+    def noise_digest(self) -> bytes:
+        return b"" if self.noise_key is None else hashlib.blake2b(b"ledger" + self.chain).digest()
+
     def score_one(self, x: Any) -> float:
-        return int.from_bytes(self.chain[:6]) / 2**48
+        return int.from_bytes(self.released[:6]) / 2**48
 
     def learn_one(self, x: Any, y: Any, origin: Origin | None = None) -> None:
         self._known = self._known or x["c"] > 0
@@ -131,10 +141,14 @@ class Chained:
         drawn = b"" if self.noise_key is not None else b"%d" % next(self._drawn)
         digest = hashlib.blake2b(b"|".join((self.chain, self._name, drawn, context)), digest_size=16).digest()
         self._settled += 1
-        self.made.append(View(self._settled, self.chain, digest))
+        releases = self._settled % self.every == 0
+        if releases:
+            self.made.append(View(self._settled, self.released, digest))
+            self.released = digest
         self.chain = digest
         if self.noise_key is not None and self._digests is not None:
-            self._digests.append(hashlib.blake2b(b"ledger" + digest, digest_size=32).digest())
+            told = hashlib.blake2b(b"ledger" + digest, digest_size=32).digest()
+            self._digests.append(told if releases else SILENT)
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
         self._name, self._digests = name.encode(), digests
@@ -151,6 +165,7 @@ class Chained:
     def to_state(self) -> dict[str, object]:
         return {
             "chain": self.chain,
+            "released": self.released,
             "settled": self._settled,
             "waiting": list(self._waiting),
             "known": self._known,
@@ -158,6 +173,7 @@ class Chained:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.chain, self._settled, self._known = state["chain"], state["settled"], state["known"]
+        self.released = state["released"]
         self._waiting = list(state["waiting"])
 
 
@@ -218,7 +234,7 @@ class World(Driver):
 
     Parameters
     ----------
-    key, size, limit, late
+    key, size, limit, every, late
         Of the learner.
     options
         As of `Driver`.
@@ -230,10 +246,11 @@ class World(Driver):
         key: NoiseKey | None = KEY,
         size: int = 3,
         limit: int = 1000,
+        every: int = 1,
         late: bool = False,
         **options: Any,
     ) -> None:
-        self.key, self.size, self.limit, self.late = key, size, limit, late
+        self.key, self.size, self.limit, self.every, self.late = key, size, limit, every, late
         self.views: set[View] = set()
         self.voided = self.vouched = False
         self.kept: list[MemoryStore] = []
@@ -247,7 +264,7 @@ class World(Driver):
         self.keep()
 
     def _learner(self) -> Chained:
-        return Chained(self.key, self.size, self.limit, late=self.late)
+        return Chained(self.key, self.size, self.limit, every=self.every, late=self.late)
 
     # What leaves
 
@@ -451,6 +468,7 @@ class Script(NamedTuple):
             "late": rng.random() < 0.15,
             "payloads_change": rng.random() < 0.1,
             "snapshot_every": rng.choice((1, 2, 100)),
+            "every": random.Random(seed).choice((1, 1, 2, 3)),
         }
         share = rng.choice((0.0, 0.2, 0.4))
         ops = [
