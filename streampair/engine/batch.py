@@ -226,18 +226,15 @@ class Batch:
         hits = iter([(n, 0, 0)]) if regret is None else regret.hits(truth)
         try:
             for stop, zeros, ones in hits:
-                if take is not None and self._take_slots(
-                    batch, records, slice(counted, stop), given, refusals
-                ):
-                    pass
-                elif take is None:
-                    for x, y in zip(xs[counted:stop], ys[counted:stop], strict=True):
+                part = slice(counted, stop)
+                if take is None:
+                    for x, y in zip(xs[part], ys[part], strict=True):
                         score = score_one(x)
                         learn_one(x, y)
                         emit(score)
-                else:
-                    origins = map(self._origin, records[counted:stop])
-                    for x, y, origin in zip(xs[counted:stop], ys[counted:stop], origins, strict=True):
+                elif not self._take_slots(batch, records, part, given, refusals):
+                    origins = map(self._origin, records[part])
+                    for x, y, origin in zip(xs[part], ys[part], origins, strict=True):
                         emit(take(x, y, origin))
                 if regret is None:
                     break
@@ -268,7 +265,7 @@ class Batch:
         given: list[float],
         refusals: list[int],
     ) -> bool:
-        """Let a private learner score and learn a part in one go; False, with nothing changed, if it cannot."""
+        """Let a private learner take a part in one go; False, with nothing changed, if it cannot."""
         learner, table = self._model.learner, batch.table
         many, rows = take_many(learner), take_rows(learner)
         if part.start == part.stop or (many if table is None else rows) is None:

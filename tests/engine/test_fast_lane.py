@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from harness.learners import LEARNERS, is_private, label, name_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc
+from streampair import auc, ranking
 from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
 from streampair.learners.ready import ReadyRows
 from streampair.preprocessing import Bounds, UnitBall
+from streampair.privacy import EntityLimit
 
 NAMES = set("abcde")
 FLAT = [model for model in LEARNERS if not is_private(model)]
@@ -163,3 +165,81 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
     assert calls == [0, 100, 100]
+
+
+PRIVATE: dict[str, Any] = {
+    "moments": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30),
+    "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, solver="gradients"),
+    "noisy": partial(ranking.NoisyOGD, 1.0, 1e-3, warmup=0),
+    "entities": partial(
+        auc.PairFTRL, 1.0, 1e-3, features=list("abcde"), entity=EntityLimit(3, 5), solver="gradients"
+    ),
+    "entities and output": partial(
+        auc.OnPairC, 1.0, 1e-3, 300, features=list("abcde"), entity=EntityLimit(3, 5), releases=9
+    ),
+}
+
+
+def slots(
+    name: str, cuts: list[int], again: int, rows: list[Any], regret: bool, tables: bool, at_once: bool = True
+) -> Any:
+    """As `run`, of a private lane; the digests of its slots too."""
+    digests: list[bytes] = []
+    calls: list[int] = []
+
+    def private_lane() -> Lane:
+        lane = lane_of(PRIVATE[name](noise_key=bytes(range(32))), rows, regret, tables)
+        lane.learner.bind_noise("lane", digests)
+        return lane
+
+    with pytest.MonkeyPatch.context() as patch:
+        true = batch.Batch._take_slots
+
+        def counted(self: Any, *args: Any) -> bool:
+            taken = at_once and true(self, *args)
+            calls.append(taken)
+            return taken
+
+        patch.setattr(batch.Batch, "_take_slots", counted)
+        lane, outputs, at = private_lane(), [], 0
+        for i, cut in enumerate(cuts):
+            if i == again:
+                saved, lane = lane.snapshot(), private_lane()
+                lane.restore(saved)
+            records = [Record(at + j, b"v%d" % j, b"k%d" % (j % 9) if j % 11 else None) for j in range(cut)]
+            outputs.append(lane.process(records))
+            at += cut
+    flat = [(o.scores, [(d.offset, d.stage, d.error) for d in o.dead_letters]) for o in outputs]
+    gauges = lane.gauges(solve=False)
+    return (repr((flat, gauges.events, gauges.auc)), lane.snapshot(), digests), any(calls)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@settings(max_examples=4, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 80), min_size=1, max_size=4),
+    again=st.integers(0, 3),
+    regret=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_slots_at_once_are_one_after_the_other(
+    name: str, cuts: list[int], again: int, regret: bool, seed: int
+) -> None:
+    model = PRIVATE[name]()
+    rows = events(model, sum(cuts), seed)
+    regret = regret and bool(getattr(model, "two_classes", True))
+    one, _ = slots(name, cuts, again, rows, regret, tables=False, at_once=False)
+    for tables in (False, True):
+        assert slots(name, cuts, again, rows, regret, tables)[0] == one
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_slots_are_taken_at_once(name: str) -> None:
+    """Else the test above would compare a thing with itself; and the order counts, as it must."""
+    rows = [row for row in events(PRIVATE[name](), 400, 1) if row and row[1] is not None]
+    rows = [row for row in rows if row[0].keys() == NAMES and max(map(abs, row[0].values())) < 9][:150]
+    one, many = (slots(name, [50, 100], 9, rows, False, False, at_once=how) for how in (False, True))
+    assert (one[1], many[1]) == (False, True)
+    assert one[0] == many[0]
+    rows[100:102] = rows[101:99:-1]
+    assert slots(name, [50, 100], 9, rows, False, False)[0] != one[0]

@@ -15,7 +15,6 @@ from streampair.engine import opening
 from streampair.engine.lanelog import LaneLog
 from streampair.engine.log import Chain, Digests, LogDamaged
 from streampair.engine.opening import Known
-from streampair.engine.reservations import Reservations
 from streampair.privacy import Ledger, ledger
 
 SCRIPTS = 3000
@@ -110,12 +109,6 @@ def a_commit_forgets_what_a_replay_must_repeat(patch: pytest.MonkeyPatch) -> Non
             self.path = {}
 
     patch.setattr(Known, "fold", forget)
-
-
-@twin
-def a_tip_tells_nothing_of_slots_that_release_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Neither a score nor a digest shows what went into them: a lane goes on from another state."""
-    patch.setattr(Reservations, "tell", lambda self, told: None)
 
 
 @twin
