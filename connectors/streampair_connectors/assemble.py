@@ -6,15 +6,20 @@ import difflib
 import importlib
 import inspect
 import os
+import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 from river import compose
 
 from streampair import losses
 from streampair.engine import Breaker, Event, Lane, LoggedLane, RegretConfig
+from streampair.engine.protocols import ready_rows
 from streampair.errors import ConfigError, StreampairError
+from streampair.kernels import on_compile
 from streampair.privacy import NoiseKey
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
@@ -199,12 +204,36 @@ def warm_up(config: Config) -> None:
         return
     names = config.input.feature_names() or ["a", "b"]
     x = dict.fromkeys(names, 0.5)
-    try:
-        for y in (config.input.positive, config.input.negative_label(), config.input.positive):
-            learner.score_one(x)
-            learner.learn_one(x, y)
-    except StreampairError:
-        return  # the same will show on the first event, with its offset
+    labels = [config.input.positive, config.input.negative_label(), config.input.positive]
+    begun: list[float] = []
+
+    def compiling() -> None:
+        begun.append(time.monotonic())
+        _tell("compiling", "compiling kernels (first start only) ...")
+
+    with on_compile(compiling):
+        try:
+            for y in labels:
+                learner.score_one(x)
+                learner.learn_one(x, y)
+            ready = ready_rows(learner)  # a lane takes whole batches
+            batch = None if ready is None else ready(names, np.full((len(labels), len(names)), 0.5), labels)
+            if batch is not None:
+                batch.take([1])
+                batch.score_at([x])
+        except StreampairError:
+            pass  # the same will show on the first event, with its offset
+    if begun:
+        took = round(time.monotonic() - begun[0], 1)
+        _tell("compiled", f"kernels compiled in {took} s", seconds=took)
+
+
+def _tell(event: str, line: str, **fields: Any) -> None:
+    """Show progress: a line on a terminal, an event in logs."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+    else:
+        log.info(event, **fields)
 
 
 def _import(path: str, where: str) -> Any:

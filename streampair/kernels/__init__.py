@@ -5,6 +5,7 @@ of the same name.
 """
 
 from streampair.kernels._jit import Kernel as Kernel
+from streampair.kernels._jit import on_compile as on_compile
 from streampair.kernels.buffers import (
     CLASSES,
     FIFO,

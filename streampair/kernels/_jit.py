@@ -6,15 +6,16 @@ losses and buffers as integer codes, numpy and numba only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import numba
 import numpy as np
-from numba.core import caching
+from numba.core import caching, event
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
@@ -117,3 +118,25 @@ def kernel(function: F) -> F:
 
 Kernel: type[Any] = type(kernel(lambda: None))
 """What a kernel is: compiled code that everybody shares."""
+
+
+class _OnCompile(event.Listener):  # type: ignore[misc]  # it has no types
+    """Calls a function when the first kernel is compiled."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def on_start(self, event: Any) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+    def on_end(self, event: Any) -> None:
+        """One of them is compiled; others follow."""
+
+
+@contextlib.contextmanager
+def on_compile(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function once if a kernel is compiled within the block: one that is found on disk is not."""
+    with event.install_listener("numba:compile", _OnCompile(call)):
+        yield

@@ -75,6 +75,17 @@ def test_a_changed_callee_in_another_file_is_seen_by_the_next_process(scratch: P
     assert run(scratch.parent) == [30.0, 1, 0]
 
 
+def test_only_a_start_that_compiles_says_so(scratch: Path) -> None:
+    """Once, however many kernels it compiles: the caller has its callee compiled."""
+    run = (
+        "import json\nfrom scratch._jit import on_compile\nfrom scratch.caller import caller\ntold = []\n"
+        "with on_compile(lambda: told.append(1)):\n    caller(1.0)\nprint(json.dumps(told))"
+    )
+    environment = {"PYTHONPATH": str(scratch.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert tell(run, environment) == [1]
+    assert tell(run, environment) == []
+
+
 def test_the_cache_of_numba_alone_would_be_stale(scratch: Path) -> None:
     """The twin: without the stamp the next process goes on with what was compiled of the old callee."""
     source = (scratch / "_jit.py").read_text()
