@@ -91,6 +91,11 @@ class Worker:
             self._process = subprocess.Popen(command, stderr=log, env=self._environment)
         return time.monotonic()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def said(self, event: str, times: int = 1) -> dict[str, Any]:
         """Wait until it has said so since its last start, that many times."""
         while True:
