@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, overload
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import decode_many, ready_many, ready_rows, take_many, take_rows
+from streampair.engine.protocols import decode_many, ready_many, ready_rows
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
 from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
@@ -75,7 +75,7 @@ class Batch:
         # Where the learner takes whole arrays of records as they are.
         private = model.private
         self._many = decode_many(decode) if model.transform is None else None
-        self._takes_rows = (ready_rows if private is None else take_rows)(model.learner) is not None
+        self._takes_rows = ready_rows(model.learner) is not None
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker
@@ -123,26 +123,22 @@ class Batch:
         batch = None if 0 < slots < len(records) else self._read(records)
         if batch is None:
             return 0
-        usual = "learned" if slots > 0 else "scored"
-        outcomes: Iterable[str] = itertools.repeat(usual)
-        if self._take_at_once(batch, given):
-            done = len(given)
-            self.events[usual] += done
-        else:
-            refusals = self._take_each(batch, records, given)
-            done = len(given)
+        admitted = self._take_at_once(batch, records, given)
+        if admitted is None:
+            admitted = self._take_each(batch, records, given)
             if self._model.fragile:
+                done = len(given)
                 self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
                 if done < len(batch.ys):
                     self._go_back()
-            if refusals:
-                outcomes = [
-                    usual if before == after else "scored" for before, after in itertools.pairwise(refusals)
-                ]
-                self.events["scored"] += outcomes.count("scored")
-                self.events[usual] += 0 if usual == "scored" else outcomes.count(usual)
-            else:
-                self.events[usual] += done
+        done = len(given)
+        usual = "learned" if slots > 0 else "scored"
+        refused = admitted.count(False) if usual == "learned" else 0
+        self.events["scored"] += refused
+        self.events[usual] += done - refused
+        outcomes: Iterable[str] = itertools.repeat(usual)
+        if refused:
+            outcomes = ["learned" if it_was else "scored" for it_was in admitted]
         labels.extend(batch.truth[:done] if done < len(batch.truth) else batch.truth)
         keys = [record.key for record in records]
         output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, given, outcomes))
@@ -190,51 +186,54 @@ class Batch:
             return None  # whatever it is, the careful way meets it again, alone
         return _Read(offsets, table, raw, xs, ys, ids, truth)
 
-    def _take_at_once(self, batch: _Read, given: list[float]) -> bool:
-        """Let the learner score and learn all in one go; False, with nothing changed, if it cannot."""
+    def _take_at_once(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[bool] | None:
+        """Let the learner score and learn all in one go; None, with nothing changed, if it cannot.
+
+        Gives whether each was admitted, as far as its entity goes; nothing where entities are not counted.
+        """
         table, learner, regret = batch.table, self._model.learner, self._regret
+        where = () if self._model.private is None else (self._origins(records),)
         if table is not None:
             rows = ready_rows(learner)
-            ready = None if rows is None else rows(table.names, table.values, batch.ys)
-        elif self._model.private is not None:
-            return False
+            ready = None if rows is None else rows(table.names, table.values, batch.ys, *where)
         else:
             many = ready_many(learner)
-            ready = None if many is None else many(batch.xs, batch.ys)
+            ready = None if many is None else many(batch.xs, batch.ys, *where)
         drawn = [] if regret is None or ready is None else regret.draw(batch.truth)
         if ready is None or drawn is None:
-            return False
+            return None
         if regret is None or not drawn:
             given.extend(ready.take())
         else:
             given.extend(ready.take(regret.stops(drawn)))
             regret.settle(drawn, len(batch.ys), batch.xs.__getitem__, given, ready.score_at)
-        return True
+        return ready.admitted or []
 
-    def _take_each(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[int]:
-        """Score and learn one after the other until one fails.
+    def _origins(self, records: Sequence[Record]) -> Origins:
+        """`_origin` of each."""
+        contexts = contexts_of(self._partition, records) if self._keyed else None
+        return Origins(contexts, [record.key for record in records] if self._entities else None)
 
-        Where entities are counted, returns how many records had been refused before each, and after the last.
-        """
+    def _take_each(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[bool]:
+        """Score and learn one after the other until one fails; returns as `_take_at_once`."""
         model, regret, truth = self._model, self._regret, batch.truth
         n, xs, ys = len(batch.ys), batch.xs, batch.ys
         score_one, learn_one = model.score, model.learn
-        refusals = [self._refused()] if self._entities else []
-        emit = self._counting(given, refusals) if self._entities else given.append
+        admitted: list[bool] = []
+        emit = self._counting(given, admitted) if self._entities else given.append
         take = None if model.private is None else model.private.take
         counted = 0
         hits = iter([(n, 0, 0)]) if regret is None else regret.hits(truth)
         try:
             for stop, zeros, ones in hits:
-                part = slice(counted, stop)
                 if take is None:
-                    for x, y in zip(xs[part], ys[part], strict=True):
+                    for x, y in zip(xs[counted:stop], ys[counted:stop], strict=True):
                         score = score_one(x)
                         learn_one(x, y)
                         emit(score)
-                elif not self._take_slots(batch, records, part, given, refusals):
-                    origins = map(self._origin, records[part])
-                    for x, y, origin in zip(xs[part], ys[part], origins, strict=True):
+                else:
+                    origins = map(self._origin, records[counted:stop])
+                    for x, y, origin in zip(xs[counted:stop], ys[counted:stop], origins, strict=True):
                         emit(take(x, y, origin))
                 if regret is None:
                     break
@@ -249,59 +248,26 @@ class Batch:
                 emit(score)
                 regret.commit(sample, truth[stop])
                 counted += 1
-        except LaneStopped:
-            raise  # slots were taken whose scores are lost: nobody may take them again
         except Exception:  # noqa: S110  # the careful way meets it again, alone
             pass
         if regret is not None:
             regret.skip(truth[counted : len(given)])
-        return refusals
-
-    def _take_slots(
-        self,
-        batch: _Read,
-        records: Sequence[Record],
-        part: slice,
-        given: list[float],
-        refusals: list[int],
-    ) -> bool:
-        """Let a private learner take a part in one go; False, with nothing changed, if it cannot."""
-        learner, table = self._model.learner, batch.table
-        many, rows = take_many(learner), take_rows(learner)
-        if part.start == part.stop or (many if table is None else rows) is None:
-            return False
-        came = records[part]
-        contexts = contexts_of(self._partition, came) if self._keyed else None
-        where = Origins(contexts, [record.key for record in came] if self._entities else None)
-        try:
-            taken = None
-            if table is None and many is not None:
-                taken = many(batch.xs[part], batch.ys[part], where)
-            elif table is not None and rows is not None:
-                taken = rows(table.names, table.values[part], batch.ys[part], where)
-        except Exception as error:
-            raise LaneStopped(
-                "the learner has failed in the middle of a batch", fix="start again from the last commit"
-            ) from error
-        if taken is None:
-            return False
-        given.extend(taken.scores)
-        if self._entities:
-            for admitted in taken.admitted or [True] * len(taken.scores):
-                refusals.append(refusals[-1] + (not admitted))
-        return True
+        return admitted
 
     def _refused(self) -> int:
         """Records so far whose entity had been learned from often enough: by entity and slot alone."""
         private = self._model.private
         return private.refused_records if private is not None and self._entities else 0
 
-    def _counting(self, given: list[float], refusals: list[int]) -> Callable[[float], None]:
-        """Append a score to `given`, and to `refusals` how many records have been refused by then."""
+    def _counting(self, given: list[float], admitted: list[bool]) -> Callable[[float], None]:
+        """Append a score to `given`, and to `admitted` whether its record was."""
+        refused = self._refused()
 
         def emit(score: float) -> None:
+            nonlocal refused
+            before, refused = refused, self._refused()
             given.append(score)
-            refusals.append(self._refused())
+            admitted.append(before == refused)
 
         return emit
 

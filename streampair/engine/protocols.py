@@ -21,11 +21,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streampair.engine.records import Rows
-from streampair.privacy.origin import Origin, Origins
+from streampair.privacy.origin import Origin
 
 __all__ = [
     "OwnModel",
@@ -43,29 +40,9 @@ __all__ = [
     "positive_label",
     "ready_many",
     "ready_rows",
-    "take_many",
-    "take_rows",
     "two_classes",
     "weight_norm",
 ]
-
-
-class Taken(Protocol):
-    """What became of the records of a batch.
-
-    Attributes
-    ----------
-    scores
-        Of each, given before its slot.
-    admitted
-        Whether each was learned from, as far as its entity goes; None where entities are not known.
-    """
-
-    @property
-    def scores(self) -> list[float]: ...
-
-    @property
-    def admitted(self) -> list[bool] | None: ...
 
 
 @runtime_checkable
@@ -223,7 +200,16 @@ def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
 
 
 class Ready(Protocol):
-    """Records that a learner has checked: it scores and learns them one after the other, and refuses none."""
+    """Records that a learner has checked: it scores and learns them one after the other, and refuses none.
+
+    Attributes
+    ----------
+    admitted
+        Once taken, whether each was learned from, by its entity; None where entities are not known.
+    """
+
+    @property
+    def admitted(self) -> list[bool] | None: ...
 
     def take(self, stops: Sequence[int] = ()) -> list[float]:
         """The scores, each given before the record is learned; at `stops` the weights are kept."""
@@ -234,9 +220,10 @@ class Ready(Protocol):
         ...
 
 
-def ready_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any]], Ready | None] | None:
+def ready_many(learner: object) -> Callable[..., Ready | None] | None:
     """From records and labels to what learns them all at once; None if it has no such thing.
 
+    That of a private learner is told where the records come from, too: `streampair.privacy.origin.Origins`.
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
     return getattr(learner, "ready_many", None)
@@ -247,26 +234,9 @@ def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None
     return getattr(decode, "many", None)
 
 
-def ready_rows(
-    learner: object,
-) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any]], Ready | None] | None:
+def ready_rows(learner: object) -> Callable[..., Ready | None] | None:
     """As `ready_many`, from the names of the columns, an array of rows and their labels."""
     return getattr(learner, "ready_rows", None)
-
-
-def take_many(learner: object) -> Callable[[Sequence[Any], Sequence[Any], Origins], Taken | None] | None:
-    """From records, labels and origins of a private learner to what became of them; None: no such thing.
-
-    The function returns None, with nothing changed, where the records are to be taken one by one.
-    """
-    return getattr(learner, "take_many", None)
-
-
-def take_rows(
-    learner: object,
-) -> Callable[[Sequence[Any], NDArray[np.float64], Sequence[Any], Origins], Taken | None] | None:
-    """As `take_many`, from the names of the columns, an array of rows, labels and origins."""
-    return getattr(learner, "take_rows", None)
 
 
 def noise_digest(learner: object) -> bytes:

@@ -120,7 +120,7 @@ Kernel: type[Any] = type(kernel(lambda: None))
 """What a kernel is: compiled code that everybody shares."""
 
 
-class _OnCompile(event.Listener):  # type: ignore[misc]  # it has no types
+class _OnCompile(event.Listener):
     """Calls a function when the first kernel is compiled."""
 
     def __init__(self, call: Callable[[], None]) -> None:

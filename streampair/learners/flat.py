@@ -296,9 +296,11 @@ class FlatLearner(Learner):
             self._memory.check_room(len(rows))
         except RecordError:
             return None
-        return ReadyRows(
-            rows, labels, partial(self._learn_many, self._state), self._published, self._vectors_of
-        )
+
+        def learn(part: slice, scores: Array) -> None:
+            self._learn_many(self._state, rows[part], labels[part], scores)
+
+        return ReadyRows(len(rows), learn, self._published, self._vectors_of)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""

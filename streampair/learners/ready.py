@@ -20,30 +20,35 @@ class ReadyRows:
 
     Parameters
     ----------
-    rows, labels
-        Arrays (n, d) and (n,), as `learn` takes them.
+    count
+        Number of rows.
     learn
-        Learns rows in order; its third argument (n,) gets the score of each before it is learned.
+        Learns a part of them, in order; its second argument (n,) gets the score of each before it is learned.
+        Gives which were admitted, as far as their entities go; None where entities are not known.
     weights
         The published weights (d,), as they are now.
     vectors
         From k usable records to the array (k, d) that these weights multiply.
+
+    Attributes
+    ----------
+    admitted
+        Once taken, whether each was learned from, by its entity; None where entities are not known.
     """
 
     def __init__(
         self,
-        rows: Array,
-        labels: Array,
-        learn: Callable[[Array, Array, Array], object],
+        count: int,
+        learn: Callable[[slice, Array], Sequence[bool] | None],
         weights: Callable[[], Array],
         vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
     ) -> None:
-        self._rows = rows
-        self._labels = labels
+        self._count = count
         self._learn = learn
         self._weights = weights
         self._vectors = vectors
         self._kept: list[Array] = []
+        self.admitted: list[bool] | None = None
 
     def take(self, stops: Sequence[int] = ()) -> list[float]:
         """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
@@ -53,15 +58,16 @@ class ReadyRows:
         stops
             Indices of rows, ascending, before which the published weights are kept for `score_at`.
         """
-        rows, labels, n = self._rows, self._labels, len(self._rows)
-        scores, begin = np.empty(n), 0
-        for stop in stops:
+        scores, begin = np.empty(self._count), 0
+        for stop in (*stops, self._count):
             if stop > begin:
-                self._learn(rows[begin:stop], labels[begin:stop], scores[begin:stop])
+                part = slice(begin, stop)
+                admitted = self._learn(part, scores[part])
+                if admitted is not None:
+                    self.admitted = [*(self.admitted or ()), *admitted]
                 begin = stop
-            self._kept.append(self._weights().copy())
-        if begin < n:
-            self._learn(rows[begin:], labels[begin:], scores[begin:])
+            if len(self._kept) < len(stops):
+                self._kept.append(self._weights().copy())
         told: list[float] = scores.tolist()
         return told
 

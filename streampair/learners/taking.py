@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
 from streampair.learners.base import Learner
+from streampair.learners.ready import ReadyRows
 from streampair.learners.run import SlotRun
 from streampair.privacy.origin import Origins
 from streampair.records import features as _features
 
-__all__ = ["Taken", "TakesBatches"]
+__all__ = ["TakesBatches"]
 
 Array = NDArray[np.float64]
 _NOBODY = Origins()
-
-
-class Taken(NamedTuple):
-    """What became of the records of a batch.
-
-    Attributes
-    ----------
-    scores
-        Of each record, given before its slot.
-    admitted
-        Whether each was learned from, as far as its entity goes; None where entities are not known.
-    """
-
-    scores: list[float]
-    admitted: list[bool] | None
 
 
 class TakesBatches(Learner):
     """Scores and learns a batch in one go, where all its records are whole."""
 
     _run: Any
+    design_many: Any
     # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
     _one_packing: bool
 
-    def take_many(
+    def ready_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], origins: Origins = _NOBODY
-    ) -> Taken | None:
+    ) -> ReadyRows | None:
         """`take` of one record after the other: the same bits, and the work of a batch.
 
         Parameters
@@ -58,7 +45,7 @@ class TakesBatches(Learner):
 
         Returns
         -------
-        Taken or None
+        ReadyRows or None
             None, with nothing changed, where one of the records has other features or a value that is no
             finite number, before the features are known, and for a metric: then they are to be taken one by
             one.
@@ -67,17 +54,17 @@ class TakesBatches(Learner):
         if not self._one_packing or not isinstance(run, SlotRun):
             return None
         rows = _features.packed(run.names, xs, kernels.MAX_FINITE)
-        return None if rows is None else self._taken(run, rows, ys, origins)
+        return None if rows is None else self._ready(run, rows, ys, origins)
 
-    def take_rows(
+    def ready_rows(
         self, columns: Sequence[Any], rows: Array, ys: Sequence[Any], origins: Origins = _NOBODY
-    ) -> Taken | None:
-        """`take_many` of the rows of an array (n, d) whose columns have these names.
+    ) -> ReadyRows | None:
+        """`ready_many` of the rows of an array (n, d) whose columns have these names.
 
         Returns
         -------
-        Taken or None
-            As `take_many`.
+        ReadyRows or None
+            As `ready_many`.
         """
         run = self._run
         own = self._one_packing and isinstance(run, SlotRun) and len(columns) == len(run.names)
@@ -85,11 +72,15 @@ class TakesBatches(Learner):
             return None
         if not (np.abs(rows) <= kernels.MAX_FINITE).all():
             return None
-        return self._taken(run, run.design.arranged(columns, rows), ys, origins)
+        return self._ready(run, run.design.arranged(columns, rows), ys, origins)
 
-    def _taken(self, run: SlotRun, rows: Array, ys: Sequence[Any], origins: Origins) -> Taken:
-        task, scores = self._task, np.empty(len(rows))
+    def _ready(self, run: SlotRun, rows: Array, ys: Sequence[Any], origins: Origins) -> ReadyRows:
+        task = self._task
         high, low = task.high, task.low
         labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
-        admitted = run.take_many(rows, labels, origins, scores)
-        return Taken(scores.tolist(), None if admitted is None else admitted.tolist())
+
+        def learn(part: slice, scores: Array) -> list[bool] | None:
+            admitted = run.take_many(rows[part], labels[part], origins.part(part), scores)
+            return None if admitted is None else admitted.tolist()
+
+        return ReadyRows(len(rows), learn, lambda: run.weights, self.design_many)

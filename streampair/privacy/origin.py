@@ -46,3 +46,10 @@ class Origins(NamedTuple):
 
     contexts: Sequence[bytes | None] | None = None
     entities: Sequence[Hashable] | None = None
+
+    def part(self, part: slice) -> Origins:
+        """Those of some of the records."""
+        contexts, entities = self.contexts, self.entities
+        return Origins(
+            None if contexts is None else contexts[part], None if entities is None else entities[part]
+        )

@@ -193,14 +193,14 @@ def slots(
         return lane
 
     with pytest.MonkeyPatch.context() as patch:
-        true = batch.Batch._take_slots
+        true = batch.Batch._take_at_once
 
-        def counted(self: Any, *args: Any) -> bool:
-            taken = at_once and true(self, *args)
-            calls.append(taken)
+        def counted(self: Any, *args: Any) -> list[bool] | None:
+            taken = true(self, *args) if at_once else None
+            calls.append(taken is not None)
             return taken
 
-        patch.setattr(batch.Batch, "_take_slots", counted)
+        patch.setattr(batch.Batch, "_take_at_once", counted)
         lane, outputs, at = private_lane(), [], 0
         for i, cut in enumerate(cuts):
             if i == again:

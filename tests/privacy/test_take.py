@@ -147,22 +147,25 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
         xs, ys = [x for x, _, _ in part], [y for _, y, _ in part]
         where = Origins([origin.context for _, _, origin in part], [origin.entity for _, _, origin in part])
         if how == "one":
-            taken = None
+            ready = None
         elif how == "rows" and part:
             table = np.array([[x[name] for name in reversed(NAMES)] for x in xs])
-            taken = model.take_rows(NAMES[::-1], table, ys, where)
+            ready = model.ready_rows(NAMES[::-1], table, ys, where)
         else:
-            taken = model.take_many(xs, ys, where)
-        if taken is None:
+            ready = model.ready_many(xs, ys, where)
+        if ready is None:
             for x, y, origin in part:
                 before = model.refused_records
                 shown.append(model.take(x, y, origin))
                 refused.append(model.refused_records > before)
         else:
-            shown += taken.scores
-            refused += (
-                [False] * len(part) if taken.admitted is None else [not is_in for is_in in taken.admitted]
-            )
+            # Cut once more, as for a sample: the score of a record there is the one that it was given.
+            stop = len(part) // 2
+            scores = ready.take([stop])
+            assert ready.score_at(xs[stop : stop + 1]) == scores[stop : stop + 1] or not part
+            shown += scores
+            admitted = ready.admitted or [True] * len(part)
+            refused += [not is_in for is_in in admitted]
         refused += [False] * (len(shown) - len(refused))  # behind the horizon nobody is asked
         saved, model = model.to_state(), model.clone()
         model.bind_noise("lane", digests)
@@ -198,27 +201,31 @@ def test_batches_are_taken_at_once(name: str) -> None:
     for at in (1, 24, 47):
         part = rows[at : at + 23]
         where = Origins(entities=[i % 5 for i in range(at, at + 23)])
-        got += many.take_many([x for x, _ in part], [y for _, y in part], where).scores
+        ready = many.ready_many([x for x, _ in part], [y for _, y in part], where)
+        assert ready is not None
+        got += ready.take()
     assert got == scores
     assert state(one) == state(many)
     twin = MAKES[name](seed=1)
     twin.take(*rows[0], Origin(entity=0))
     ys = [y for _, y in rows[1:]]
-    twin.take_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
+    ready = twin.ready_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
+    assert ready is not None
+    ready.take()
     assert state(one) != state(twin)
 
 
 def test_what_a_batch_does_not_take_changes_nothing() -> None:
     model = auc.PairFTRL(1.0, 1e-3, 60, noise_key=KEY)
     xs, ys = ([part[i] for part in stream(model, 20)] for i in (0, 1))
-    assert model.take_many(xs, ys) is None  # nobody knows the names
+    assert model.ready_many(xs, ys) is None  # nobody knows the names
     model.take(xs[0], ys[0])
     before = state(model)
     for how in KINDS:
         if how not in ("whole", "turned", "huge", "integers"):
-            assert model.take_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:]) is None
-    assert model.take_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
-    assert model.take_rows(NAMES, np.full((2, 5), math.nan), ys[:2]) is None
+            assert model.ready_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:]) is None
+    assert model.ready_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
+    assert model.ready_rows(NAMES, np.full((2, 5), math.nan), ys[:2]) is None
     assert state(model) == before
 
 
