@@ -182,14 +182,15 @@ class LaneTimer:
         """Return the lane's numbers, with a fresh estimate of the regret if there is time for one.
 
         By itself a lane, which has no clock, spaces its estimates by counts. Here all lanes of a process
-        share a part of its time; `final` estimates in any case.
+        share a part of its time; `final` estimates in any case, and counts for nothing.
         """
         start = time.perf_counter()
         fresh = final or self._estimates.afford()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
             self.estimated_at = time.perf_counter()
-            self._estimates.spent(self.estimated_at - start)
+            if not final:
+                self._estimates.spent(self.estimated_at - start)
             self.estimated = True
         return gauges
 

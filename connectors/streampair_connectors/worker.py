@@ -469,12 +469,10 @@ class Worker:
             if not held:
                 continue
             if not self._lock.locked():  # nothing is processed or committed meanwhile: no await in here
-                for lane in held:
-                    if not (lane.dirty or lane.timer.estimated):
-                        # The stream pauses: time for the estimate that its last commit had no time for.
-                        self.telemetry.publish(
-                            lane.labels, lane.timer.gauges(), self._lag(lane), lane.timer.seconds
-                        )
+                # The stream pauses: time for estimates that the last commit left out, one at least.
+                paused = [lane for lane in held if not (lane.dirty or lane.timer.estimated)]
+                for number, lane in enumerate(sorted(paused, key=lambda lane: lane.timer.estimated_at)):
+                    self._show(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
             ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
             if ends is None:
                 self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")
