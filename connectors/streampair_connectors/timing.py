@@ -189,7 +189,8 @@ class LaneTimer:
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
             self.estimated_at = time.perf_counter()
-            if not final:
+            # Before the second event there is none: the first one that there is has time in any case.
+            if not final and gauges.regret is not None:
                 self._estimates.spent(self.estimated_at - start)
             self.estimated = True
         return gauges
