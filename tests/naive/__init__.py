@@ -13,7 +13,15 @@ from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
 from naive.losses import entropy, loss_slope, loss_value, pair_slope, slope
 from naive.metric import PairMetric, map_rows
-from naive.moments import best_weights, block_influence, cells, contribution, leader_sums, moment_sums
+from naive.moments import (
+    best_weights,
+    block_influence,
+    cells,
+    contribution,
+    dearest_windows,
+    leader_sums,
+    moment_sums,
+)
 from naive.noise import blt_noise, dense, normals, normals_in_order, toeplitz_noise
 from naive.numerics import (
     MASK,
@@ -81,6 +89,7 @@ __all__ = [
     "contribution",
     "cos_octant",
     "cube_root",
+    "dearest_windows",
     "dense",
     "dot",
     "eigenvalues",

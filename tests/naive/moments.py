@@ -51,6 +51,33 @@ def block_influence(ends: Sequence[int], steps: int, position: int, share: float
     return np.array(image)
 
 
+def dearest_windows(
+    ends: Sequence[int],
+    horizon: int | None,
+    windows: Sequence[int],
+    share: float,
+    first: float,
+    last: float,
+) -> list[float]:
+    """What a second view of so many slots costs the record that it costs most: each window, each record.
+
+    `first` and `last` are what one release of a block, and the one at the horizon, cost a record that it
+    holds; the records of one block are alike.
+    """
+    records = [end - 1 for end in ends] + ([] if horizon is None else [horizon - 1])
+    rows = np.array([first * block_influence(ends, 0, record, share) ** 2 for record in records])
+    until = np.concatenate((np.zeros((len(records), 1)), np.cumsum(rows, axis=1)), axis=1)
+    start = np.arange(horizon or ends[-1] + 1)
+    before = until[:, np.searchsorted(ends, start, "right")]
+    found = []
+    for window in windows:
+        costs = (until[:, np.searchsorted(ends, start + window, "right")] - before).max(axis=0)
+        if horizon is not None:
+            costs[start + window >= horizon] += last
+        found.append(float(costs.max()))
+    return found
+
+
 def moment_sums(rows: Sequence[Sequence[float]], per_unit: float) -> list[list[int]]:
     """Sums of the values and of their squares in whole steps of 1 / per_unit."""
     columns = list(zip(*rows, strict=True))

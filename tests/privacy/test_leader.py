@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -190,23 +191,63 @@ def test_forks_are_covered_by_brute_force(horizon: int | None) -> None:
     assert total == pytest.approx(roomy.mu**2, rel=1e-6)
 
 
-def test_the_fullest_window_need_not_begin_with_the_first_end() -> None:
-    """Ends are rounded up: with base 5 the gaps are 2, 1, 2, ..., and 2 slots can hold two ends, not one."""
-    missed = 0
-    for base in (1.0, 3.0, 5.0, 6.0, 15.0, 200.0):
+def charged_and_found(
+    rule_plan: SecondMomentsPlan, windows: Sequence[int]
+) -> list[tuple[float, float, float]]:
+    """What a fork is charged, what it costs at most, and what the window from the first end on costs."""
+    horizon = rule_plan.horizon
+    ends = [end for end in (rule_plan.end(k) for k in range(1, 60)) if end < (horizon or 600)]
+    largest = second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
+    first, last = (largest / rule_plan.sigma) ** 2, (largest / rule_plan.sigma_last) ** 2
+    out = []
+    for window, found in zip(
+        windows, naive.dearest_windows(ends, horizon, windows, 1.0 / RATIO, first, last), strict=True
+    ):
+        from_first = sum(ends[0] <= end < ends[0] + window for end in ends)
+        short = first * sum(RATIO ** (-2 * row) for row in range(from_first))
+        out.append((rule_plan.fork_mu2(window), found, short + (0.0 if horizon is None else last)))
+    return out
+
+
+def test_the_charge_of_a_fork_is_what_the_dearest_window_costs() -> None:
+    """No less, and no more, over (warm-up, window), as each window and each record say.
+
+    Ends are rounded up: with base 5 the gaps are 2, 1, 2, ..., and 2 slots can hold two ends, not one.
+    """
+    windows = [*range(1, 31), 45, 60, 299, 400]
+    missed = beside = 0
+    for base in (*range(1, 31), 200):
         for horizon in (None, 300):
             rule_plan = plan_second_moments(0.5, features=D, base=base, radius=30.0, horizon=horizon)
-            ends = [e for e in (rule_plan.end(k) for k in range(1, 90)) if e < (horizon or 3000)]
-            for window in range(1, 60):
-                most = max(sum(start < e <= start + window for e in ends) for start in range(ends[-1]))
-                largest = second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
-                cost = sum(RATIO ** (-2 * row) for row in range(most)) * (largest / rule_plan.sigma) ** 2
-                if horizon is not None:
-                    cost += (largest / rule_plan.sigma_last) ** 2
-                assert rule_plan.fork_mu2(window) == pytest.approx(cost)
-                missed += sum(ends[0] <= e < ends[0] + window for e in ends) < most
-    # The twin: the window that begins with the first end is too cheap for some.
+            twin = replace(rule_plan, summed=True)
+            for window, (charged, found, short) in zip(
+                windows, charged_and_found(rule_plan, windows), strict=True
+            ):
+                if horizon is None and window > 60:
+                    continue  # the dearest one is longer than what is looked at
+                assert charged == pytest.approx(found, rel=1e-9)
+                # The twins: the window from the first end on, and the fullest window with the horizon.
+                missed += short < found * 0.99
+                beside += twin.fork_mu2(window) > found * 1.01
     assert missed >= 5
+    assert beside >= 300
+
+
+@pytest.mark.parametrize(("warmup", "window"), [(6, 2), (5, 2), (15, 3), (24, 4), (29, 5)])
+@pytest.mark.parametrize("horizon", [None, 200])
+def test_windows_that_were_charged_too_little(warmup: int, window: int, horizon: int | None) -> None:
+    """What the window from the first end on costs is up to 1.83 times too little."""
+    model = auc.PairFTRL(
+        1.0, 1e-3, horizon, features=["a", "b", "c"], warmup=warmup, forks=2, window=window, solver="moments"
+    )
+    rule_plan = model.run.rule.plan
+    ((charged, found, short),) = charged_and_found(rule_plan, [window])
+    assert charged == pytest.approx(found, rel=1e-9)
+    if horizon is None:
+        assert 1.2 < found / short < 1.83
+    spent = rule_plan.mu_spent(10**9 if horizon is None else rule_plan.horizon) ** 2
+    assert spent + 2 * charged == pytest.approx(rule_plan.mu**2, rel=1e-6)
+    assert model.run.mu_warmup**2 <= charged * (1 + 1e-9)
 
 
 # ---- noise ---------------------------------------------------------------------------------------------

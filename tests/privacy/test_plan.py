@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from streampair import auc, losses
 from streampair.errors import SnapshotError
 from streampair.learners import settings
 from streampair.privacy import BLT, EntityLimit
-from streampair.privacy.mechanisms import ftrl, moments_plan, output_plan, warmup
+from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output_plan, warmup
 
 KEY = bytes(range(32))
 MAKES = {
@@ -208,3 +209,43 @@ def test_blocks_end_where_exact_arithmetic_says() -> None:
             assert growth == pytest.approx(1.1**block, rel=1e-15 * block)
             assert plan.end(block) == math.ceil(base * (growth - 1.0)) + block
     assert np.all(np.diff([moments_plan._growth(block) for block in range(300)]) > 0)
+
+
+@pytest.mark.parametrize("window", [8, 500])
+def test_a_plan_with_more_noise_for_its_forks_goes_on_and_one_with_less_is_refused(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a fork was charged the fullest window and the horizon, which no window may hold both."""
+    make = partial(
+        auc.PairFTRL, 1.0, 1e-3, 200, features=NAMES, warmup=20, forks=2, window=window, noise_key=KEY,
+        solver="moments",
+    )  # fmt: skip
+    events = events_of(make())
+
+    def earlier(**changes: Any) -> tuple[Any, Any, Any]:
+        true = moments_plan.plan_second_moments
+        with monkeypatch.context() as patch:
+            patch.setattr(moments, "plan_second_moments", lambda *a, **k: replace(true(*a, **k), **changes))
+            model = make()
+            run(model, events)
+            return model.plan(), copy.deepcopy(model.to_state()), model.privacy
+
+    plan, saved, report = earlier(summed=True)
+    assert (plan == make().plan()) == (window == 500)
+    for load in (lambda model: model.load_plan(plan), lambda model: model.load_state(saved)):
+        model = make()
+        load(model)
+        assert model.plan() == plan
+        if model.slots == 0:
+            run(model, events)
+        assert model.privacy.mu_spent == report.mu_spent
+        model.charge(2)
+        assert model.privacy.mu_spent <= model.privacy.mu_budget
+        assert model.plan() == restored(make(), model.to_state()).plan() == plan
+    # Less noise than the second views need, in the plan and in the state.
+    for part in (plan, saved):
+        for name in ("sigma", "sigma_last"):
+            part["plan"]["rule"][name] *= 0.9
+    for load in (lambda model: model.load_plan(plan), lambda model: model.load_state(saved)):
+        with pytest.raises(SnapshotError, match=r"sigma of the plan is .*, and these parameters give"):
+            load(make())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -236,6 +236,24 @@ class MomentsRun(Run):
         self._due = self._next_end()
 
 
+def _continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> SecondMomentsPlan:
+    """The plan under the numbers that were written down, if they are its own or those of before.
+
+    A plan with a horizon and forks had more noise than it needs, and goes on with it. With less than it needs
+    nothing goes on: a second view would cost more than was set aside for it.
+    """
+    try:
+        return under(plan, saved)
+    except ValueError:
+        if plan.horizon is None or not plan.forks:
+            raise
+        try:
+            return under(replace(plan, summed=True), saved)
+        except ValueError:
+            pass
+        raise
+
+
 @dataclass(frozen=True)
 class Moments(Mechanism):
     """The leader of the squared loss over all pairs, computed from second moments of blocks of records."""
@@ -267,7 +285,7 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return MomentsRun(under(plan, saved))
+        return MomentsRun(_continued(plan, saved))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

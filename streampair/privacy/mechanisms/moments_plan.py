@@ -102,6 +102,10 @@ class SecondMomentsPlan:
         gamma, a power of two.
     relation
         Which streams are neighbours.
+    summed
+        Whether a second view is charged the fullest window *and* the release at the horizon, though no window
+        may hold both: as plans with a horizon and forks were before. For those, which have gone on with more
+        noise than they need.
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
@@ -118,6 +122,7 @@ class SecondMomentsPlan:
     forks: int = 0
     window: int = 4096
     relation: Relation = ONE_RECORD
+    summed: bool = False
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
@@ -244,12 +249,22 @@ class SecondMomentsPlan:
         """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy.md 8).
 
         A record that is in the first of the m blocks that end there costs most, and the more the larger m.
+        With a horizon the dearest window is the fullest one before it, or the one that it ends.
         """
         if window <= 0:
             return 0.0
-        running = self._running_move(self._most_ends(window))
-        last = self._last_move / self.sigma_last if self.horizon is not None else 0.0
-        return (running / self.sigma) ** 2 + last**2
+        fullest = self._ends_mu2(self._most_ends(window))
+        if self.horizon is None:
+            return fullest
+        last = (self._last_move / self.sigma_last) ** 2
+        if self.summed:
+            return fullest + last
+        beside = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
+        return max(fullest, self._ends_mu2(beside) + last)
+
+    def _ends_mu2(self, ends: int) -> float:
+        """`mu^2` of a record in the first of as many consecutive blocks that end before the horizon."""
+        return (self._running_move(ends) / self.sigma) ** 2
 
     def _most_ends(self, window: int) -> int:
         """Block ends before the horizon that `window` consecutive slots can hold, at most.
