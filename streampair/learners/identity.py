@@ -63,9 +63,14 @@ class Identity:
         self.folded = b""
 
     def buffer_seed(self) -> int | None:
-        """Of what the buffer draws: with a noise key a function of it, for a replay must draw the same."""
+        """Of what the buffer draws: with a noise key a function of it, for a replay must draw the same.
+
+        Without its key, which is in no pickle, a learner has the coins of its state.
+        """
         if self.key is None:
             return self.seed
+        if self.key.absent:
+            return None
         return int.from_bytes(self.key.mac()(b"coins")[:8], "big")
 
     def open(self, names: Sequence[Hashable], numbers: list[float]) -> NormalStream | ChainedNoise:

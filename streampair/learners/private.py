@@ -223,7 +223,7 @@ class PrivateLearner(TakesBatches):
 
     # ---- who it is --------------------------------------------------------------------------------------
 
-    def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
+    def bind_noise(self, name: str, digests: list[bytes] | None = None, *, key: Any = None) -> None:
         """Say which learner this is, before it takes a record or once its state is loaded.
 
         Parameters
@@ -232,7 +232,16 @@ class PrivateLearner(TakesBatches):
             Goes into the chain of `noise_key`: learners of different lanes never share noise.
         digests
             A list that gets the digest of every slot; see `streampair.privacy.ChainedNoise`.
+        key
+            The noise key of a learner that was unpickled: no pickle holds one.
+
+        Raises
+        ------
+        ConfigError
+            If a key is given to a learner that has another one, or was made without.
         """
+        if key is not None:
+            saving.give_key(self, NoiseKey.of(key))
         self._identity.name = name
         self._identity.digests = digests
 
@@ -438,16 +447,7 @@ class PrivateLearner(TakesBatches):
             it is then as it was.
         """
         self._only_new("plan")
-
-        def take(saved: Mapping[str, Any]) -> None:
-            names, numbers = list(saved["names"]), dict(saved["plan"])
-            declared = names if self.features is None else self.features
-            if len(set(names)) != len(names) or set(names) != set(declared):
-                raise ValueError("other features")
-            self._begin(names, numbers)
-            self._planned = {"names": names, "plan": numbers}
-
-        saving.take(self, plan, take)
+        saving.take(self, plan, lambda saved: saving.start_under(self, saved))
 
     def _export(self) -> dict[str, Any]:
         return saving.exported(self)

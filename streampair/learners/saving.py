@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampair.errors import SnapshotError
+from streampair.errors import ConfigError, SnapshotError
 
 if TYPE_CHECKING:
     from streampair.learners.private import PrivateLearner
+    from streampair.privacy.noise import NoiseKey
 
-__all__ = ["exported", "restore", "take"]
+__all__ = ["exported", "give_key", "restore", "start_under", "take"]
 
 
 def exported(learner: PrivateLearner) -> dict[str, Any]:
@@ -77,6 +78,16 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
 
 
+def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
+    """Begin under a plan; ValueError and the like if it cannot be of this learner."""
+    names, numbers = list(saved["names"]), dict(saved["plan"])
+    declared = names if learner.features is None else learner.features
+    if len(set(names)) != len(names) or set(names) != set(declared):
+        raise ValueError("other features")
+    learner._begin(names, numbers)
+    learner._planned = {"names": names, "plan": numbers}
+
+
 def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The plan of a state; one of 0.1 has none, and goes on under that of this learner."""
     known = None if learner._planned is None else learner._planned["plan"]
@@ -103,6 +114,28 @@ def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mappi
         if learner._planned is not None:
             learner._begin(learner._planned["names"], learner._planned["plan"])
         raise
+
+
+def give_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
+    """Give a learner that was unpickled its key again.
+
+    Raises
+    ------
+    ConfigError
+        If it has another one, or was made without.
+    """
+    own = learner.noise_key
+    if own is None or not (own.absent or own == key):
+        raise ConfigError(
+            "the learner " + ("was made without a noise key" if own is None else "has another noise key"),
+            fix="construct it with noise_key=, and load its state",
+        )
+    if not own.absent:
+        return
+    learner.noise_key = learner._identity.key = key
+    if not learner.slots and learner.run is not None:
+        # As new: what its buffer draws is a function of the key.
+        learner._begin(learner.run.names, learner.run.written())
 
 
 def _check(saved: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ would cancel it.
 
 `ChainedNoise` is for learners that must survive a crash: its noise is a function of a key
 and of everything that has gone into the learner, so that a replay of the same records
-gives the same bytes, and of any other record fresh noise (docs/privacy.md 8).
+gives the same bytes, and of any other record fresh noise (docs/privacy.md 8). No pickle
+holds the key: what was unpickled is given it again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -145,11 +146,21 @@ class NoiseKey:
     ConfigError
         If it is shorter, or not bytes.
 
+    Notes
+    -----
+    A copy in memory is the key itself. A pickle has only its place: files and messages travel, and are kept
+    by those who know nothing of it. What was unpickled is `absent`, and draws nothing until it is given the
+    key again (`bind_noise` of a learner).
+
     Examples
     --------
+    >>> import pickle
     >>> from streampair.privacy import NoiseKey
-    >>> NoiseKey(bytes(range(32)))
+    >>> key = NoiseKey(bytes(range(32)))
+    >>> key
     NoiseKey(...)
+    >>> pickle.loads(pickle.dumps(key)).absent
+    True
     """
 
     __slots__ = ("_secret",)
@@ -162,8 +173,22 @@ class NoiseKey:
             )
         self._secret = secret
 
+    @property
+    def absent(self) -> bool:
+        """Whether this is only the place of a key, which was left out of a pickle."""
+        return not self._secret
+
+    def __copy__(self) -> NoiseKey:
+        return self
+
+    def __deepcopy__(self, memo: object) -> NoiseKey:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], NoiseKey], tuple[()]]:
+        return _absent_key, ()
+
     def __repr__(self) -> str:
-        return "NoiseKey(...)"
+        return "NoiseKey(absent)" if self.absent else "NoiseKey(...)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NoiseKey) and hmac.compare_digest(self._secret, other._secret)
@@ -183,8 +208,26 @@ class NoiseKey:
         return key if key is None or isinstance(key, NoiseKey) else cls(key)  # type: ignore[arg-type]
 
     def mac(self) -> MAC:
-        """A function to authenticate with."""
+        """A function to authenticate with.
+
+        Raises
+        ------
+        ConfigError
+            If the key is absent.
+        """
+        if self.absent:
+            raise ConfigError(
+                "the noise key is absent: no pickle holds one",
+                fix="give it again: bind_noise(name, key=...), before the next record",
+            )
         return MAC(self._secret)
+
+
+def _absent_key() -> NoiseKey:
+    """The place of a key that was left out of a pickle."""
+    key = NoiseKey.__new__(NoiseKey)
+    key._secret = b""
+    return key
 
 
 class MAC:
@@ -199,6 +242,9 @@ class MAC:
         mac = self._keyed.copy()
         mac.update(message)
         return mac.digest()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a MAC holds its key; pickle what it gave, and give the key again")
 
 
 class ChainedNoise:

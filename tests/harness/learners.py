@@ -6,6 +6,7 @@ life of a private learner).
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from functools import partial
@@ -83,6 +84,14 @@ def name_of(model: Any) -> str:
 every_learner = pytest.mark.parametrize(
     "model", LEARNERS, ids=[f"{name_of(m)}-{i}" for i, m in enumerate(LEARNERS)]
 )
+
+
+def through_pickle(model: Any) -> Any:
+    """An unpickled one, with its noise key, which no pickle holds."""
+    other = pickle.loads(pickle.dumps(model))
+    if getattr(model, "noise_key", None) is not None:
+        other.bind_noise("", key=model.noise_key)
+    return other
 
 
 def is_private(model: Any) -> bool:

@@ -146,8 +146,9 @@ def test_no_key_can_be_found() -> None:
     chain = ChainedNoise(NoiseKey(secret), b"x")
     chain.advance(b"")
     chain.take(1)
-    with pytest.raises(TypeError, match="holds its key"):
-        pickle.dumps(chain)
+    for holder in (chain, chain._mac):
+        with pytest.raises(TypeError, match="holds its key"):
+            pickle.dumps(holder)
     assert secret not in repr(chain.to_state()).encode("latin-1")
     shown = f"{chain!r} {NoiseKey(secret)!r} {NoiseKey(secret)} {chain.to_state()!r}"
     assert secret.hex() not in shown
@@ -158,7 +159,12 @@ def test_no_key_can_be_found() -> None:
 
 def test_keys() -> None:
     assert NoiseKey(b"1" * 32) == NoiseKey(b"1" * 32) != NoiseKey(b"2" * 32)
-    assert pickle.loads(pickle.dumps(KEY)) == KEY
+    assert copy.copy(KEY) is copy.deepcopy(KEY) is KEY
+    absent = pickle.loads(pickle.dumps(KEY))
+    assert (KEY.absent, absent.absent) == (False, True)
+    assert absent != KEY
+    with pytest.raises(ConfigError, match="no pickle holds one"):
+        absent.mac()
     assert len({KEY, NoiseKey(bytes(range(32)))}) == 1
     for bad in (b"short", "x" * 64, None):
         with pytest.raises(ConfigError, match="at least 32 bytes"):

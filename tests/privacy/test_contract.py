@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from harness.learners import NAMES, PRIVATE, stream, taught
+from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle
 
 from streampair import buffers
 from streampair.errors import RecordError, SnapshotError
@@ -30,7 +29,7 @@ def through_state(model: Any) -> Any:
     return other
 
 
-COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_state]
+COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, through_pickle, through_state]
 
 
 @every_private_learner

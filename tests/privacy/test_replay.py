@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from harness.learners import through_pickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +67,7 @@ def test_a_replay_repeats_every_release(options: dict[str, Any], how: str) -> No
             other = make(**options)
             other.load_state(model.to_state())
         else:
-            other = copy.deepcopy(model) if how == "deepcopy" else pickle.loads(pickle.dumps(model))
+            other = copy.deepcopy(model) if how == "deepcopy" else through_pickle(model)
         releases(model, data[at : at + 3])  # lost in the crash
         assert releases(other, data[at:]) == expected[at:]
 

@@ -21,6 +21,7 @@ from harness.learners import (
     same,
     stream,
     taught,
+    through_pickle,
 )
 
 from streampair import buffers, losses, metric
@@ -37,7 +38,7 @@ def through_state(model: Any) -> Any:
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "state": through_state,
-    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+    "pickle": through_pickle,
     "deepcopy": copy.deepcopy,
     "copy": copy.copy,
     "clone": lambda m: m.clone(include_attributes=True),
