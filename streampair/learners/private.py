@@ -366,7 +366,7 @@ class PrivateLearner(TakesBatches):
         return build_report(
             self.settings,
             self._run.rule,
-            self._standing,
+            saving.noted(self),
             warmed=self._run.warmed,
             mu_warmup=self._run.mu_warmup,
             card=self._run.card(),

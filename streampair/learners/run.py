@@ -16,7 +16,7 @@ from streampair.privacy.mechanisms import fitted
 from streampair.privacy.mechanisms.base import Release, Settings
 from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
-from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream
+from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.origin import Origin, Origins
 from streampair.records import features as _features
 from streampair.records.design import Design, check_finite
@@ -126,6 +126,7 @@ class SlotRun:
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
         self.slots = 0
+        self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
 
     # ---- what is known of it ---------------------------------------------------------------------------
@@ -144,6 +145,11 @@ class SlotRun:
     def warmed(self) -> bool:
         """Whether the warm-up's moments have been released."""
         return self.design.standardised
+
+    @property
+    def forked(self) -> bool:
+        """Whether the process has forked since the first record: then two go on from one budget."""
+        return self.slots > 0 and self._splits != process_splits()
 
     @property
     def released(self) -> Array:
@@ -371,6 +377,8 @@ class SlotRun:
     # ---- noise -----------------------------------------------------------------------------------------
 
     def _open(self) -> NormalStream | ChainedNoise:
+        if not self.slots:  # a fork before the first record makes two new learners
+            self._splits = process_splits()
         numbers = self.rule.numbers()
         if self.warmup is not None:
             numbers += [self.warmup.plan.sigma_sum, self.warmup.plan.sigma_squares]

@@ -14,13 +14,14 @@ from streampair.errors import ConfigError, SnapshotError
 if TYPE_CHECKING:
     from streampair.learners.private import PrivateLearner
     from streampair.privacy.noise import NoiseKey
+    from streampair.privacy.report import Standing
 
-__all__ = ["exported", "give_key", "restore", "start_under", "take"]
+__all__ = ["exported", "give_key", "noted", "restore", "start_under", "take"]
 
 
 def exported(learner: PrivateLearner) -> dict[str, Any]:
     """What `PrivateLearner.to_state` holds."""
-    standing, counts = learner._standing, learner._counts
+    standing, counts = noted(learner), learner._counts
     return {
         **learner._run.to_state(),
         "null_slots": counts.null_slots,
@@ -29,12 +30,20 @@ def exported(learner: PrivateLearner) -> dict[str, Any]:
         "restarts": [standing.clean, standing.unclean],
         "charged": standing.charged,
         "continued": standing.continued,
+        "forked": standing.forked,
         "void": list(standing.void_reasons),
         "accepted": list(standing.accepted),
         "entities": None if learner._admission is None else learner._admission.to_state(),
         "y_name": learner._y_name if isinstance(learner._y_name, str) else None,
         "folded": learner._identity.folded,
     }
+
+
+def noted(learner: PrivateLearner) -> Standing:
+    """What is known of a learner's past, with what has happened to its process since."""
+    standing = learner._standing
+    standing.forked = standing.forked or learner._run.forked
+    return standing
 
 
 def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
@@ -70,6 +79,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     # Nothing was released by a learner without slots, so its copy is simply another new one.
     used = learner.slots > 0
     standing.continued = bool(saved["continued"]) or used
+    standing.forked = standing.forked or bool(saved.get("forked", False))  # states of before have none
     learner._identity.folded = bytes(saved["folded"])
     learner._identity.chained = saved["chain"]
     if used and learner.noise_key is None:
@@ -144,6 +154,8 @@ def _check(saved: Mapping[str, Any]) -> None:
     for count in (*(saved[name] for name in names), *saved["restarts"]):
         if type(count) is not int or count < 0:
             raise ValueError(f"a count of {count!r}")
+    if not isinstance(saved.get("forked", False), bool):
+        raise ValueError("a flag that is neither true nor false")
     if not isinstance(saved["continued"], bool) or not isinstance(saved["standardised"], bool):
         raise ValueError("a flag that is neither true nor false")
     if saved["names"] is not None and len(set(saved["names"])) != len(saved["names"]):

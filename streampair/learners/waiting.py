@@ -46,6 +46,7 @@ class Waiting:
     names: tuple[Hashable, ...] = ()
     weights: Array = np.empty(0)
     warmed = False
+    forked = False
     slots = 0
     digest = b""
     rule: Run | None = None

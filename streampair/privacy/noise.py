@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SILENT", "BLTNoise", "ChainedNoise", "NoiseKey", "NormalStream", "ToeplitzNoise"]
+__all__ = [
+    "SILENT",
+    "BLTNoise",
+    "ChainedNoise",
+    "NoiseKey",
+    "NormalStream",
+    "ToeplitzNoise",
+    "process_splits",
+]
 
 SILENT = bytes(32)
 """In the place of the digest of a step that has drawn no noise, and so released nothing."""
@@ -44,6 +52,7 @@ _WORD = np.dtype("<u8")  # as on every processor that is supported: the bytes ar
 _PLACE = struct.Struct(">QI").pack  # step, length of the record's context
 
 _forks = 0
+_splits = 0
 
 
 def _after_fork() -> None:
@@ -51,8 +60,18 @@ def _after_fork() -> None:
     _forks += 1
 
 
+def _before_fork() -> None:
+    global _splits
+    _splits += 1
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def process_splits() -> int:
+    """How often this process, and those that it comes from, have forked: more after a fork, on both sides."""
+    return _splits
 
 
 class Stream(Protocol):

@@ -30,6 +30,8 @@ class Standing:
         Second views of a window that a ledger has charged.
     void_reasons
         Why nothing is guaranteed any more: sticky, for a record was taken under each of them.
+    forked
+        The process forked after the first record, so that two processes go on from one budget: sticky.
     accepted
         What an operator has taken upon himself, each with its date: that nothing was released but what is
         charged, where the account alone cannot show it.
@@ -41,6 +43,7 @@ class Standing:
     charged: int = 0
     void_reasons: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    forked: bool = False
 
     def mark(self, void: Iterable[str], accepted: Iterable[str]) -> None:
         """Add what is not known yet."""
@@ -112,6 +115,11 @@ def build_report(
         notes.append(
             f"Restarts that may have lost releases: {standing.unclean + standing.continued}. Lost releases "
             "about a record come on top of the spend above."
+        )
+    if standing.forked:
+        doubts.append(
+            "unvouched (the process forked): two processes go on from one budget, under noise of their own; "
+            "what the other one releases is not in the account"
         )
     if standing.accepted:
         doubts.append(
