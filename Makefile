@@ -6,6 +6,7 @@
 #   make search   property tests on new examples       make docs     the documentation, as a site
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
+#   make audit    what attacks show of each claim, and of broken twins
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
 
@@ -19,7 +20,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-python search search-log verify mutate bench utility readme docs lint format clean
+.PHONY: help env demo test test-python search search-log verify mutate bench audit utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -86,6 +87,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/lane.py
 	$(BIN)/python benchmarks/worker.py
+
+# Each mechanism, attacked: its claim, what the attack shows, and the defects that it catches.
+audit: $(STAMP)
+	$(BIN)/python benchmarks/audit.py $(ARGS)
 
 utility: $(STAMP)
 	$(BIN)/python benchmarks/utility.py --plot docs/images/utility.svg

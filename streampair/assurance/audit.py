@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.mechanisms.moments import Moments
+from streampair.privacy.mechanisms.output import Output
 from streampair.privacy.origin import Origin
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
@@ -39,6 +40,9 @@ _FEATURES = 4
 _IMPULSE = 64.0
 _FOREVER = 10**9
 _WARMUP = 8
+_FAR = 8.0  # times the bound: what is not cut shows
+_PUSH = 64  # slots, at most, that bring a metric to where pairs of one class are active
+_SURE = 4.0  # standard deviations that it is then away from where they are not
 
 
 @dataclass(frozen=True)
@@ -160,16 +164,32 @@ class _Trial:
         self.claimed: float = settings.mu
         self.entity = settings.entity
         self.metric = hasattr(type(learner), "metric_")
+        self.moments = isinstance(settings.mechanism, Moments)
+        self.size = settings.buffer.influence.size
         self.high, self.low = _two_labels(learner)
         # Whether the rule's own iterate has no noise.
         self.secret = True
-        self.secret = self.make().run.rule.secret_iterate
+        rule = self.make().run.rule
+        self.secret = rule.secret_iterate
+        self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
+
+    def _pushed(self, plan: Any) -> int:
+        """Slots of pairs of two classes that bring a metric away from 0, further than the noise; 0: too many.
+
+        Each moves it by half the clip, once the buffer is full.
+        """
+        most = min(_PUSH, self.slots // 2 - self.size)
+        strategy = getattr(plan, "strategy", None)
+        spread = math.sqrt(max(most, 0)) if strategy is None else strategy.error(self.slots)
+        needed = self.size + math.ceil(2.0 * _SURE * plan.sigma * spread / plan.clip)
+        return needed if needed <= most else 0
 
     def make(self) -> Any:
         """A fresh learner, with fixed coins and noise still to be chosen."""
         asked = self.learner.settings
         warmup = self.slots if self.part == "warm-up" else min(asked.warmup, _WARMUP)
-        after = 1 if self.part == "warm-up" else self.slots
+        # What the warm-up took must not show in what comes after it: as many slots again.
+        after = self.slots
         changes = {
             "features": self.names,
             "bounds": self.bounds,
@@ -180,7 +200,7 @@ class _Trial:
         }
         if "solver" in self.learner._get_params():
             # "auto" might choose another one for so short a run.
-            changes["solver"] = "moments" if isinstance(asked.mechanism, Moments) else "gradients"
+            changes["solver"] = "moments" if self.moments else "gradients"
         if self.part == "learning" and not self.secret:
             # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
             changes["radius"] = min(1e-6, asked.radius)
@@ -191,29 +211,39 @@ class _Trial:
         return model
 
     def contents(self) -> Iterator[_Content]:
-        """What the canary's slot may hold."""
+        """What the canary's slot may hold; the first leaves pairs active, whatever the noise."""
         d = len(self.names)
-        if self.part == "warm-up":
-            for value in (1.0, -1.0, 0.25, -0.25, 0.0):
-                yield _Content(f"every feature at {value:+g}", (value,) * d, self.high)
-            return
         labels = [(self.high, "high"), (self.low, "low")]
-        places = [("+B", 1.0, 0), ("-B", -1.0, 0), ("0", 0.0, 0)]
+        if self.part == "warm-up":
+            for value, (label, word) in itertools.product((1.0, -1.0, 0.25, -0.25, 0.0, _FAR, -_FAR), labels):
+                yield _Content(f"(every feature at {value:+g}, {word})", (value,) * d, label)
+            return
+        first, corner = (1.0,) + (0.0,) * (d - 1), (1.0,) * d
+        places = [("+B", first), ("-B", _times(-1.0, first)), ("0", _times(0.0, first))]
         if self.metric:
-            # A pair of one class sits on the kink of the hinge at W = 0, where noise decides: not exact.
-            labels = labels[:1]
-            places = [*places[::2], ("+B along another feature", 1.0, d - 1)]
-        for (place, value, axis), (label, word) in itertools.product(places, labels):
-            x = [0.0] * d
-            x[axis] = value
-            yield _Content(f"({place}, {word})", tuple(x), label)
+            other = (0.0,) * (d - 1) + (1.0,)
+            places = [places[0], places[2], ("+B along another feature", other)]
+            labels = labels if self.push or self.secret else labels[:1]
+        if self.moments:
+            # Two records of one class at t = -1/2 reach D (docs/privacy.md, Lemma 31).
+            third = (-0.5, math.sqrt(0.75), *first[2:]) if d > 1 else (-0.5,)
+            places.append(("B at 120 degrees", third))
+        places.append((f"{_FAR:+g} B in all", _times(_FAR, corner)))
+        for (place, x), (label, word) in itertools.product(places, labels):
+            yield _Content(f"({place}, {word})", x, label)
 
     def spots(self) -> Sequence[int]:
         """Slots that the canary is tried in."""
         if self.part == "warm-up":
-            return [0]
-        size = self.learner.settings.buffer.influence.size
-        return sorted({at for at in (1, 2, 3, size, size + 1, self.slots // 2) if 0 < at < self.slots})
+            return [0, self.slots - 1]
+        size, n = self.size, self.slots
+        tried = {1, 2, 3, size, size + 1, n // 2}
+        if self.metric and not self.secret:
+            tried = {self.push + size} if self.push else tried
+        elif self.secret:
+            # The account is that of the worst record, which may be a late one.
+            tried |= {n // 8, n // 4, 3 * n // 4, n - size - 2}
+        return sorted(at for at in tried if 0 < at < n)
 
     def places(self, spot: int) -> Sequence[int]:
         """Slots of the canary: all that its entity may have, if entities are protected."""
@@ -222,18 +252,42 @@ class _Trial:
         step, most = self.entity.separation, self.entity.records
         return range(spot, min(spot + most * step, self.slots), step)
 
+    def background(self, t: int) -> _Content:
+        """What all other slots hold: null records, where noise does not decide which pairs are active.
+
+        A pair of one class sits on the kink of the hinge at W = 0. Pairs of two classes bring W away from it,
+        further than the noise; then partners for the canary fill the buffer.
+        """
+        if not (self.part == "learning" and self.metric and (self.push or self.secret)):
+            return _Content("null", (0.0,) * len(self.names), self.low)
+        place = (-1.0,) + (0.0,) * (len(self.names) - 1)
+        if t < self.push and t % 2:
+            return _Content("push", _times(-1.0, place), self.high)
+        return _Content("partner", place, self.low)
+
     def released(self, model: Any, spot: int, canary: _Content) -> Floats:
-        """Everything that a run releases, (slots, values) in the learning part, else (1, values)."""
-        null = self._record(_Content("null", (0.0,) * len(self.names), self.low))
-        record = self._record(canary)
+        """Everything that a run releases: after every slot of learning, and what the warm-up gives.
+
+        What is learned after a warm-up is standardised as if it had released zeros and ones: given its
+        release, nothing that follows may depend on its records.
+        """
         places = self.places(spot)
         shown = []
         for t in range(self.slots):
+            content = canary if t in places else self.background(t)
             origin = Origin(entity="canary" if t in places else f"other {t}")
-            model.learn_one(record if t in places else null, canary.y if t in places else self.low, origin)
+            model.learn_one(self._record(content), content.y, origin)
             if self.part == "learning":
                 shown.append(model.run.released)
-        return np.array(shown) if shown else np.array([model.run.warmup.released])
+        if self.part == "warm-up":
+            shown.append(model.run.warmup.released)
+            d = len(self.names)
+            model.run.as_released(np.zeros(d), np.full(d, 1.0 / math.sqrt(d)), 0.0)
+            for t in range(self.slots):
+                content = self.background(t)
+                model.learn_one(self._record(content), content.y, Origin(entity=f"after {t}"))
+                shown.append(model.run.released)
+        return np.concatenate([np.ravel(values) for values in shown])
 
     def account(self, spot: int) -> tuple[float, float]:
         """mu by the account: at the end of the run, and for a record of this slot."""
@@ -270,6 +324,10 @@ class _Trial:
         return self.released(model, spot, canary)
 
 
+def _times(factor: float, x: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(factor * value for value in x)
+
+
 def _slots(places: Sequence[int]) -> str:
     first = f"slot {places[0] + 1}"
     return first if len(places) == 1 else f"{len(places)} slots of one entity from {first} on"
@@ -288,44 +346,34 @@ def _two_labels(learner: Any) -> tuple[Any, Any]:
     return high, (not high) if isinstance(high, bool) else f"not {high!r}"
 
 
-def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArray[np.bool_], Floats]:
+def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, Floats]:
     """The spot and the pair of canaries that disclose most, with the attack on them.
 
-    Returns exact mu, spot, the two contents, what is in the middle of their releases, the places of the
-    releases that count, and the weights of the attack on those.
+    Returns exact mu, spot, the two contents, what is in the middle of their releases, and the weights of the
+    attack on all releases: also on those before the canary, which tell of the noise that comes back later.
     """
     counter = _Impulses()
-    first = trial.dry(0, next(trial.contents()), counter)
+    trial.dry(0, next(trial.contents()), counter)
     runs: dict[tuple[int, _Content], Floats] = {
-        (spot, content): trial.dry(spot, content, _Impulses()).ravel()
+        (spot, content): trial.dry(spot, content, _Impulses())
         for spot in trial.spots()
         for content in trial.contents()
     }
-    moved: NDArray[np.bool_] = np.zeros(first.size, dtype=np.bool_)
-    for spot in trial.spots():
-        base = runs[spot, next(trial.contents())]
-        for content in trial.contents():
-            moved |= runs[spot, content] != base
-    if not moved.any():
+    spot, content = trial.spots()[0], next(trial.contents())
+    base = runs[spot, content]
+    if all(np.array_equal(runs[at, other], runs[at, content]) for at, other in runs):
         raise ConfigError(
             "nothing that the learner releases depends on the canary",
             fix="give it more slots",
         )
-    spot, content = trial.spots()[0], next(trial.contents())
-    base = runs[spot, content]
-    middle = base
     response = np.array(
-        [
-            (trial.dry(spot, content, _Impulses(i, _IMPULSE)).ravel()[moved] - base[moved]) / _IMPULSE
-            for i in range(counter.drawn)
-        ]
+        [(trial.dry(spot, content, _Impulses(i, _IMPULSE)) - base) / _IMPULSE for i in range(counter.drawn)]
     ).T
     inverse = np.linalg.pinv(response, rcond=1e-10)
-    weights = base[moved]
-    best = (-1.0, spot, content, content, middle, moved, weights)
+    best = (-1.0, spot, content, content, base, base)
     for spot in trial.spots():
         for one, other in itertools.combinations(trial.contents(), 2):
-            gap = (runs[spot, one] - runs[spot, other])[moved]
+            gap = runs[spot, one] - runs[spot, other]
             attack = inverse @ gap
             mu = float(np.linalg.norm(attack))
             if np.linalg.norm(response @ attack - gap) > 1e-6 * np.linalg.norm(gap):
@@ -333,7 +381,7 @@ def _best(trial: _Trial) -> tuple[float, int, _Content, _Content, Floats, NDArra
             if mu > best[0]:
                 middle = (runs[spot, one] + runs[spot, other]) / 2
                 unit = attack / max(float(np.linalg.norm(attack)), 1e-300)
-                best = (mu, spot, one, other, middle, moved, unit @ inverse)
+                best = (mu, spot, one, other, middle, unit @ inverse)
     return best
 
 
@@ -347,15 +395,14 @@ def _part(
             f"{type(learner).__name__} releases {rule.plan.warmup} random points before anything of the data",
             fix="audit it with calibration='tight'",
         )
-    exact, spot, one, other, middle, moved, weights = _best(trial)
+    exact, spot, one, other, middle, weights = _best(trial)
     if runs is None:
         # Enough for a lower bound of about half of mu.
         runs = int(min(max(110.0 / trial.claimed**2, 200.0), 4000.0))
     sides = np.empty((2, runs))
     for i in range(runs):
         for side, content in enumerate((one, other)):
-            released = trial.wet(spot, content, 2 * i + side).ravel()
-            sides[side, i] = weights @ (released - middle)[moved]
+            sides[side, i] = weights @ (trial.wet(spot, content, 2 * i + side) - middle)
         progress(part, i + 1, runs)
     noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
     measured = float(sides[0].mean() - sides[1].mean()) / noise
@@ -391,15 +438,17 @@ def audit(
     make the attack as strong as it can be, the copies are audited on their first features (four at most), the
     radius of the weights is tiny (where noise moves them: then no pair is satisfied, and every gradient is as
     long as it can be), and a horizon beyond `slots` is shortened to it, with the noise of so short a run. A
-    warm-up is audited by itself: its records are not those of the learning part. Where `entity` protects all
-    records of a person, the canary is a person with as many as are admitted.
+    warm-up is audited with as many slots behind it, which must not know its records; what is learned, by
+    itself. Where `entity` protects all records of a person, the canary is a person with as many as are
+    admitted. Records beyond the bounds are among the canaries.
 
     Parameters
     ----------
     learner
         A private learner of this package; it is not changed, and nothing of its budget is spent.
     slots
-        Slots of a run; None: twice the buffer and 32 more, at most the horizon.
+        Slots of a run; None: twice the buffer and 32 more (160 for metrics and output perturbation), at most
+        the horizon.
     runs
         Runs on each of the two streams; None: by the claimed mu, 200 to 4000.
     progress
@@ -438,7 +487,10 @@ def audit(
             raise ConfigError(f"{name} is {value!r}", fix="give an integer of at least 4, or None")
     settings = learner.settings
     if slots is None:
-        slots = 2 * settings.buffer.influence.size + 32
+        size = settings.buffer.influence.size
+        # A metric is brought away from 0 first; output perturbation costs late records more.
+        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, Output)
+        slots = 2 * size + (32 + 2 * _PUSH if late else 32)
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)
     parts = []

@@ -399,6 +399,10 @@ class SlotRun:
         """Go on as if the warm-up were over, and had found the features as they should be."""
         self.slots = self.settings.warmup
 
+    def as_released(self, mean: Array, factor: Array, label: float) -> None:
+        """Go on as if the warm-up had released these: what is learned then must not know its records."""
+        self._standardise(mean, factor, label)
+
     def draw_from(self, key: NoiseKey | None) -> None:
         """Take noise from a key, or from the operating system; the coins of the buffer stay as they are."""
         self.identity.key, self.identity.seed = key, None
