@@ -34,7 +34,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             row = {
                 **{"mechanism": name, "part": part.part, "claimed": part.claimed, "account": part.accounted},
                 **{"exact": part.exact / part.accounted, "lower": part.lower, "noise": part.noise},
-                "caught": "VIOLATED" if part.failures else "holds",
+                "caught": "  VIOLATED" if part.failures else "  holds",
             }
             yield row if name in LOOSE else _timing.judged(row, "exact", least=0.9)
         for twin, parts in case.twins.items():
@@ -47,7 +47,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                         **{"mechanism": f"  twin: {twin.__name__.replace('_', ' ')}", "part": part.part},
                         **{"claimed": part.claimed, "account": part.accounted},
                         **{"exact": part.exact / part.accounted, "lower": math.nan, "noise": math.nan},
-                        "caught": "caught" if part.failures else "MISSED",
+                        "caught": "  caught" if part.failures else "  MISSED",
                         "met": bool(part.failures),
                         "goal": "caught",
                     }
@@ -57,7 +57,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     columns = [
         *(("mechanism", "mechanism", "<26"), ("part", "part", "<9"), ("claimed", "claimed", ">8.3f")),
         *(("account", "account", ">8.3f"), ("shown", "exact", ">7.3f"), ("at least", "lower", ">9.3f")),
-        *(("noise", "noise", ">7.3f"), ("  ", "caught", "<9")),
+        *(("noise", "noise", ">7.3f"), ("", "caught", "<10")),
     ]
     return _timing.table(columns, rows, goals=True)
 
