@@ -282,8 +282,7 @@ class PairFTRL(Classifier, PrivateLearner):
     with features missing (they count as neutral), and refused for one with text or numbers not finite.
 
     Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
-    says that it cannot vouch for the releases of the other copies, until `mark_restarted` says more. No
-    pickle holds a noise key: an unpickled learner scores, and learns once `bind_noise` gave it again.
+    cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).
 
     `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, uncalibrated.
 

@@ -53,6 +53,7 @@ ALSO = {"engine": {"privacy.ledger", "privacy.origin", "privacy.pipeline"}, "rep
 INSIDE = {
     "privacy": (
         (
+            "keys",
             "accounting correlated ledger noise origin pipeline recursion sensitivity",
             "entities",
             "mechanisms",
