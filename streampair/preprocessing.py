@@ -1,9 +1,11 @@
-"""Transformers that depend on one record only, and so are safe in front of a private learner."""
+"""Transformers that depend on one record only, and so are safe in front of a private learner.
+
+All of them are total: whatever a record holds, none raises because of it. What cannot be used comes out as a
+value that a private learner takes for a null record, and any other learner refuses (docs/privacy.md 7.1).
+"""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,29 +16,24 @@ from numpy.typing import NDArray
 from river import base, utils
 
 from streampair import kernels
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, RecordError
+from streampair.privacy.pipeline import is_stateless
 from streampair.records import features as _features
+from streampair.records import hashes
+from streampair.records.categories import Categories
 from streampair.records.frames import Table, open_frame
 
-__all__ = ["Bounds", "Hashing", "RandomFourier", "UnitBall"]
+__all__ = ["Bounds", "Hashing", "OneHot", "RandomFourier", "Total", "UnitBall"]
 
 Array = NDArray[np.float64]
-
-
-def _real(value: object) -> float | None:
-    """The value as a finite float, or None if it is no such thing."""
-    try:
-        number = _features.as_number(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 class Bounds(base.MiniBatchTransformer):
     """Scale features from their declared bounds to [-1, 1].
 
     A value outside its bounds is clipped. Features without bounds pass unchanged, and so do values that are
-    not finite numbers: the learner behind refuses them with a message that names the feature.
+    not finite numbers: the learner behind refuses them with a message that names the feature, and a private
+    one takes its null slot. In a frame, cells that are no numbers become NaN.
 
     Parameters
     ----------
@@ -86,15 +83,15 @@ class Bounds(base.MiniBatchTransformer):
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         """The record with its bounded features in [-1, 1]; x itself is not changed."""
-        out = dict(x)
+        out = x.copy() if x.__class__ is dict else _features.copied(x)
         for name, (low, high, factor) in self._scale.items():
-            if name in out and (value := _real(out[name])) is not None:
+            if name in out and (value := _features.real(out[name])) is not None:
                 out[name] = min((min(max(value, low), high) - low) * factor - 1.0, 1.0)
         return out
 
     def transform_many(self, X: Any) -> Any:
-        """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        table = Table(X)
+        """The same for the rows of a data frame; a frame of the same kind, with numbers."""
+        table = Table(X, strict=False)
         columns, rows = table.columns, table.rows
         out = rows.copy()
         for j, name in enumerate(columns):
@@ -109,7 +106,8 @@ class Bounds(base.MiniBatchTransformer):
 class UnitBall(base.MiniBatchTransformer):
     """Project each record onto the l2 ball: a longer vector is scaled to length `radius`, a shorter one kept.
 
-    A record with a value that is not a finite number passes unchanged: the learner behind refuses it.
+    A record with a value that is not a finite number passes unchanged: the learner behind refuses it, and a
+    private one takes its null slot. In a frame, cells that are no numbers become NaN.
 
     Parameters
     ----------
@@ -144,59 +142,23 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         """The projected record; x itself is not changed."""
+        record = x if x.__class__ is dict else _features.copied(x)
         values: list[float] = []
-        for value in x.values():
-            number = _real(value)
+        for value in record.values():
+            number = _features.real(value)
             if number is None:
-                return dict(x)
+                return dict(record)
             values.append(number)
         divisor = self._divisor(values)
-        return {name: value / divisor for name, value in zip(x, values, strict=True)}
+        return {name: value / divisor for name, value in zip(record, values, strict=True)}
 
     def transform_many(self, X: Any) -> Any:
-        """The same for the rows of a data frame of numbers; a frame of the same kind."""
-        table = Table(X)
+        """The same for the rows of a data frame; a frame of the same kind, with numbers."""
+        table = Table(X, strict=False)
         columns, rows = table.columns, table.rows
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
         return table.matrix(out, columns)
-
-
-def _digest(seed: int, token: str, bits: int) -> int:
-    """A whole number below 2**bits that depends on the seed and the token."""
-    salt = seed.to_bytes(16, "little", signed=True)
-    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8, salt=salt).digest(), "little") >> (
-        64 - bits
-    )
-
-
-def _checked_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**127) <= seed < 2**127:
-        raise ConfigError(
-            f"seed is {seed!r}",
-            fix="give an integer: the coins are public, and must be the same after every start",
-        )
-    return seed
-
-
-def _checked_components(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise ConfigError(f"{name} is {value!r}", fix="give an integer from 1 to 1000000")
-    return value
-
-
-@functools.lru_cache(maxsize=16)
-def _frequencies(
-    seed: int, pairs: int, gamma: float, columns: tuple[Hashable, ...]
-) -> tuple[tuple[Hashable, ...], Array]:
-    """Columns in their order, and the frequency vectors (pairs, columns) for the features of that name."""
-    names = tuple(_features.in_order(columns))
-    out = np.empty((pairs, len(names)))
-    column = np.empty(pairs)
-    for j, name in enumerate(names):
-        kernels.normals_from_seed(_digest(seed, f"{type(name).__name__}:{name}", 62), column)
-        out[:, j] = math.sqrt(2.0 * gamma) * column
-    return names, out
 
 
 class RandomFourier(base.MiniBatchTransformer):
@@ -263,14 +225,14 @@ class RandomFourier(base.MiniBatchTransformer):
         self.gamma = gamma
         self.seed = seed
         self.features = features
-        if _checked_components("components", components) % 2:
+        if hashes.checked_size("components", components) % 2:
             raise ConfigError(
                 f"components is {components}, which is odd",
                 fix="give an even number: every frequency has a sine and a cosine",
             )
         if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 1e-12 <= gamma <= 1e12:
             raise ConfigError(f"gamma is {gamma!r}", fix="give a number from 1e-12 to 1e12")
-        _checked_seed(seed)
+        hashes.checked_seed(seed)
         self._names: tuple[Hashable, ...] | None = None
         if features is not None:
             ok = isinstance(features, Sequence) and not isinstance(features, str | bytes)
@@ -280,10 +242,12 @@ class RandomFourier(base.MiniBatchTransformer):
         self._out = [f"fourier{i}" for i in range(components)]
 
     def _of(self, columns: tuple[Hashable, ...]) -> tuple[tuple[Hashable, ...], Array]:
-        return _frequencies(self.seed, self.components // 2, float(self.gamma), columns)
+        return hashes.frequencies(self.seed, self.components // 2, float(self.gamma), columns)
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         """The features of one record, in [-1, 1] and of norm 1; x itself is not changed."""
+        if x.__class__ is not dict:
+            x = _features.copied(x)
         names, frequencies = self._of(self._names or tuple(x))
         row = np.empty((1, len(names)))
         try:
@@ -354,8 +318,8 @@ class Hashing(base.MiniBatchTransformer):
     def __init__(self, size: int = 256, seed: int = 0) -> None:
         self.size = size
         self.seed = seed
-        _checked_components("size", size)
-        _checked_seed(seed)
+        hashes.checked_size("size", size)
+        hashes.checked_seed(seed)
         self._out = [f"hash{i}" for i in range(size)]
 
     def _row(self, items: Iterable[tuple[Any, Any]]) -> list[float]:
@@ -368,16 +332,18 @@ class Hashing(base.MiniBatchTransformer):
                 # The length keeps a name with "=" in it from looking like another name and its text.
                 token = f"{len(token)}:{token}={value}"
             else:
-                number = _real(value)
+                number = _features.real(value)
             if number is None:
                 return [math.nan] * self.size
-            place = _digest(self.seed, token, 62)
+            place = hashes.digest(self.seed, token, 62)
             out[(place >> 1) % self.size] += number if place & 1 else -number
             found = True
         return out if found else [math.nan] * self.size
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         """The columns of one record; x itself is not changed."""
+        if x.__class__ is not dict:
+            x = _features.copied(x)
         return dict(zip(self._out, self._row((name, x[name]) for name in _features.in_order(x)), strict=True))
 
     def transform_many(self, X: Any) -> Any:
@@ -388,3 +354,139 @@ class Hashing(base.MiniBatchTransformer):
         rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]
         out = np.array(rows, dtype=np.float64).reshape(len(frame), self.size)
         return utils.dataframe.to_native_frame(out, like=frame, columns=self._out)
+
+
+class OneHot(base.MiniBatchTransformer):
+    """One column for each declared value of a field: 1 where the record has that value, else 0.
+
+    Nothing is fitted, and all columns come out for every record: the schema never depends on the records, as
+    a private learner needs. A value that was not declared, or that is missing, has 0 in all columns of its
+    field. Fields that are not declared pass unchanged. (River's `OneHotEncoder` makes its columns of the
+    values that it has seen.)
+
+    Parameters
+    ----------
+    categories
+        ``{field: [value, ...]}``: texts, whole numbers or truth values. They must be public: declared from
+        knowledge of what the field can be, never collected from the stream.
+
+    Raises
+    ------
+    ConfigError
+        If a field has no value, a value comes twice or is none of these, or two columns had one name.
+
+    Notes
+    -----
+    A function of one record, without state: in front of a private learner it changes no guarantee
+    (docs/privacy.md 7). Columns are named ``field=value``, behind the fields that pass; a field that passes
+    and has such a name is dropped. What is no record, or has no field at all, comes out as NaN everywhere: a
+    learner refuses it, a private one takes its null slot. In a frame, cells of the fields that pass become
+    NaN where they are no numbers.
+
+    Examples
+    --------
+    >>> from streampair import preprocessing
+    >>> one_hot = preprocessing.OneHot({"country": ["NL", "BE"]})
+    >>> one_hot.transform_one({"amount": 12.5, "country": "BE"})
+    {'amount': 12.5, 'country=NL': 0.0, 'country=BE': 1.0}
+    >>> one_hot.transform_one({"amount": 12.5, "country": "FR"})
+    {'amount': 12.5, 'country=NL': 0.0, 'country=BE': 0.0}
+    >>> one_hot.columns
+    ['country=NL', 'country=BE']
+    """
+
+    def __init__(self, categories: Mapping[Any, Sequence[Any]]) -> None:
+        self.categories = categories
+        self._of = Categories(categories)
+        self._zeros = dict.fromkeys(self._of.columns, 0.0)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"categories": {"weekday": ["mon", "tue"]}}
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that it makes, for `features` of a learner; their bounds are (0, 1)."""
+        return list(self._of.columns)
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The record with the columns of its declared fields; x itself is not changed."""
+        out, of = _features.copied(x), self._of
+        if not out:
+            return dict.fromkeys(of.columns, math.nan)
+        hot = [of.column(field, out.pop(field, None)) for field in of.places]
+        out |= self._zeros
+        for at in hot:
+            if at is not None:
+                out[of.columns[at]] = 1.0
+        return out
+
+    def transform_many(self, X: Any) -> Any:
+        """The same for the rows of a data frame; a frame of the same kind, with numbers."""
+        if isinstance(X, np.ndarray):
+            raise RecordError(
+                "what comes out has names, for which an array has no place", fix="give a data frame"
+            )
+        frame, of = open_frame(X), self._of
+        names = list(frame.columns)
+        passing = [j for j, name in enumerate(names) if name not in of.places and name not in self._zeros]
+        out = np.zeros((len(frame), len(passing) + len(of.columns)))
+        if passing:
+            out[:, : len(passing)] = Table(frame[:, passing].to_native(), strict=False).rows
+        hot = out[:, len(passing) :]
+        for j, name in enumerate(names):
+            if name in of.places:
+                found = [of.column(name, value) for value in frame[:, j].to_list()]
+                for row, at in zip(hot, found, strict=True):
+                    if at is not None:
+                        row[at] = 1.0
+        if not names:
+            out.fill(math.nan)
+        columns = [*(names[j] for j in passing), *of.columns]
+        return utils.dataframe.to_native_frame(out, like=frame, columns=columns)
+
+
+class Total(base.Transformer):
+    """Make a step total: where it raises, a record without features comes out.
+
+    For steps of River that are functions of one record, and raise on some: `compose.Select` where a name is
+    missing, `preprocessing.Normalizer` on text. A private learner behind it then takes a null slot for that
+    record alone. It takes one record at a time, and has no `transform_many`.
+
+    Parameters
+    ----------
+    step
+        A transformer of `streampair.privacy.check_pipeline`'s list, or a pipeline or union of them.
+
+    Raises
+    ------
+    ConfigError
+        If it may learn from the stream.
+
+    Examples
+    --------
+    >>> from river import compose
+    >>> from streampair import preprocessing
+    >>> select = preprocessing.Total(compose.Select("a"))
+    >>> select.transform_one({"a": 1.0, "b": 2.0}), select.transform_one({"b": 2.0})
+    ({'a': 1.0}, {})
+    """
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        if not is_stateless(step):
+            raise ConfigError(
+                f"{type(step).__name__} is not known to be a function of one record; Total lets no step learn",
+                fix="give a step that learns nothing, such as river.compose.Select('a')",
+            )
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"step": Bounds({"gallup": (0.0, 100.0)})}
+
+    def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What the step makes of a copy of the record, or nothing."""
+        try:
+            return _features.copied(self.step.transform_one(_features.copied(x)))
+        except Exception:
+            return {}

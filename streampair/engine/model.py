@@ -22,7 +22,14 @@ from river import base, compose
 from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, former_names, missing
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.origin import Origin
-from streampair.privacy.pipeline import check_pipeline, is_private, is_stateless, private_inside, walk
+from streampair.privacy.pipeline import (
+    check_pipeline,
+    is_private,
+    is_stateless,
+    is_total,
+    private_inside,
+    walk,
+)
 
 __all__ = ["Model"]
 
@@ -62,7 +69,8 @@ class Model:
         if self.private is not None or any(
             is_private(step) or private_inside(step) for _, step, _, _ in self._leaves()
         ):
-            self.untrusted = next(iter(check_pipeline(model, trust_preprocessing=trust_preprocessing)), None)
+            trusted = check_pipeline(model, trust_preprocessing=trust_preprocessing, one_by_one=True)
+            self.untrusted = next(iter(trusted), None)
         leaves = [(path, step) for path, step, _, _ in self._leaves()]
         #: Steps that only pickle can save.
         self.pickled = [
@@ -109,6 +117,8 @@ class Model:
         learner = self.learner
         front = [step for name, step in self.steps.items() if name != self._last]
         self.transform: Callable[[Any], Any] | None = _transformer(front)
+        if self.private is not None and self.transform is not None and not all(map(is_total, front)):
+            self.transform = _costing_one_record(self.transform)
         self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
@@ -322,6 +332,26 @@ def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:
         return x
 
     return transform
+
+
+def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What a step raises in front of a private learner is about this record, and says nothing of its values.
+
+    Lack of memory too: to make a step ask for too much takes no more than one record.
+    """
+
+    def guarded(x: Any) -> Any:
+        try:
+            return transform(x)
+        except RecordError:
+            raise
+        except Exception as error:
+            raise RecordError(
+                f"a step in front of the learner cannot transform the record ({type(error).__name__})",
+                fix="send what the step needs, or look at the record in the dead letters",
+            ) from None
+
+    return guarded
 
 
 def _how_to_score(learner: Any) -> tuple[str, bool]:

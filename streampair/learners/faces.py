@@ -51,12 +51,13 @@ class _Scorer(Learner):
         Returns
         -------
         series or array
-            Of a frame as a series of the same kind with its index, of an array as one.
+            Of a frame as a series of the same kind with its index, of an array as one. For a private learner
+            NaN where a row cannot be scored: that row is a null slot, and the others are as without it.
 
         Raises
         ------
         RecordError
-            If any cell or label cannot be used; then no row has been learned.
+            If any cell or label cannot be used; then no row has been learned. Not for a private learner.
 
         Examples
         --------

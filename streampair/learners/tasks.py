@@ -160,10 +160,11 @@ class BinaryTask(Task):
         Raises
         ------
         RecordError
-            If the label is unknown (None or NaN) or cannot be compared.
+            If the label is unknown (None, NaN or masked) or cannot be compared.
         """
         try:
-            unknown = y is None or bool(y != y)
+            differs = y != y
+            unknown = y is None or differs is np.ma.masked or bool(differs)
             same = bool(y == self._positive)
         except (TypeError, ValueError):  # an array, or pandas.NA
             raise RecordError(

@@ -23,7 +23,7 @@ from streampair.privacy.entities import EntityLimit
 from streampair.privacy.ledger import Journal, Ledger, Line
 from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.origin import Origin
-from streampair.privacy.pipeline import check_pipeline
+from streampair.privacy.pipeline import check_pipeline, pipeline_report
 from streampair.privacy.sensitivity import Influence
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ __all__ = [
     "epsilon_from",
     "epsilon_from_rho",
     "mu_from",
+    "pipeline_report",
     "plan",
     "rho_from",
 ]

@@ -1,24 +1,48 @@
-"""What may stand in a pipeline with a private learner (docs/privacy.md 7).
+"""What may stand in a pipeline with a private learner (docs/privacy.md 7.1).
 
 A step in front of a private learner that has learned from the stream makes every later record a function of
 the earlier ones: the learner's guarantee then says nothing about them. So only functions of one record are
-accepted there.
+accepted there. And only total ones: a step that raises on one record keeps it from its slot, and in
+`learn_many` all the records beside it too. A lane takes a null slot where a step raises, and may have others.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from river import base, compose
 
 from streampair.errors import PrivacyError
 
-__all__ = ["check_pipeline", "is_private", "is_stateless", "private_inside", "walk"]
+if TYPE_CHECKING:
+    from streampair.privacy.accounting import PrivacyReport
 
-#: Steps whose output is a function of the one record they are given. By name: to import all of River's
-#: preprocessing costs every start a second.
-STATELESS: Final = frozenset(
+__all__ = [
+    "check_pipeline",
+    "is_private",
+    "is_stateless",
+    "is_total",
+    "pipeline_report",
+    "private_inside",
+    "walk",
+]
+
+#: Functions of one record that raise on none: each is fed everything there is in tests/privacy/test_total.py.
+TOTAL: Final = frozenset(
+    {
+        "streampair.preprocessing.Bounds",
+        "streampair.preprocessing.Hashing",
+        "streampair.preprocessing.OneHot",
+        "streampair.preprocessing.RandomFourier",
+        "streampair.preprocessing.Total",
+        "streampair.preprocessing.UnitBall",
+    }
+)
+#: Functions of one record, which may raise on some. By name: to import all of River's preprocessing costs
+#: every start a second.
+STATELESS: Final = TOTAL | frozenset(
     {
         "river.compose.func.FuncTransformer",
         "river.compose.select.Select",
@@ -31,10 +55,6 @@ STATELESS: Final = frozenset(
         "river.preprocessing.scale.Normalizer",
         "river.preprocessing.feature_hasher.FeatureHasher",
         "river.feature_extraction.poly.PolynomialExtender",
-        "streampair.preprocessing.Bounds",
-        "streampair.preprocessing.Hashing",
-        "streampair.preprocessing.RandomFourier",
-        "streampair.preprocessing.UnitBall",
     }
 )
 
@@ -46,11 +66,21 @@ def is_private(step: object) -> bool:
 
 def is_stateless(step: object) -> bool:
     """Whether the step's output depends on one record alone, the same after every start."""
-    kind = type(step)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(step, compose.Pipeline | compose.TransformerUnion):
+        return all(is_stateless(inner) for _, inner, _, _ in walk({"": step}))
+    name = _name(step)
     if name.endswith(".FeatureHasher") and getattr(step, "seed", None) is None:
         return False  # its hash is drawn anew by each process
     return name in STATELESS
+
+
+def is_total(step: object) -> bool:
+    """Whether besides it raises on no record, whatever it holds."""
+    return _name(step) in TOTAL
+
+
+def _name(step: object) -> str:
+    return f"{type(step).__module__}.{type(step).__qualname__}"
 
 
 def walk(
@@ -84,7 +114,9 @@ def private_inside(step: object) -> str | None:
     return None
 
 
-def check_pipeline(model: Any, *, trust_preprocessing: bool = False) -> tuple[str, ...]:
+def check_pipeline(
+    model: Any, *, trust_preprocessing: bool = False, one_by_one: bool = False
+) -> tuple[str, ...]:
     """Refuse a model in which a private learner's guarantee would not hold.
 
     Parameters
@@ -92,7 +124,10 @@ def check_pipeline(model: Any, *, trust_preprocessing: bool = False) -> tuple[st
     model
         A private learner, or a `river.compose.Pipeline` that ends in one.
     trust_preprocessing
-        Accept steps that may learn from the stream in front of it. The guarantee is then void.
+        Accept steps in front of it that may learn from the stream, or raise. The guarantee is then void.
+    one_by_one
+        Whether the model is given records one by one, and `learn_null` of its learner is called in the place
+        of each on which a step raises, as a lane does. Steps that raise on some records are then accepted.
 
     Returns
     -------
@@ -103,22 +138,24 @@ def check_pipeline(model: Any, *, trust_preprocessing: bool = False) -> tuple[st
     ------
     PrivacyError
         If no step is private, a private one is not the last or is inside a wrapper, or a step in front of it
-        is not known to be a function of one record.
+        is not known to be a function of one record, or may raise.
 
     Notes
     -----
-    Accepted in front: `streampair.preprocessing`, and of River `Select`, `SelectType`, `Discard`, `Renamer`,
-    `Prefixer`, `Suffixer`, `Binarizer`, `Normalizer`, `PolynomialExtender`, `FeatureHasher` with a seed, and
-    `FuncTransformer`, whose function is taken at its word. What cannot be seen from here: what has been
-    fitted before the pipeline was built (bounds measured on the stream, a function that remembers), what is
-    done with the scores behind it (a running calibration, a threshold chosen on the stream, an early stop),
-    and how often the stream is fed. A lane keeps its own control flow to metadata (docs/privacy.md 8).
+    Accepted in front: `Bounds`, `UnitBall`, `OneHot`, `Hashing`, `RandomFourier` and `Total` of
+    `streampair.preprocessing`, which have been tested on everything that a record may hold. Inside `Total`,
+    and in a lane: River's `Select`, `SelectType`, `Discard`, `Renamer`, `Prefixer`, `Suffixer`, `Binarizer`,
+    `Normalizer`, `PolynomialExtender`, `FeatureHasher` with a seed, and `FuncTransformer`, whose function is
+    taken at its word. What cannot be seen from here: what has been fitted before the pipeline was built
+    (bounds measured on the stream, a function that remembers), what is done with the scores behind it (a
+    running calibration, a threshold chosen on the stream, an early stop), and how often the stream is fed. A
+    lane keeps its own control flow to metadata (docs/privacy.md 8).
 
     Examples
     --------
-    >>> from river import preprocessing
+    >>> from river import compose, preprocessing
     >>> from streampair import auc, privacy
-    >>> from streampair.preprocessing import Bounds
+    >>> from streampair.preprocessing import Bounds, Total
     >>> privacy.check_pipeline(Bounds({"age": (0, 120)}) | auc.PairFTRL(horizon=1000))
     ()
     >>> scaled = preprocessing.StandardScaler() | auc.PairFTRL(horizon=1000)
@@ -126,7 +163,78 @@ def check_pipeline(model: Any, *, trust_preprocessing: bool = False) -> tuple[st
     Traceback (most recent call last):
     ...
     streampair.errors.PrivacyError: StandardScaler (at 'StandardScaler') may learn from the stream...
+    >>> privacy.check_pipeline(compose.Select("age") | auc.PairFTRL(horizon=1000))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    streampair.errors.PrivacyError: Select (at 'Select') raises on some records...
+    >>> privacy.check_pipeline(Total(compose.Select("age")) | auc.PairFTRL(horizon=1000))
+    ()
     """
+    learner, front = _taken_apart(model)
+    name = type(learner).__name__
+    learns = [(path, type(step).__name__) for path, step in front if not is_stateless(step)]
+    raises = [
+        (path, type(step).__name__)
+        for path, step in front
+        if is_stateless(step) and not (one_by_one or is_total(step))
+    ]
+    if learns and not trust_preprocessing:
+        raise _learns(*learns[0], name)
+    if raises and not trust_preprocessing:
+        path, kind = raises[0]
+        raise PrivacyError(
+            f"{kind} (at {path!r}) raises on some records in front of the private learner {name}: such a "
+            "record takes no slot, and in learn_many none of those beside it does",
+            fix=f"wrap it, streampair.preprocessing.Total({kind}(...)), or leave it out: {name} scales by "
+            "bounds= and ignores what is not in features=",
+        )
+    return (
+        *(f"{kind} learns from the stream in front of {name}" for _, kind in learns),
+        *(f"{kind} raises on some records in front of {name}" for _, kind in raises),
+    )
+
+
+def pipeline_report(model: Any) -> PrivacyReport:
+    """The report of a pipeline's private learner, void where a step in front of it breaks the guarantee.
+
+    A learner cannot see what stands in front of it: its own report, `model[-1].privacy`, is about records as
+    they reach it. A lane looks for itself; outside of one this is the report to show.
+
+    Parameters
+    ----------
+    model
+        A private learner, or a `river.compose.Pipeline` that ends in one.
+
+    Returns
+    -------
+    PrivacyReport
+
+    Raises
+    ------
+    PrivacyError
+        If no step is private, or a private one is not the last or is inside a wrapper.
+
+    Examples
+    --------
+    >>> from river import preprocessing
+    >>> from streampair import auc, privacy
+    >>> scaled = preprocessing.StandardScaler() | auc.PairFTRL(horizon=1000, features=["age"])
+    >>> scaled[-1].privacy.guarantee
+    'exact accounting of every release, in Gaussian differential privacy'
+    >>> privacy.pipeline_report(scaled).guarantee
+    'void (StandardScaler learns from the stream in front of PairFTRL)'
+    """
+    reasons = check_pipeline(model, trust_preprocessing=True)
+    learner, _ = _taken_apart(model)
+    report: PrivacyReport = learner.privacy
+    if not reasons:
+        return report
+    known = [report.guarantee.removeprefix("void (").removesuffix(")")] if report.kind == "void" else []
+    return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join([*known, *reasons])})")
+
+
+def _taken_apart(model: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """The private learner, and the steps in front of it by their paths."""
     steps = dict(model.steps) if isinstance(model, compose.Pipeline) else {type(model).__name__: model}
     found = [(path, step) for path, step, _, _ in walk(steps)]
     learner = found[-1][1] if found else None
@@ -147,21 +255,20 @@ def check_pipeline(model: Any, *, trust_preprocessing: bool = False) -> tuple[st
         raise PrivacyError(
             "there is no private learner in the model", fix="end it with one, for example auc.PairFTRL"
         )
-    name = type(learner).__name__
-    learns = [(path, step) for path, step in found[:-1] if not is_stateless(step)]
-    for path, step in learns if not trust_preprocessing else ():
-        kind = type(step).__name__
-        if kind == "FeatureHasher":
-            raise PrivacyError(
-                f"{kind} (at {path!r}) has no seed: it hashes differently after every start, in front of "
-                f"the private learner {name}",
-                fix="use streampair.preprocessing.Hashing, which also keeps the zeros",
-            )
-        raise PrivacyError(
-            f"{kind} (at {path!r}) may learn from the stream in front of the private learner {name}: "
-            "what it passes on then depends on every earlier record, and the guarantee does not hold",
-            fix="scale by declared public bounds with streampair.preprocessing.Bounds, or with bounds= "
-            f"and warmup= of {name}; steps that are functions of one record (Select, FuncTransformer, "
-            "Normalizer, ...) are fine; trust_preprocessing=True accepts the loss of the guarantee",
+    return learner, found[:-1]
+
+
+def _learns(path: str, kind: str, name: str) -> PrivacyError:
+    if kind == "FeatureHasher":
+        return PrivacyError(
+            f"{kind} (at {path!r}) has no seed: it hashes differently after every start, in front of "
+            f"the private learner {name}",
+            fix="use streampair.preprocessing.Hashing, which also keeps the zeros",
         )
-    return tuple(f"{type(step).__name__} learns from the stream in front of {name}" for _, step in learns)
+    return PrivacyError(
+        f"{kind} (at {path!r}) may learn from the stream in front of the private learner {name}: "
+        "what it passes on then depends on every earlier record, and the guarantee does not hold",
+        fix="scale by declared public bounds with streampair.preprocessing.Bounds, or with bounds= "
+        f"and warmup= of {name}, and declare categories with OneHot; trust_preprocessing=True accepts the "
+        "loss of the guarantee",
+    )

@@ -147,6 +147,10 @@ def build_report(
             "Which of its records these are is decided by entity and slot alone. All records of an entity "
             "have to come to one lane: over several its spends add up (mu^2)."
         )
+    notes.append(
+        "This is about records as they reach the learner, which sees nothing of a pipeline in front of it: a "
+        "lane looks at that, and so does streampair.privacy.pipeline_report(pipeline)."
+    )
     reasons = list(standing.void_reasons)
     if seeded:
         reasons.append("fixed seed")

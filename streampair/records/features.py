@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -17,10 +18,12 @@ from streampair.kernels import MAX_ABS
 __all__ = [
     "arrange",
     "as_number",
+    "copied",
     "getter",
     "in_order",
     "packed",
     "read_record",
+    "real",
     "unusable_value",
 ]
 
@@ -73,6 +76,23 @@ def as_number(value: object) -> float:
     except struct.error as error:
         raise TypeError(str(error)) from None
     return number
+
+
+def real(value: object) -> float | None:
+    """The value as a finite float, or None if it is no such thing. Never raises."""
+    try:
+        number = as_number(value)
+    except Exception:  # whatever it is: a value may bring its own
+        return None
+    return number if math.isfinite(number) else None
+
+
+def copied(x: Any) -> dict[Any, Any]:
+    """A new dict of what a record holds, and an empty one of what is no record. Never raises."""
+    try:
+        return dict(x) if isinstance(x, Mapping) else {}
+    except Exception:
+        return {}
 
 
 def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:

@@ -31,7 +31,8 @@ class Table:
     X
         Data frame, or array of shape (n, d).
     strict
-        Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells become NaN.
+        Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells, and those
+        under the mask of a masked array, become NaN.
     names
         The order to put the columns into, if these are their names; else they stay as they are.
 
@@ -52,6 +53,8 @@ class Table:
 
     def __init__(self, X: Any, *, strict: bool = True, names: Sequence[Hashable] = ()) -> None:
         if isinstance(X, np.ndarray):
+            if isinstance(X, np.ma.MaskedArray):
+                X = _unmasked(X)
             if X.ndim != 2:
                 raise RecordError(
                     f"the array of records has shape {X.shape}", fix="give records by features: shape (n, d)"
@@ -230,6 +233,18 @@ def _frame_of(X: Any) -> _Frame:
     return _Narwhals(X)
 
 
+def _unmasked(values: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
+    """A plain array, in which what lies under the mask is missing: it is no value, and may be anything."""
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    if values.dtype.kind == "f":
+        filled: NDArray[Any] = values.filled(np.nan)
+        return filled
+    plain = np.asarray(values).astype(object)
+    plain[np.ma.getmaskarray(values)] = None
+    return plain
+
+
 def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.intp] | None:
     """Where each of the names is among the columns; None if it is there already, or they are not the same."""
     if len(columns) != len(names) or columns == list(names):
@@ -272,6 +287,8 @@ def open_frame(X: Any) -> nw.DataFrame[Any]:
 def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
     """Labels as an array of booleans or numbers, or else as a list; and their name."""
     if isinstance(y, np.ndarray):
+        if isinstance(y, np.ma.MaskedArray):
+            y = _unmasked(y)
         if y.ndim != 1:
             raise RecordError(
                 f"the array of labels has shape {y.shape}",
@@ -314,12 +331,13 @@ def _cells(frame: nw.DataFrame[Any], *, strict: bool) -> Array:
     """The numbers of a frame, cell by cell in the columns that may hold something else."""
     other = set(_other_columns(frame))
     rows = np.empty((len(frame), len(frame.columns)))
+    # By position: a name that is a number would be taken for one.
     numeric = [j for j, column in enumerate(frame.columns) if column not in other]
     if numeric:
-        rows[:, numeric] = utils.dataframe.to_numpy(frame[[frame.columns[j] for j in numeric]])
+        rows[:, numeric] = utils.dataframe.to_numpy(frame[:, numeric])
     for j, column in enumerate(frame.columns):
         if column in other:
-            rows[:, j] = _numbers(column, frame[column].to_list(), strict=strict)
+            rows[:, j] = _numbers(column, frame[:, j].to_list(), strict=strict)
     return rows
 
 
@@ -329,7 +347,7 @@ def _numbers(name: Hashable, cells: Sequence[Any], *, strict: bool) -> list[floa
     for i, cell in enumerate(cells):
         try:
             out.append(np.nan if _is_missing(cell) else _features.as_number(cell))
-        except (TypeError, ValueError, OverflowError):
+        except Exception:  # whatever it is: a value may bring its own
             if strict:
                 raise _features.unusable_value(name, cell, row=i) from None
             out.append(np.nan)
@@ -337,5 +355,5 @@ def _numbers(name: Hashable, cells: Sequence[Any], *, strict: bool) -> list[floa
 
 
 def _is_missing(cell: object) -> bool:
-    """None, pandas.NA or NaT, without importing pandas."""
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    """None, NumPy's masked, pandas.NA or NaT, without importing pandas."""
+    return cell is None or cell is np.ma.masked or type(cell).__name__ in ("NAType", "NaTType")

@@ -17,7 +17,7 @@ from streampair import auc, metric, privacy, ranking
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
-from streampair.preprocessing import Bounds, Hashing, RandomFourier, UnitBall
+from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
 from streampair.privacy import check_pipeline, pipeline
 
 GOOD = ({"a": 0.1, "b": -0.4, "c": 0.3}, True)
@@ -152,22 +152,71 @@ def test_steps_that_learn_from_the_stream_are_refused(front: Any) -> None:
     assert check_pipeline(front() | private(), trust_preprocessing=True)
 
 
+#: Functions of one record that raise on some.
+PARTIAL: list[Any] = [
+    lambda: compose.Select("a", "b", "c") | preprocessing.Normalizer(),
+    lambda: compose.FuncTransformer(dict) | compose.Discard("d"),
+    lambda: compose.Select("a") + compose.Select("b", "c"),
+    lambda: preprocessing.Binarizer(),
+    lambda: preprocessing.FeatureHasher(n_features=3, seed=1),
+]
+
+
 @pytest.mark.parametrize(
     "front",
     [
         lambda: Bounds({"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)}),
         lambda: Bounds({"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)}) | UnitBall(),
-        lambda: compose.Select("a", "b", "c") | preprocessing.Normalizer(),
-        lambda: compose.FuncTransformer(dict) | compose.Discard("d"),
-        lambda: compose.Select("a") + compose.Select("b", "c"),
-        lambda: preprocessing.Binarizer(),
-        lambda: preprocessing.FeatureHasher(n_features=3, seed=1),
+        lambda: OneHot({"d": ["x", "y"]}) | UnitBall(),
         lambda: Hashing(size=3),
         lambda: RandomFourier(components=4, gamma=1.0, seed=1),
+        *(lambda front=front: Total(front()) for front in PARTIAL),  # type: ignore[misc]
     ],
 )
 def test_functions_of_one_record_are_fine(front: Any) -> None:
     assert check_pipeline(front() | private()) == ()
+    in_a_lane(front)
+
+
+@pytest.mark.parametrize("front", PARTIAL)
+def test_steps_that_raise_are_fine_in_a_lane_alone(front: Any) -> None:
+    with pytest.raises(PrivacyError, match=r"raises on some records in front.*Total\("):
+        check_pipeline(front() | private())
+    assert all(
+        "raises on some" in why for why in check_pipeline(front() | private(), trust_preprocessing=True)
+    )
+    assert check_pipeline(front() | private(), one_by_one=True) == ()
+    assert "raises on some" in privacy.pipeline_report(front() | private()).guarantee
+    in_a_lane(front)
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_record_on_which_a_step_raises_costs_itself_alone(content: Any) -> None:
+    """Also where it asks for all the memory that there is; the error says nothing of its values."""
+
+    def front() -> Any:
+        return compose.Select("a", "b", "c") | compose.FuncTransformer(greedy)
+
+    told = []
+    for replaced in (GOOD, content, ({"a": "secret", "b": 10**17, "c": 1}, True)):
+        events: list[Any] = list(lanes.stream(20))
+        events[4] = replaced
+
+        def decode(record: Record, events: list[Any] = events) -> Event:
+            return Event(*events[record.offset])
+
+        lane = Lane(front() | private(), decode, app="a", topic="t", partition=0)
+        output = lane.process([Record(i, None) for i in range(20)])
+        assert not any("secret" in letter.error for letter in output.dead_letters)
+        told.append((lane.learner.slots, [scored.outcome for scored in output.scores if scored.offset != 4]))
+    assert told[0] == told[1] == told[2]
+
+
+def greedy(x: dict[str, Any]) -> dict[str, Any]:
+    return {**x, "product": x["a"] * x["b"]}
+
+
+def in_a_lane(front: Any) -> None:
     driver = Driver(lambda: front() | private())
     driver.feed([*lanes.stream(20), b"junk"])
     assert driver.lane.privacy.kind != "void" or "seed" in driver.lane.privacy.guarantee

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,8 @@ def test_methods_of_a_subclass_are_not_passed_over() -> None:
     assert learner.ready_many([x for x, _ in rows], [y for _, y in rows]) is None
 
 
-@pytest.mark.parametrize("model", [auc.PairOGD(seed=0), auc.PairFTRL(warmup=0, seed=0)], ids=name_of)
-def test_a_frame_that_cannot_be_used_is_not_learned(model: Any) -> None:
+def test_a_frame_that_cannot_be_used_is_not_learned() -> None:
+    model = auc.PairOGD(seed=0)
     rows = stream(model, 30)
     for x, y in rows:
         model.learn_one(x, y)
@@ -131,6 +132,28 @@ def test_a_frame_that_cannot_be_used_is_not_learned(model: Any) -> None:
     with pytest.raises(RecordError, match="one label for each row"):
         model.score_learn_many(X, pd.Series([True]))
     assert frozen(model) == before
+
+
+@pytest.mark.parametrize("solver", ["gradients", "moments"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "text", None])
+def test_in_front_of_a_private_learner_a_bad_cell_costs_its_row_alone(solver: Any, bad: Any) -> None:
+    model = auc.PairFTRL(warmup=5, solver=solver, features=[f"f{i}" for i in range(5)], seed=0)
+    rows = stream(model, 30)
+    X = pd.DataFrame([x for x, _ in rows])
+    X["f2"] = [bad if i == 7 else value for i, value in enumerate(X["f2"])]
+    one, many = model.clone(), model.clone()
+    given_scores = many.score_learn_many(X, pd.Series([y for _, y in rows]))
+    expected = []
+    for i, (x, y) in enumerate(rows):
+        x = {**x, "f2": bad} if i == 7 else x
+        expected.append(math.nan if i == 7 else one.score_one(x))
+        one.learn_one(x, y)
+    np.testing.assert_array_equal(given_scores, expected)
+    assert frozen(one) == frozen(many)
+    assert many.slots == 30
+    assert many.null_slots == 1
+    with pytest.raises(RecordError, match="one label for each row"):
+        many.score_learn_many(X, pd.Series([True]))
 
 
 def test_entities_are_told_row_by_row() -> None:
