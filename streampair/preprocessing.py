@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from river import base, utils
+from river import base
 
 from streampair import kernels
 from streampair.errors import ConfigError, RecordError
@@ -21,7 +21,7 @@ from streampair.privacy.pipeline import is_stateless
 from streampair.records import features as _features
 from streampair.records import hashes
 from streampair.records.categories import Categories
-from streampair.records.frames import Table, open_frame
+from streampair.records.frames import Table, matrix_like, open_frame
 
 __all__ = ["Bounds", "Hashing", "OneHot", "RandomFourier", "Total", "UnitBall"]
 
@@ -353,7 +353,7 @@ class Hashing(base.MiniBatchTransformer):
         order = [frame.columns.index(name) for name in names]  # type: ignore[arg-type]
         rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]
         out = np.array(rows, dtype=np.float64).reshape(len(frame), self.size)
-        return utils.dataframe.to_native_frame(out, like=frame, columns=self._out)
+        return matrix_like(X, out, self._out)
 
 
 class OneHot(base.MiniBatchTransformer):
@@ -442,8 +442,7 @@ class OneHot(base.MiniBatchTransformer):
                         row[at] = 1.0
         if not names:
             out.fill(math.nan)
-        columns = [*(names[j] for j in passing), *of.columns]
-        return utils.dataframe.to_native_frame(out, like=frame, columns=columns)
+        return matrix_like(X, out, [*(names[j] for j in passing), *of.columns])
 
 
 class Total(base.Transformer):
@@ -476,7 +475,7 @@ class Total(base.Transformer):
         self.step = step
         if not is_stateless(step):
             raise ConfigError(
-                f"{type(step).__name__} is not known to be a function of one record; Total lets no step learn",
+                f"{type(step).__name__} may learn from the stream, and Total lets no step learn",
                 fix="give a step that learns nothing, such as river.compose.Select('a')",
             )
 

@@ -63,6 +63,10 @@ class Categories:
                     raise ConfigError(f"{value!r} is twice among the values of {field!r}", fix="name it once")
                 places[value] = len(self.columns)
                 self.columns.append(f"{field}={value}")
+                if not self.columns[-1].isprintable():
+                    raise ConfigError(
+                        f"{self.columns[-1]!r} would be the name of a column", fix="declare printable text"
+                    )
             if not places:
                 raise ConfigError(f"{field!r} has no values", fix="declare those that are to be told apart")
         if len(set(self.columns)) < len(self.columns):

@@ -16,7 +16,7 @@ from streampair.errors import RecordError
 from streampair.kernels import rows_of_columns
 from streampair.records import features as _features
 
-__all__ = ["Table", "label_values", "open_frame"]
+__all__ = ["Table", "label_values", "matrix_like", "open_frame"]
 
 Array = NDArray[np.float64]
 
@@ -243,6 +243,11 @@ def _unmasked(values: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
     plain = np.asarray(values).astype(object)
     plain[np.ma.getmaskarray(values)] = None
     return plain
+
+
+def matrix_like(X: Any, values: Array, columns: Sequence[Any]) -> Any:
+    """The array (n, columns) as a frame of the same library as the frame X, with its index."""
+    return _frame_of(X).matrix(values, columns)
 
 
 def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.intp] | None:

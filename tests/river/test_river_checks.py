@@ -24,6 +24,7 @@ ESTIMATORS: list[base.Estimator] = [
     auc.NoisyOGD(1.0, 1e-4),
     preprocessing.RandomFourier(6),
     preprocessing.Hashing(8),
+    preprocessing.OneHot({"empty_server_form_handler": [0, 1], "is_popular": [1]}),
     ranking.PairOGD(),
     ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, average=False),
     ranking.PairOGD(relevance=(0, 100)),
