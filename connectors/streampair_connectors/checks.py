@@ -62,7 +62,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
         Make the topics that are missing, as [topics] says; otherwise none is made.
     """
     report = Report()
-    names = config.input.feature_names()
+    names, of = config.input.feature_names(), config.input.categories()
     labels = (
         "of any kind"
         if config.input.labels == "any"
@@ -71,7 +71,12 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     report.good(
         "input",
         f"topic {config.input.topic!r}, label {config.input.label!r} ({labels}), "
-        + ("features are all other fields" if names is None else f"{len(names)} features"),
+        + ("features are all other fields" if names is None else f"{len(names)} features")
+        + (
+            ""
+            if of is None
+            else f", {len(of.columns)} of them for the declared values of {', '.join(map(str, of.places))}"
+        ),
     )
     privacy = _check_learner(config, report)
     _check_store(config, report)

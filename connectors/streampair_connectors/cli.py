@@ -338,7 +338,10 @@ def budget_show(
 )
 def budget_plan(
     n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
-    d: Annotated[int, typer.Option("--d", help="Features of a record.")],
+    d: Annotated[int | None, typer.Option("--d", help="Features of a record.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Or count those that this configuration declares.")
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of a record: smaller protects more.")] = 1.0,
     delta: Annotated[
         float | None, typer.Option(help="The delta at which epsilon holds. Without it one over n.")
@@ -356,11 +359,36 @@ def budget_plan(
 
     with _errors(as_json):
         records = int(n) if n == n and abs(n) < 2.0**53 else -1
-        found = plan(records, d, epsilon=epsilon, delta=delta, positive_rate=positive_rate, auc=auc)
+        found = plan(
+            records,
+            _features_of(d, config),
+            epsilon=epsilon,
+            delta=delta,
+            positive_rate=positive_rate,
+            auc=auc,
+        )
         if as_json:
             typer.echo(json.dumps(as_dict(found)))
         else:
             show_plan(found, Console())
+
+
+def _features_of(d: int | None, config: Path | None) -> int:
+    """The number of features: as given, or as declared, with a column for each declared value."""
+    if (d is None) == (config is None):
+        raise ConfigError(
+            "the number of features is given twice" if config else "the number of features is not given",
+            fix="give --d 20, or --config fraud.toml",
+        )
+    if config is None:
+        return d or 0
+    names = load_config(config).input.feature_names()
+    if names is None:
+        raise ConfigError(
+            f"{config} declares no features: every event may have others",
+            fix="add input.features, or give --d",
+        )
+    return len(names)
 
 
 @app.command(

@@ -96,7 +96,7 @@ def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
     except (*_DAMAGED, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
     header = next(csv.reader([first]), [])
-    wanted = [*(config.input.feature_names() or ()), config.input.label]
+    wanted = [*(config.input.field_names() or ()), config.input.label]
     absent = [column for column in wanted if column not in header]
     if absent:
         raise SourceError(

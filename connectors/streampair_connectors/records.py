@@ -20,6 +20,7 @@ import numpy as np
 
 from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
+from streampair_connectors.categories import csv_fields, json_fields, with_categories
 from streampair_connectors.config import InputConfig, Label
 from streampair_connectors.csv_rows import csv_rows
 
@@ -62,7 +63,13 @@ def json_decoder(config: InputConfig) -> Decoder:
     >>> decode = json_decoder(InputConfig(label="bad", features=["amount"]))
     >>> decode(Record(0, b'{"amount": 12, "bad": true, "note": "x"}')).x
     {'amount': 12.0}
+    >>> decode = json_decoder(InputConfig(label="bad", features={"amount": [0, 99], "card": ["debit"]}))
+    >>> decode(Record(0, b'{"amount": 12, "card": "debit", "bad": true}')).x
+    {'amount': 12.0, 'card=debit': 1.0}
     """
+    if (of := config.categories()) is not None:
+        rest = config.without_categories()
+        return with_categories(of, json_decoder(rest), json_fields, alone=not rest.feature_names())
     names = config.feature_names()
     id_field = config.id
     limit = config.max_event_bytes
@@ -127,8 +134,8 @@ def _shape(names: list[str], config: InputConfig) -> Any:
 
 def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
     """From such a struct to its features."""
-    if count == 1:
-        return lambda row: (row.f0,)
+    if count < 2:
+        return (lambda row: (row.f0,)) if count else (lambda row: ())
     return operator.attrgetter(*(f"f{i}" for i in range(count)))
 
 
@@ -169,6 +176,10 @@ def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
     header
         The names in the file's first line.
     """
+    if (of := config.categories()) is not None:
+        rest = config.without_categories()
+        fields = csv_fields(header)
+        return with_categories(of, csv_decoder(rest, header), fields, alone=not rest.feature_names())
     columns = list(header)
     taken = {config.label, config.id}
     declared = config.feature_names()

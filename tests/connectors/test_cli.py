@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import typer
+from sklearn.metrics import roc_auc_score
 from streampair_connectors import auditing
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.cli import app
@@ -345,3 +346,45 @@ def test_budget_plan() -> None:
     assert found["recommended"].startswith("auc.PairFTRL(")
     assert len(found["forecasts"]) == 6
     assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr
+
+
+def test_budget_plan_counts_what_a_configuration_declares(config: Path) -> None:
+    declared = '{ a = [0, 1], zone = ["north", "south"] }'
+    config.write_text(TOML.replace('features = ["a", "b"]', f"features = {declared}"))
+    found = json.loads(call("budget", "plan", "--n", "2e4", "--config", config, "--json").stdout)
+    assert found["d"] == 3
+    assert "3 features, 2 of them for the declared values of zone" in call("check", config, code=1).stdout
+    for given, told in (
+        ((), "is not given"),
+        (("--d", 3, "--config", config), "given twice"),
+    ):
+        assert told in call("budget", "plan", "--n", "2e4", *given, code=2).stderr
+    config.write_text(TOML.replace('features = ["a", "b"]', ""))
+    assert "declares no features" in call("budget", "plan", "--n", "2e4", "--config", config, code=2).stderr
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_replay_of_text_columns_into_a_private_learner(config: Path, suffix: str) -> None:
+    """The label goes by the text alone: it ranks where the values are declared, and else it does not."""
+    zones = ["north", "south", "north", "south", "east", ""]
+    events = [
+        {"a": i % 7 / 7, "zone": zones[i % 6], "y": zones[i % 6] == "north" or i % 11 == 0}
+        for i in range(600)
+    ]
+    lines = [json.dumps({**event, "zone": event["zone"] or None}) for event in events]
+    if suffix == ".csv":
+        lines = ["a,zone,y", *(f"{e['a']!r},{e['zone']},{int(e['y'])}" for e in events)]
+    file = config.with_name(f"events{suffix}")
+    file.write_text("\n".join(lines) + "\n")
+    text = TOML.replace("streampair.auc.PairOGD", "streampair.auc.PairFTRL")
+    text += "\n[learner.options]\nepsilon = 8.0\ndelta = 1e-3\nhorizon = 600\nseed = 1\n"
+    found = []
+    for declared in ('{ a = [0, 1], zone = ["north", "south"] }', "{ a = [0, 1] }"):
+        config.write_text(text.replace('features = ["a", "b"]', f"features = {declared}"))
+        result = call("replay", config, file, "--json").stdout.splitlines()
+        summary = json.loads(result[-1])["summary"]
+        assert (summary["learned"], summary["dead_letters"]) == (600, {})
+        scores = [json.loads(line)["score"] for line in result[300:600]]
+        found.append(roc_auc_score([event["y"] for event in events[300:]], scores))
+    assert found[0] > 0.85
+    assert found[1] < 0.65

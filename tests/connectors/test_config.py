@@ -95,6 +95,13 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(input={"features": ["a", "a"]}), "'a' is named twice"),
         (minimal(input={"features": {"a": [1, 0]}}), "the first must be smaller"),
         (minimal(input={"features": {"a": [0, float("inf")]}}), "input.features"),
+        (minimal(input={"features": {"a": [0, 1, 2]}}), "input.features.a: list should have at most 2 items"),
+        (minimal(input={"features": {"a": [0, "x"]}}), "'a' is declared by texts and others"),
+        (minimal(input={"features": {"a": []}}), "'a' has no values"),
+        (minimal(input={"features": {"a": ["x", "x"]}}), "'x' is twice among the values of 'a'"),
+        (minimal(input={"features": {"a": ["x"], "a=x": [0, 1]}}), "'a=x' is a feature, and the column"),
+        (minimal(input={"features": {"a": ["b=c"], "a=b": ["c"]}}), "make a column 'a=b=c'"),
+        (minimal(input={"features": {"y": ["x"]}}), "feature 'y' is also the label"),
         (minimal(input={"features": ["y"]}), "feature 'y' is also the label"),
         (minimal(input={"features": ["id"], "id": "id"}), "feature 'id' is also the id"),
         (minimal(input={"id": "y"}), "id and label are the same"),
@@ -115,6 +122,28 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
 )
 def test_what_is_wrong_is_named(data: dict[str, Any], told: str) -> None:
     assert told in refusal(data)
+
+
+def test_declared_values_are_features_with_public_bounds() -> None:
+    config = parse_config(
+        minimal(
+            input={"features": {"card": ["debit", "credit"], "amount": [0, 9]}},
+            learner={"class": "streampair.auc.PairFTRL", "options": {"delta": 1e-5}},
+        )
+    )
+    assert config.input.field_names() == ["card", "amount"]
+    assert config.input.feature_names() == ["amount", "card=debit", "card=credit"]
+    bounds = {"amount": (0.0, 9.0), "card=debit": (0.0, 1.0), "card=credit": (0.0, 1.0)}
+    assert config.input.bounds() == bounds
+    learner = build_learner(config)
+    assert (learner.features, learner.bounds) == (config.input.feature_names(), bounds)
+    # Other values are another model; without any the fingerprint is as it always was.
+    others = parse_config(minimal(input={"features": {"card": ["debit", "x"], "amount": [0, 9]}}))
+    same = parse_config(minimal(input={"features": {"card": ["debit", "credit"], "amount": [0, 9]}}))
+    assert others.fingerprint() != same.fingerprint()
+    plain = {"app": "a", "input": {"label": "y", "features": {"a": [0, 1]}}}
+    plain["learner"] = {"class": "streampair.auc.PairFTRL"}
+    assert parse_config(plain).fingerprint() == "fce37529392c8ae48628ba48131ad065"
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -10,9 +10,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SecretStr,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from streampair.errors import ConfigError
+from streampair.records.categories import Categories
 from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
@@ -35,6 +45,18 @@ _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 
 Label = bool | int | str
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+def _how_declared(value: object) -> str:
+    if isinstance(value, list) and (not value or any(isinstance(item, str) for item in value)):
+        return "(values)"
+    return "(bounds)"
+
+
+# Of one field: its bounds, or all the texts that it can be. One of the two is told when it is wrong.
+Declared = Annotated[
+    Annotated[Range, Tag("(bounds)")] | Annotated[list[str], Tag("(values)")], Discriminator(_how_declared)
+]
 
 
 class Table(BaseModel):
@@ -132,7 +154,7 @@ class InputConfig(Table):
     # "two": only the labels positive and negative count. "any": every number, text or boolean, as the learner
     # takes it: a relevance for ranking, or any number of classes for a metric.
     labels: Literal["two", "any"] = "two"
-    features: list[str] | dict[str, Range] | None = None
+    features: list[str] | dict[str, Declared] | None = None
     positive: Label = True
     negative: Label | None = None
     id: str | None = None
@@ -149,11 +171,22 @@ class InputConfig(Table):
     def _topic(cls, value: str) -> str:
         return _check_topic(value)
 
+    @field_validator("features", mode="before")
+    @classmethod
+    def _one_kind(cls, value: object) -> object:
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if isinstance(item, list) and len({isinstance(part, str) for part in item}) == 2:
+                raise ValueError(
+                    f"feature {name!r} is declared by texts and others; give [low, high] for a number, or "
+                    "all the texts that it can be"
+                )
+        return value
+
     @field_validator("features")
     @classmethod
     def _features(
-        cls, value: list[str] | dict[str, list[float]] | None
-    ) -> list[str] | dict[str, list[float]] | None:
+        cls, value: list[str] | dict[str, list[float] | list[str]] | None
+    ) -> list[str] | dict[str, list[float] | list[str]] | None:
         if value is None:
             return None
         if not value:
@@ -162,11 +195,16 @@ class InputConfig(Table):
             twice = next(name for name in value if value.count(name) > 1)
             raise ValueError(f"feature {twice!r} is named twice; name it once")
         if isinstance(value, dict):
-            for name, (low, high) in value.items():
+            of = _categories(value)
+            for name, (low, high) in _ranges(value).items():
                 if not low < high:
                     raise ValueError(
                         f"bounds of feature {name!r} are [{low}, {high}]; the first must be smaller"
                     )
+            columns = [] if of is None else of.columns
+            both = next((name for name in columns if name in value), None)
+            if both is not None:
+                raise ValueError(f"{both!r} is a feature, and the column of a declared value; rename one")
         return value
 
     @model_validator(mode="after")
@@ -183,20 +221,41 @@ class InputConfig(Table):
             if self.id in taken:
                 raise ValueError(f"id and label are the same field {self.id!r}")
             taken[self.id] = "id"
-        for name in self.feature_names() or ():
+        for name in self.field_names() or ():
             if name in taken:
                 raise ValueError(f"feature {name!r} is also the {taken[name]}; take it out of features")
         return self
 
-    def feature_names(self) -> list[str] | None:
-        """Return the declared names, in order; None when events declare their own."""
+    def field_names(self) -> list[str] | None:
+        """Return the declared fields of an event, in order; None when events declare their own."""
         return None if self.features is None else list(self.features)
 
+    def feature_names(self) -> list[str] | None:
+        """Return the features that the learner gets, in order; None when events declare their own.
+
+        They are the fields that are numbers, and behind them a column for each declared value of the others.
+        """
+        of = self.categories()
+        if of is None:
+            return self.field_names()
+        return [*(name for name in self.field_names() or () if name not in of.places), *of.columns]
+
     def bounds(self) -> dict[str, tuple[float, float]] | None:
-        """Return the declared public bounds; None when only names are declared."""
-        if isinstance(self.features, dict):
-            return {name: (low, high) for name, (low, high) in self.features.items()}
-        return None
+        """Return the public bounds of the features; None when only names are declared."""
+        if not isinstance(self.features, dict):
+            return None
+        of = _categories(self.features)
+        columns = {} if of is None else dict.fromkeys(of.columns, (0.0, 1.0))
+        return _ranges(self.features) | columns
+
+    def categories(self) -> Categories | None:
+        """Return the fields whose values are declared; None when there are none."""
+        return _categories(self.features) if isinstance(self.features, dict) else None
+
+    def without_categories(self) -> InputConfig:
+        """Return the input as if there were only the fields that are numbers; perhaps none."""
+        ranges = _ranges(self.features) if isinstance(self.features, dict) else {}
+        return self.model_copy(update={"features": {name: list(pair) for name, pair in ranges.items()}})
 
     def negative_label(self) -> Label:
         """Return the label that ranks low."""
@@ -374,6 +433,19 @@ class WorkerConfig(Table):
     breaker_window: Annotated[int, Field(ge=1)] = 1000
     stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
     auc_window: Annotated[int, Field(ge=2)] = 1000
+
+
+def _ranges(features: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """The fields that are numbers, with their bounds."""
+    return {name: (item[0], item[1]) for name, item in features.items() if not isinstance(item[0], str)}
+
+
+def _categories(features: dict[str, Any]) -> Categories | None:
+    values = {name: item for name, item in features.items() if not item or isinstance(item[0], str)}
+    try:
+        return Categories(values) if values else None
+    except ConfigError as error:
+        raise ValueError(f"{error.problem}; {error.fix}") from None
 
 
 def _check_instance(value: str) -> str:

@@ -1,0 +1,105 @@
+"""Fields with declared values: what a decoder of numbers gives, and a column for each value."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streampair.engine import Event, Rows
+from streampair.errors import RecordError
+from streampair.records.categories import Categories
+
+__all__ = ["csv_fields", "json_fields", "with_categories"]
+
+Fields = Callable[[str], object]
+
+
+def with_categories(
+    of: Categories, base: Any, fields: Callable[[bytes], Fields], *, alone: bool
+) -> Callable[[Any], Event]:
+    """Return a decoder that adds the columns of declared values to what another one gives.
+
+    Parameters
+    ----------
+    of
+        The declared values.
+    base
+        Decodes everything else, and refuses what cannot be decoded.
+    fields
+        From the bytes of a record that `base` has taken to the value of a field; None: it is missing.
+    alone
+        Whether there are no other features. A record that has none of the fields is then refused as empty.
+    """
+    columns, zeros = of.columns, dict.fromkeys(of.columns, 0.0)
+    names = list(map(str, of.places))
+
+    def hot(value: bytes) -> list[int]:
+        """The columns that are 1."""
+        get = fields(value)
+        found = [get(name) for name in names]
+        if alone and all(item is None for item in found):
+            raise RecordError(
+                "the event is empty: it has none of the features",
+                fix=f"send at least one of {', '.join(names[:5])}",
+                stage="decode",
+            )
+        places = (of.column(name, _spelled(item)) for name, item in zip(names, found, strict=True))
+        return [at for at in places if at is not None]
+
+    def decode(record: Any) -> Event:
+        event = base(record)
+        x = event.x | zeros
+        for at in hot(record.value):
+            x[columns[at]] = 1.0
+        return Event(x, event.y, event.id)
+
+    def many(records: Sequence[Any]) -> Rows | None:
+        rows = base.many(records)
+        if rows is None:
+            return None
+        n, d = rows.values.shape
+        table = np.zeros((n, d + len(columns)))
+        table[:, :d] = rows.values
+        for i, record in enumerate(records):
+            table[i, [d + at for at in hot(record.value)]] = 1.0
+        return Rows([*rows.names, *columns], table, rows.labels, rows.ids)
+
+    if not alone and hasattr(base, "many"):
+        decode.many = many  # type: ignore[attr-defined]
+    return decode
+
+
+def _spelled(value: object) -> object:
+    """A whole number or truth value as JSON and CSV spell it: codes come as numbers, too."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # A whole number of hundreds of digits is no code, and Python would not spell it.
+    return str(value) if isinstance(value, int) and abs(value) < 10**300 else value
+
+
+def json_fields(value: bytes) -> Fields:
+    """The fields of a JSON object."""
+    try:
+        data: dict[str, Any] = _decode(value)
+    except Exception:  # NaN somewhere, which only the slow way reads
+        data = json.loads(value)
+    return data.get
+
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def csv_fields(header: Sequence[str]) -> Callable[[bytes], Fields]:
+    """Of a line of CSV; an empty cell is missing."""
+    columns = list(header)
+
+    def fields(value: bytes) -> Fields:
+        cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")]), [])
+        return {name: cell for name, cell in zip(columns, cells, strict=False) if cell != ""}.get
+
+    return fields
