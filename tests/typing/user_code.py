@@ -49,6 +49,7 @@ def beyond_linear() -> float:
     model: compose.Pipeline = preprocessing.RandomFourier(20, gamma=0.5, features=["a"]) | auc.SPAUC(l2=0.01)
     model.learn_one({"a": 1.0}, True)
     hashed = preprocessing.Hashing(8).transform_one({"country": "NL"})
+    hashed |= preprocessing.OneHot({"country": ["NL"]}).transform_one({"country": "NL"})
     return auc.OAM(seed=1).score_one(hashed)
 
 
