@@ -6,11 +6,10 @@ losses and buffers as integer codes, numpy and numba only.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import numba
@@ -135,8 +134,6 @@ class _OnCompile(event.Listener):
         """One of them is compiled; others follow."""
 
 
-@contextlib.contextmanager
-def on_compile(call: Callable[[], None]) -> Iterator[None]:
-    """Call a function once if a kernel is compiled within the block: one that is found on disk is not."""
-    with event.install_listener("numba:compile", _OnCompile(call)):
-        yield
+def on_compile(call: Callable[[], None]) -> Any:
+    """Call a function once if a kernel is compiled in a `with` block: one that is found on disk is not."""
+    return event.install_listener("numba:compile", _OnCompile(call))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import buffers, kernels, losses
-from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.errors import ConfigError, SnapshotError
 from streampair.learners import saving
 from streampair.learners.identity import Counts, Identity
 from streampair.learners.run import SlotRun
@@ -216,17 +215,6 @@ class PrivateLearner(TakesBatches):
 
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         self._run.take_frame(columns, rows, labels)
-
-    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
-        """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
-        if self._admission is not None:
-            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
-        scores = np.full(len(rows), np.nan)
-        for i in range(len(rows)):
-            with contextlib.suppress(RecordError):
-                scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
-            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
-        return scores
 
     # ---- who it is --------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
+from streampair.errors import ConfigError, RecordError
 from streampair.learners.base import Learner
 from streampair.learners.ready import ReadyRows
 from streampair.learners.run import SlotRun
@@ -25,6 +27,7 @@ class TakesBatches(Learner):
     """Scores and learns a batch in one go, where all its records are whole."""
 
     _run: Any
+    _admission: Any
     design_many: Any
     # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
     _one_packing: bool
@@ -66,13 +69,33 @@ class TakesBatches(Learner):
         ReadyRows or None
             As `ready_many`.
         """
+        run = self._run_of(columns, rows)
+        return None if run is None else self._ready(run, run.design.arranged(columns, rows), ys, origins)
+
+    def _run_of(self, columns: Sequence[Any], rows: Array) -> SlotRun | None:
+        """The run, if it takes such rows at once: of exactly the known features, and finite."""
         run = self._run
-        own = self._one_packing and isinstance(run, SlotRun) and len(columns) == len(run.names)
-        if not own or not all(map(run.design.index.__contains__, columns)):
+        if not self._one_packing or not isinstance(run, SlotRun) or len(columns) != len(run.names):
             return None
-        if not (np.abs(rows) <= kernels.MAX_FINITE).all():
-            return None
-        return self._ready(run, run.design.arranged(columns, rows), ys, origins)
+        whole = (
+            all(map(run.design.index.__contains__, columns)) and (np.abs(rows) <= kernels.MAX_FINITE).all()
+        )
+        return run if whole else None
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
+        if self._admission is not None:
+            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
+        scores = np.full(len(rows), np.nan)
+        run = self._run_of(columns, rows)
+        if run is not None:
+            run.take_many(run.design.arranged(columns, rows), labels, scores=scores)
+            return scores
+        for i in range(len(rows)):
+            with contextlib.suppress(RecordError):
+                scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
+            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
+        return scores
 
     def _ready(self, run: SlotRun, rows: Array, ys: Sequence[Any], origins: Origins) -> ReadyRows:
         task = self._task
