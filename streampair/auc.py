@@ -57,7 +57,7 @@ class PairOGD(Classifier, FlatLearner):
     before anything has changed. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow
     with the records, unless the loss is `losses.Square`.
 
-    `predict_proba_one` is the sigmoid of the score: it ranks, uncalibrated, for pairs learn no intercept.
+    `predict_proba_one` is a rising logistic curve of the score, learned online beside it (docs/learners.md).
 
     References
     ----------
@@ -117,7 +117,7 @@ class OAM(Classifier, FlatLearner):
 
     Notes
     -----
-    Time of a step and memory are O(d size). Features as in `auc.PairOGD`.
+    Time of a step and memory are O(d size). Features and probabilities as in `auc.PairOGD`.
 
     References
     ----------
@@ -164,8 +164,8 @@ class SPAUC(Classifier, FlatLearner):
 
     Notes
     -----
-    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1, as everywhere in this package. Features as in
-    `auc.PairOGD`.
+    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1, as everywhere in this package. Features and
+    probabilities as in `auc.PairOGD`.
 
     References
     ----------
@@ -284,7 +284,7 @@ class PairFTRL(Classifier, PrivateLearner):
     Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
     cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).
 
-    `predict_proba_one` is a fixed sigmoid of the score, from the first record on: it ranks, uncalibrated.
+    `predict_proba_one` is computed from releases alone, and by moments calibrated (docs/privacy.md 10.9).
 
     References
     ----------

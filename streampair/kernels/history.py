@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import DISABLED, Array, kernel
 from streampair.kernels.losses import ENTROPY, pair_slope
-from streampair.kernels.ogd import ogd_move, published_score
+from streampair.kernels.ogd import link_record, ogd_move, published_score
 from streampair.kernels.state import (
     BLOCKS,
     CAP,
@@ -254,6 +254,7 @@ def history_learn(s: Array, y: float) -> int:
     x = s[HEADER : HEADER + int(s[D])]
     code: int = admit(s, x, MAX_ABS)
     if code == 0:
+        link_record(s, x, y)
         _history_step(s, as_stored(s, x), y)
     return code
 
@@ -263,8 +264,12 @@ def history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> i
     """`ogd_learn_many` over the full history. Returns, with nothing changed, NO_ROOM too."""
     code: int = admit_many(s, rows, MAX_ABS)
     if code == 0:
+        d = int(s[D])
+        flat = rows.reshape(rows.size)
         for r in range(rows.shape[0]):
+            x = view(flat, r * d, d)
             if scores.shape[0] > 0:
-                scores[r] = published_score(s, rows[r])
-            _history_step(s, as_stored(s, rows[r]), labels[r])
+                scores[r] = published_score(s, x)
+            link_record(s, x, labels[r])
+            _history_step(s, as_stored(s, x), labels[r])
     return code

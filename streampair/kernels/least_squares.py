@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import MOMENTS_REAL
-from streampair.kernels.ogd import ogd_move, published_score
+from streampair.kernels.ogd import link_record, ogd_move, published_score
 from streampair.kernels.state import CAP, FILLED, HEADER, L2, POLICY, RADIUS, RECORDS, D
 from streampair.kernels.vectors import dot, first_unusable, project_ball, view
 
@@ -189,6 +189,7 @@ def moments_learn(s: Array, y: float) -> int:
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
+    link_record(s, x, y)
     _moments_step(s, x, y)
     return 0
 
@@ -201,8 +202,11 @@ def moments_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> i
         bad = first_unusable(rows[r])
         if bad >= 0:
             return r * d + bad + 1
+    flat = rows.reshape(rows.size)
     for r in range(rows.shape[0]):
+        x = view(flat, r * d, d)
         if scores.shape[0] > 0:
-            scores[r] = published_score(s, rows[r])
-        _moments_step(s, rows[r], labels[r])
+            scores[r] = published_score(s, x)
+        link_record(s, x, labels[r])
+        _moments_step(s, x, labels[r])
     return 0

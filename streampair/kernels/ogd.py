@@ -8,8 +8,8 @@ import numpy as np
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
+from streampair.kernels.link import link_due, link_learn, link_proba
 from streampair.kernels.losses import ENTROPY, pair_slope
-from streampair.kernels.numerics import sigmoid
 from streampair.kernels.state import (
     AVERAGE,
     CAP,
@@ -46,6 +46,20 @@ def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> 
     for i in range(w.shape[0]):
         previous[i] = w[i]
         w[i] -= eta * g[i]
+
+
+@kernel
+def published_score(s: Array, x: Array) -> float:
+    """Score of x (d,) under the published weights."""
+    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
+    return float(dot(view(s, at, int(s[D])), x))
+
+
+@kernel
+def link_record(s: Array, x: Array, y: float) -> None:
+    """Teach the link by the score of x (d,), which is about to be learned, if it is its turn."""
+    if link_due(s):
+        link_learn(s, published_score(s, x), y)
 
 
 # With many rows (on fewer, what is gained is lost again), each step of a pair's gradient is done for so many
@@ -145,15 +159,9 @@ def ogd_learn(s: Array, y: float) -> int:
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
+    link_record(s, x, y)
     _ogd_step(s, x, y)
     return 0
-
-
-@kernel
-def published_score(s: Array, x: Array) -> float:
-    """Score of x (d,) under the published weights."""
-    at = HEADER + (4 if s[AVERAGE] > 0.0 else 2) * int(s[CAP])
-    return float(dot(view(s, at, int(s[D])), x))
 
 
 @kernel
@@ -163,10 +171,14 @@ def ogd_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
     """
     bad: int = unusable_row(rows, MAX_ABS)
     if bad == 0:
+        d = int(s[D])
+        flat = rows.reshape(rows.size)
         for r in range(rows.shape[0]):
+            x = view(flat, r * d, d)
             if scores.shape[0] > 0:
-                scores[r] = published_score(s, rows[r])
-            _ogd_step(s, rows[r], labels[r])
+                scores[r] = published_score(s, x)
+            link_record(s, x, labels[r])
+            _ogd_step(s, x, labels[r])
     return bad
 
 
@@ -182,8 +194,8 @@ def ogd_score(s: Array) -> float:
 
 @kernel
 def ogd_proba(s: Array) -> float:
-    """Sigmoid of the score of the packed record; NaN if a value is unusable."""
+    """Probability of the packed record; NaN if a value is unusable."""
     score = ogd_score(s)
     if score != score:
         return math.nan
-    return float(sigmoid(score))
+    return float(link_proba(s, score))

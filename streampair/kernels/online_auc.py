@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
-from streampair.kernels.ogd import ogd_move, published_score
+from streampair.kernels.ogd import link_record, ogd_move, published_score
 from streampair.kernels.state import CAP, ETAS, HEADER, L2, POLICY, POSITIVES, RADIUS, RATE, RECORDS, SIZE, D
-from streampair.kernels.vectors import dot, first_unusable, project_ball
+from streampair.kernels.vectors import dot, first_unusable, project_ball, view
 
 
 @kernel
@@ -92,6 +92,7 @@ def online_auc_learn(s: Array, y: float) -> int:
     bad = first_unusable(x)
     if bad >= 0:
         return bad + 1
+    link_record(s, x, y)
     if s[POLICY] == CLASSES:
         _oam_step(s, x, y)
     else:
@@ -107,11 +108,15 @@ def online_auc_learn_many(s: Array, rows: Array, signs: Array, scores: Array) ->
         if bad >= 0:
             flat: int = r * rows.shape[1] + bad + 1
             return flat
+    d = int(s[D])
+    cells = rows.reshape(rows.size)
     for r in range(rows.shape[0]):
+        x = view(cells, r * d, d)
         if scores.shape[0] > 0:
-            scores[r] = published_score(s, rows[r])
+            scores[r] = published_score(s, x)
+        link_record(s, x, signs[r])
         if s[POLICY] == CLASSES:
-            _oam_step(s, rows[r], signs[r])
+            _oam_step(s, x, signs[r])
         else:
-            _spauc_step(s, rows[r], signs[r])
+            _spauc_step(s, x, signs[r])
     return 0

@@ -36,6 +36,12 @@ BLOCKS = 17  # FULL: its length
 WIDTH = 18  # parameter of the loss
 PSD = 19  # metrics: whether W is kept positive semi-definite
 SINGLE = 20  # FULL: rows are float32
-HEADER = 24
+LINK = 21  # whether labels are two classes, so that scores have probabilities (`link`)
+INFORMATION = 22  # of which the link was learned
+CENTRE = 23  # where its scores are
+SPREAD = 24  # their standard deviation
+OFFSET = 25  # log-odds at the centre
+SLOPE = 26  # what they rise by in a standard deviation
+HEADER = 32
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

@@ -253,16 +253,23 @@ def psd_root(w: Array, out: Array) -> bool:
 
 
 @kernel
-def ridge_solution(w: Array, right: Array, ridge: float, out: Array) -> None:
-    """Solve `(W+ + ridge I) out = right`: W+ is the positive part of a symmetric matrix (d, d), ridge > 0."""
+def ridge_solution(w: Array, right: Array, ridge: float, out: Array) -> float:
+    """Solve `(W+ + ridge I) out = right`: W+ is the positive part of a symmetric matrix (d, d), ridge > 0.
+
+    Returns the trace of the inverse.
+    """
     d = w.shape[0]
     vectors = w.copy()
     values = np.empty(d)
     eigen(vectors, values)
     for i in range(d):
         out[i] = 0.0
+    trace = 0.0
     for k in range(d):
         vector = vectors[k]
-        length = dot(vector, right) / (max(values[k], 0.0) + ridge)
+        value = max(values[k], 0.0) + ridge
+        trace += 1.0 / value
+        length = dot(vector, right) / value
         for i in range(d):
             out[i] += length * vector[i]
+    return trace

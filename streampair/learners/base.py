@@ -106,6 +106,14 @@ class Learner(base.Estimator):
         """Linear scores (n,) of raw rows: the same bits as `score_one` row by row."""
 
     @abc.abstractmethod
+    def _proba(self, score: float) -> float:
+        """Probability that a record of this score has the label that ranks high."""
+
+    @abc.abstractmethod
+    def _probas(self, scores: Array) -> Array:
+        """`_proba` of each of the scores (n,): the same bits."""
+
+    @abc.abstractmethod
     def _published(self) -> Array:
         """Published weights, as the engine keeps them: perhaps a view."""
 

@@ -86,30 +86,30 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
     def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
         self, x: Mapping[Any, Any]
     ) -> dict[Any, float]:
-        """``{False: 1 - p, True: p}`` with p the sigmoid of the score.
+        """``{False: 1 - p, True: p}`` with p an increasing function of the score.
 
-        A pairwise loss learns no intercept: p orders records, it is not calibrated. With a `positive` label
-        that equals False the two keys change places, so that they stay the labels themselves.
+        A pairwise loss learns no intercept and no scale, so the function has two parameters of its own: see
+        the notes of the class. With a `positive` label that equals False the two keys change places, so that
+        they stay the labels themselves.
         """
-        p = kernels.sigmoid(self.score_one(x))
+        p = self._proba(self.score_one(x))
         return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
-        """Whether the score is above 0 (for a `positive` label that equals False: whether it is not)."""
-        return (self.score_one(x) > 0.0) is not self._flipped
+        """Whether p is above one half (for a `positive` label that equals False: whether it is not)."""
+        return (self._proba(self.score_one(x)) > 0.5) is not self._flipped
 
     def predict_proba_many(self, X: Any) -> Any:
         """Probabilities of the rows; columns False and True (as text outside pandas, none for an array)."""
         table, scores = self._table_scores(X)
-        p = np.empty_like(scores)
-        kernels.sigmoid_many(scores, p)
+        p = self._probas(scores)
         columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
         return table.frame(columns)
 
     def predict_many(self, X: Any) -> Any:
         """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
         table, scores = self._table_scores(X)
-        return table.series((scores > 0.0) != self._flipped, self._y_name)
+        return table.series((self._probas(scores) > 0.5) != self._flipped, self._y_name)
 
 
 @dataclass(eq=False, repr=False)

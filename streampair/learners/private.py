@@ -259,6 +259,12 @@ class PrivateLearner(TakesBatches):
         """
         return self._run.score(x)
 
+    def _proba(self, score: float) -> float:
+        return self._run.link.one(score)
+
+    def _probas(self, scores: Array) -> Array:
+        return self._run.link.many(scores)
+
     def _published(self) -> Array:
         return self._run.weights
 

@@ -14,6 +14,7 @@ from streampair.learners.identity import Counts, Identity
 from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms import fitted
 from streampair.privacy.mechanisms.base import Release, Settings
+from streampair.privacy.mechanisms.link import Link
 from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.mechanisms.warmup import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
@@ -140,6 +141,11 @@ class SlotRun:
     def weights(self) -> Array:
         """Published weights, in the mechanism's coordinates: a view."""
         return self.rule.average
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, by releases alone."""
+        return self.rule.link
 
     @property
     def warmed(self) -> bool:

@@ -14,6 +14,7 @@ from streampair.learners.identity import Identity
 from streampair.learners.run import SlotRun
 from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms.base import Release, Settings
+from streampair.privacy.mechanisms.link import Link
 from streampair.privacy.mechanisms.run import Run
 from streampair.privacy.origin import Origin, Origins
 from streampair.records.design import check_finite, check_scored
@@ -51,6 +52,7 @@ class Waiting:
     digest = b""
     rule: Run | None = None
     admission: Admission | None = None
+    link = Link()
 
     def __init__(
         self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], SlotRun]

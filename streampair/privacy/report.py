@@ -142,6 +142,11 @@ def build_report(
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")
+    if settings.two_classes and not settings.mechanism.label_mean:
+        notes.append(
+            "Probabilities are uncalibrated: no release tells the share of positives, so they are those of "
+            "scores in standard units."
+        )
     if settings.entity is not None:
         notes.append(
             "Which of its records these are is decided by entity and slot alone. All records of an entity "

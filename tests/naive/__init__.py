@@ -11,6 +11,7 @@ from naive.entities import cell, table
 from naive.fourier import fourier, normals_from_seed
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
+from naive.link import Link, due, probabilities
 from naive.losses import entropy, loss_slope, loss_value, pair_slope, slope
 from naive.metric import PairMetric, map_rows
 from naive.moments import (
@@ -71,6 +72,7 @@ __all__ = [
     "FullHistory",
     "Gradient",
     "LeastSquares",
+    "Link",
     "Pair",
     "PairMetric",
     "PairOGD",
@@ -92,6 +94,7 @@ __all__ = [
     "dearest_windows",
     "dense",
     "dot",
+    "due",
     "eigenvalues",
     "entropy",
     "exp_negative",
@@ -124,6 +127,7 @@ __all__ = [
     "pair_slope",
     "positive_definite",
     "prepared",
+    "probabilities",
     "probability",
     "project_ball",
     "project_psd",

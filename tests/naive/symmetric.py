@@ -44,6 +44,7 @@ def psd_root(w: np.ndarray) -> np.ndarray:
     return np.asarray(vectors @ np.diag(np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
-def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
+def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float) -> tuple[np.ndarray, float]:
     values, vectors = np.linalg.eigh(w)
-    return np.asarray(vectors @ np.diag(1.0 / (np.maximum(values, 0.0) + ridge)) @ vectors.T @ right)
+    inverse = vectors @ np.diag(1.0 / (np.maximum(values, 0.0) + ridge)) @ vectors.T
+    return np.asarray(inverse @ right), float(np.trace(inverse))

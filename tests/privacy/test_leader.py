@@ -300,7 +300,7 @@ def test_the_leader_is_that_of_all_pairs_where_classes_share_their_covariance() 
     x = rng.normal(size=(n, D)) @ shape + np.outer(y - 0.3, [0.3, -0.2, 0.1])
     x -= x.mean(axis=0)
     rate = float(y.mean())
-    w = leader_of(x.T @ x / n, (y - rate) @ x / n, rate, 0.0)
+    w, _ = leader_of(x.T @ x / n, (y - rate) @ x / n, rate, 0.0)
     some = naive.best_weights(w, x[y][:1500], x[~y][:1500])
     for factor in (0.8, 1.25):
         assert some < naive.best_weights(factor * w, x[y][:1500], x[~y][:1500])

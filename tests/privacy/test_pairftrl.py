@@ -214,13 +214,16 @@ def test_missing_features_are_neutral_in_a_score() -> None:
     assert model.score_many(pd.DataFrame({"b": [0.2]}))[0] == model.score_one({"b": 0.2})
 
 
-def test_the_probability_is_a_fixed_link_from_the_first_event_on() -> None:
+def test_gradients_give_scores_in_standard_units_for_probabilities_from_the_first_event_on() -> None:
     model = auc.PairFTRL(**SMALL)
     assert model.predict_proba_one({"a": 1.0}) == {False: 0.5, True: 0.5}
     for x, y in events(20):
         model.learn_one(x, y)
-        p = model.predict_proba_one(x)
-        assert p[True] == pytest.approx(1 / (1 + math.exp(-model.score_one(x))))
+        p, score = model.predict_proba_one(x), model.score_one(x)
+        unit = math.sqrt(2) / np.linalg.norm(model.weights_vector)
+        assert p[True] == pytest.approx(1 / (1 + math.exp(-unit * score)))
+        assert model.predict_one(x) is (p[True] > 0.5)
+    assert "Probabilities are uncalibrated" in str(model.privacy)
     named = auc.PairFTRL(**SMALL, positive="fraud", seed=1)
     plain = auc.PairFTRL(**SMALL, seed=1)
     for x, y in events(20):

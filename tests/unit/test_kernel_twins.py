@@ -91,6 +91,54 @@ def test_what_is_a_little_off_is_caught(name: str) -> None:
         _, *_ = (CHECKS[name][1](kernel, np.random.default_rng(seed)) for seed in SEEDS)
 
 
+# ---- the link --------------------------------------------------------------------------------------------
+
+
+def linked(rng: Rng) -> tuple[Any, Any, list[float]]:
+    """A state, and the twin, that have learned the same; and scores."""
+    state, twin, scores = np.zeros(k.HEADER), naive.Link(), rng.normal(size=20).tolist()
+    state[k.LINK] = state[k.SLOPE] = 1.0
+    for score in scores[:10]:
+        y = float(rng.choice([-1.0, 1.0]))
+        k.link_learn(state, score, y)
+        twin.learn(score, y)
+    return state, twin, scores[10:]
+
+
+@against(naive.Link)
+def link_learn(kernel: Any, rng: Rng) -> None:
+    state, twin, scores = linked(rng)
+    kernel(state, scores[0], 1.0)
+    twin.learn(scores[0], 1.0)
+    close(state[k.INFORMATION], twin.information)
+    close((state[k.CENTRE], state[k.SPREAD]), (twin.centre, twin.spread))
+    close((state[k.OFFSET], state[k.SLOPE]), (twin.offset, twin.slope))
+
+
+@against(naive.Link)
+def link_proba(kernel: Any, rng: Rng) -> None:
+    state, twin, scores = linked(rng)
+    close(kernel(state, scores[0]), twin.probability(scores[0]))
+
+
+@against(naive.probabilities)
+def link_many(kernel: Any, rng: Rng) -> None:
+    state, twin, scores = linked(rng)
+    out = np.empty(len(scores))
+    kernel(state, np.array(scores), out)
+    close(out.tolist(), naive.probabilities(twin, scores))
+
+
+@against(naive.due)
+def link_due(kernel: Any, rng: Rng) -> None:
+    state = np.zeros(k.HEADER)
+    assert not kernel(state)
+    state[k.LINK] = 1.0
+    for records in (*rng.integers(0, 2000, 50), *rng.integers(0, 2**53, 50)):
+        state[k.RECORDS] = records
+        assert kernel(state) == naive.due(int(records))
+
+
 # ---- numbers and vectors -------------------------------------------------------------------------------
 
 
@@ -407,8 +455,10 @@ def project_psd(kernel: Any, rng: Rng) -> None:
 def ridge_solution(kernel: Any, rng: Rng) -> None:
     for d in (1, 4, 9):
         w, right, out = symmetric(rng, d), rng.normal(size=d), np.empty(d)
-        kernel(w, right, 0.3, out)
-        close(out, naive.ridge_solution(w, right, 0.3))
+        trace = kernel(w, right, 0.3, out)
+        solution, wanted = naive.ridge_solution(w, right, 0.3)
+        close(out, solution)
+        close(trace, wanted)
 
 
 @against(naive.blt_variances)

@@ -85,14 +85,15 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "seed": seed}
     averaged = auc.PairOGD(loss=loss, buffer=buffer, **options)
     last = auc.PairOGD(loss=loss, buffer=buffer, average=False, **options)
+    links = naive.Link(), naive.Link()
     for x, y in records:
         named = {f"f{i}": v for i, v in enumerate(x)}
-        for model, weights in ((averaged, twin.average), (last, twin.last)):
-            assert model.score_one(named) == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
-            assert model.predict_proba_one(named)[True] == pytest.approx(
-                naive.sigmoid(naive.dot(weights, x)), rel=1e-9
-            )
+        for model, weights, link in ((averaged, twin.average, links[0]), (last, twin.last, links[1])):
+            score = model.score_one(named)
+            assert score == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
+            assert model.predict_proba_one(named)[True] == pytest.approx(link.probability(score), rel=1e-6)
             model.learn_one(named, y)
+            link.learn(score, 1.0 if y else -1.0)
         twin.learn(x, 1.0 if y else -1.0)
         # The hinge's slope jumps at margin 1, where rounding may decide; and the self-tuned first step has
         # one length whatever the gradient, so pairs that cancel but for rounding decide its direction.
@@ -174,7 +175,9 @@ def test_labels() -> None:
         "zero": auc.PairOGD(positive=0),
         "false": auc.PairOGD(positive=False),
     }
+    link = naive.Link()
     for x, y in records:
+        link.learn(models["bool"].score_one(x), 1.0 if y else -1.0)
         models["bool"].learn_one(x, np.bool_(y))
         models["text"].learn_one(x, "".join(("fra", "ud")) if y else "fine")
         models["one"].learn_one(x, int(y))
@@ -184,7 +187,7 @@ def test_labels() -> None:
     assert len({m.score_one(x) for m in models.values()}) == 1
     p = models["bool"].predict_proba_one(x)
     assert p == models["text"].predict_proba_one(x) == models["one"].predict_proba_one(x)
-    assert p[True] == pytest.approx(naive.sigmoid(models["bool"].score_one(x)))
+    assert p[True] == pytest.approx(link.probability(models["bool"].score_one(x)))
     assert p[False] == 1.0 - p[True]
     # With False as the label that ranks high, the keys stay the labels.
     for name in ("zero", "false"):
@@ -243,7 +246,7 @@ def test_new_names_get_new_columns() -> None:
         grown.learn_one({n: x[n] for n in known}, y)
         whole.learn_one({n: x[n] if n in known else 0.0 for n in names}, y)
     assert grown.weights == pytest.approx(whole.weights, rel=1e-12, abs=1e-15)
-    assert grown.predict_proba_one({"never": 3.0}) == {False: 0.5, True: 0.5}
+    assert grown.score_one({"never": 3.0}) == 0.0
     assert "never" not in grown.weights
 
 

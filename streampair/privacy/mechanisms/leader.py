@@ -35,8 +35,10 @@ def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
     return second, mean[-d:]
 
 
-def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> Floats:
+def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
+
+    With them what noise of variance 1 in each cell of `cross` adds to `w . cross` in the mean.
 
     Parameters
     ----------
@@ -58,9 +60,10 @@ def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> Float
     """
     # Not by a library of linear algebra: its last digits differ between processors, and so would scores.
     w = np.empty(len(cross))
-    kernels.ridge_solution(second, cross, ridge, w)
+    trace = float(kernels.ridge_solution(second, cross, ridge, w))
     spread = rate * (1.0 - rate)
     explained = min(max(float(kernels.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread
-    w *= (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
-    return w
+    length = (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
+    w *= length
+    return w, length * trace

@@ -13,6 +13,7 @@ from streampair import kernels, losses
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, unpacked
+from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
 from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, plan_second_moments
 from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise
@@ -74,6 +75,11 @@ class MomentsRun(Run):
         self._due = self._next_end()  # slot of the next release
 
     @property
+    def link(self) -> Link:
+        """Log-odds of the equal-covariance normal model that the releases describe."""
+        return self._link
+
+    @property
     def average(self) -> Floats:
         """The published weights, shape (d,): a view."""
         return self._w
@@ -100,6 +106,7 @@ class MomentsRun(Run):
         self._centre = centre
         # With it |weight (y - centre)| <= 1 for |y| <= 1.
         self._weight = 1.0 / (1.0 + abs(centre))
+        self._link = rate_link(0.5 * (1.0 + centre))
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -189,15 +196,30 @@ class MomentsRun(Run):
         self._due = self._next_end()
         self._solve()
 
-    def _solve(self) -> None:
+    def _leader(self) -> tuple[Floats, Link]:
+        """Weights and link from all releases so far."""
         d, known = self.plan.features, self._numbers[1]
         second, cross = unpacked(self._weighted / known, d)
         # The kernel's weight times (y - centre) is twice the weight times (b - rate).
         cross = cross / (2.0 * self._weight)
+        rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known)
-        self._w = leader_of(second, cross, 0.5 * (1.0 + self._centre), ridge)
-        kernels.project_ball(self._w, self.plan.radius)
+        w, noise = leader_of(second, cross, rate, ridge)
+        length = math.sqrt(float(kernels.dot(w, w)))
+        if length > self.plan.radius:
+            kernels.project_ball(w, self.plan.radius)
+            noise *= self.plan.radius / length
+        # The ridge belongs to the variance: w leans towards where noise has made the matrix too small.
+        rows = np.array([kernels.dot(row, w) for row in second])
+        variance = float(kernels.dot(w, rows)) + ridge * float(kernels.dot(w, w))
+        # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
+        along = float(kernels.dot(w, cross)) - noise / (4.0 * self._weight * self._weight * known)
+        link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
+        return w, link
+
+    def _solve(self) -> None:
+        self._w, self._link = self._leader()
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
@@ -205,6 +227,7 @@ class MomentsRun(Run):
             "steps": self.steps,
             "centre": self._centre,
             "weights": self._w.copy(),
+            "link": [self._link.slope, self._link.offset],
             "sums": self.block.to_state(),
             "total": self.total.to_state(),
             "running": self._running.copy(),
@@ -234,6 +257,13 @@ class MomentsRun(Run):
         self.steps = steps
         self._releases = self.plan.releases(steps)
         self._due = self._next_end()
+        if "link" in state:
+            slope, offset = (float(value) for value in state["link"])
+            if not (0.0 < slope < math.inf and math.isfinite(offset)):
+                raise ValueError("a link that is none")
+            self._link = Link(slope, offset)
+        elif self._numbers[1] > 0.0:  # a state of 0.1
+            self._link = self._leader()[1]
 
 
 def _continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> SecondMomentsPlan:

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from streampair import kernels
+from streampair.privacy.mechanisms.link import Link, unit_link
 from streampair.privacy.noise import ChainedNoise
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def average(self) -> Floats:
         """The published weights: a view."""
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, as far as the releases tell."""
+        return unit_link(self.average, self.spread)
 
     @property
     @abc.abstractmethod

@@ -1,0 +1,261 @@
+"""From score to probability: the link of the learners that are not private, and of those by moments."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import naive
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampair import auc, buffers, losses, ranking
+from streampair import kernels as k
+from streampair.errors import SnapshotError
+
+Labelled = list[tuple[float, bool]]
+
+scores = st.floats(-1e3, 1e3) | st.sampled_from([0.0, 1e50, -1e50, 1e-200])
+
+
+def fresh() -> Any:
+    """A state with a link and nothing else."""
+    state = np.zeros(k.HEADER)
+    state[k.LINK] = state[k.SLOPE] = 1.0
+    return state
+
+
+def taught(state: Any, rows: Labelled) -> list[float]:
+    """The probabilities that scores had when they came; then each teaches."""
+    given = []
+    for score, y in rows:
+        given.append(k.link_proba(state, score))
+        k.link_learn(state, score, 1.0 if y else -1.0)
+    return given
+
+
+def log_loss(p: list[float], y: list[bool]) -> float:
+    return -math.fsum(math.log(a if b else 1.0 - a) for a, b in zip(p, y, strict=True)) / len(p)
+
+
+def known(n: int, slope: float, offset: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal scores, their true probabilities, and labels."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=n)
+    p = 1.0 / (1.0 + np.exp(-slope * z - offset))
+    return z, p, rng.random(n) < p
+
+
+# ---- the kernel ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50).map(lambda v: round(v, 3)), st.booleans()), max_size=25))
+def test_the_link_against_the_whole_history(rows: Labelled) -> None:
+    state, twin = fresh(), naive.Link()
+    for score, y in rows:
+        assert k.link_proba(state, score) == pytest.approx(twin.probability(score), rel=1e-6, abs=1e-12)
+        k.link_learn(state, score, 1.0 if y else -1.0)
+        twin.learn(score, 1.0 if y else -1.0)
+    assert state[k.INFORMATION] == pytest.approx(twin.information)
+    assert state[k.SPREAD] == pytest.approx(twin.spread, rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.tuples(scores, st.booleans()), max_size=40), st.lists(scores, min_size=2, max_size=10))
+def test_probabilities_rise_with_scores_whatever_was_taught(rows: Labelled, asked: list[float]) -> None:
+    """Never turned; two are equal only where the numbers between 0 and 1 end."""
+    state = fresh()
+    taught(state, rows)
+    assert np.isfinite(state).all()
+    assert state[k.SLOPE] >= k.LEAST
+    p = [k.link_proba(state, score) for score in sorted(asked)]
+    assert all(0.0 <= a <= b <= 1.0 for a, b in pairwise(p))
+
+
+def test_the_true_probabilities_are_found() -> None:
+    """Within .005 nats of what knowing them costs, at any rate; a fixed sigmoid of small scores is not."""
+    for slope, offset in ((0.5, 0.0), (2.0, -1.0), (1.0, -4.0), (4.0, 2.0)):
+        z, p, y = known(10_000, slope, offset, seed=1)
+        given = taught(fresh(), list(zip((0.01 * z).tolist(), y.tolist(), strict=True)))
+        best = log_loss(p[2000:].tolist(), y[2000:].tolist())
+        assert log_loss(given[2000:], y[2000:].tolist()) < best + 0.005
+        fixed = [k.sigmoid(score) for score in (0.01 * z).tolist()]
+        assert log_loss(fixed[2000:], y[2000:].tolist()) > best + 0.02
+
+
+def test_what_is_predicted_comes_true() -> None:
+    z, _, y = known(40_000, 2.0, -1.5, seed=2)
+    given = np.array(taught(fresh(), list(zip(z.tolist(), y.tolist(), strict=True))))
+    for low in np.arange(0.0, 1.0, 0.2):
+        cell = (given >= low) & (given < low + 0.2) & (np.arange(len(z)) > 1000)
+        off = y[cell].mean() - given[cell].mean()
+        assert abs(off) < 4.0 * 0.5 / math.sqrt(cell.sum()) + 0.01
+
+
+def test_a_link_that_does_not_fade_is_caught_where_the_scale_drifts() -> None:
+    """Scores that grow tenfold and move; the twin keeps what it has learned of them in the first thousand."""
+    n = 20_000
+    z, p, y = known(n, 2.0, -0.5, seed=3)
+    scale = 10.0 ** np.linspace(0.0, 1.0, n)
+    drifting = (scale * (z + np.linspace(0.0, 3.0, n))).tolist()
+    state, frozen = fresh(), fresh()
+    given = taught(state, list(zip(drifting, y.tolist(), strict=True)))
+    taught(frozen, list(zip(drifting[:1000], y[:1000].tolist(), strict=True)))
+    late = slice(n // 2, n)
+    best = log_loss(p[late].tolist(), y[late].tolist())
+    assert log_loss(given[late], y[late].tolist()) < best + 0.01
+    stale = np.clip([k.link_proba(frozen, score) for score in drifting[late]], 1e-15, 1 - 1e-15).tolist()
+    assert log_loss(stale, y[late].tolist()) > best + 0.1
+
+
+def test_a_scale_a_thousand_times_larger_is_taken_up_within_some_hundred_records() -> None:
+    z, p, y = known(4000, 2.0, 0.0, seed=4)
+    jumping = np.where(np.arange(4000) < 2000, z, 1000.0 * z).tolist()
+    given = taught(fresh(), list(zip(jumping, y.tolist(), strict=True)))
+    late = slice(3000, 4000)
+    assert log_loss(given[late], y[late].tolist()) < log_loss(p[late].tolist(), y[late].tolist()) + 0.03
+
+
+@pytest.mark.parametrize("y", [True, False])
+def test_one_class_only_so_far(y: bool) -> None:
+    """The share goes to that class at the pace of what was seen, and comes back with the other."""
+    state = fresh()
+    given = taught(state, [(0.0, y)] * 1000)
+    right = [p if y else 1.0 - p for p in given]
+    assert right[0] == 0.5
+    assert all(a < b < 1.0 for a, b in pairwise(right))
+    assert 0.01 > 1.0 - right[-1] > 1e-4
+    rng = np.random.default_rng(0)
+    later = taught(state, [(0.0, bool(v)) for v in rng.random(2000) < 0.5])
+    assert abs(np.mean(later[-500:]) - 0.5) < 0.1
+
+
+def test_one_wild_score_does_not_set_the_scale() -> None:
+    z, p, y = known(3000, 2.0, 0.0, seed=5)
+    rows = list(zip(z.tolist(), y.tolist(), strict=True))
+    state = fresh()
+    taught(state, rows[:1000])
+    before = state[k.SPREAD]
+    for wild in (1e50, -1e50):
+        taught(state, [(wild, False)])
+        assert before <= state[k.SPREAD] < 1.5 * before
+    best = log_loss(p[1000:].tolist(), y[1000:].tolist())
+    assert log_loss(taught(state, rows[1000:]), y[1000:].tolist()) < best + 0.02
+
+
+def test_a_surprise_moves_its_own_log_odds_by_little_more_than_two() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(300):
+        state = fresh()
+        taught(state, list(zip(rng.normal(size=30).tolist(), (rng.random(30) < 0.5).tolist(), strict=True)))
+        score, before = float(rng.normal(scale=5.0)), state.copy()
+        k.link_learn(state, score, float(rng.choice([-1.0, 1.0])))
+        # In the new standard units, whose own change is that of the scale.
+        z = (score - state[k.CENTRE]) / state[k.SPREAD]
+        assert abs(state[k.OFFSET] - before[k.OFFSET] + (state[k.SLOPE] - before[k.SLOPE]) * z) <= 3.0
+
+
+def test_one_record_in_four_teaches_and_no_place_of_a_period_is_left_out() -> None:
+    turns = [t for t in range(1024, 200_000) if naive.due(t)]
+    assert len(turns) == pytest.approx((200_000 - 1024) / 4, rel=1e-3)
+    for period in (2, 7, 8, 24, 60):
+        counts = np.bincount(np.array(turns) % period, minlength=period)
+        assert counts.min() > 0.9 * counts.max()
+    assert all(naive.due(t) for t in range(1024))
+
+
+# ---- learners ------------------------------------------------------------------------------------------
+
+LEARNERS: dict[str, Callable[[], Any]] = {
+    "fifo": lambda: auc.PairOGD(),
+    "last iterate": lambda: auc.PairOGD(average=False, positive=False),
+    "reservoir": lambda: auc.PairOGD(losses.Logistic(), buffers.Reservoir(40), seed=1),
+    "classes": lambda: auc.PairOGD(buffer=buffers.ClassReservoir(4), seed=1),
+    "history": lambda: auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32")),
+    "moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory()),
+    "OAM": lambda: auc.OAM(size=4, seed=1),
+    "SPAUC": lambda: auc.SPAUC(),
+}
+
+
+def stream(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    return X, rng.random(n) < 1.0 / (1.0 + np.exp(2.0 - 2.0 * X[:, 0] + X[:, 1]))
+
+
+def columns(model: Any, X: np.ndarray) -> np.ndarray:
+    return np.asarray(model.predict_proba_many(X))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_way_to_cut_a_stream_gives_the_same_probabilities(name: str) -> None:
+    """One by one, in batches, scored as learned, through snapshots, copies: the same bits, and the twin."""
+    X, y = stream(1200 if name not in ("history", "moments") else 300)
+    rows = [dict(enumerate(row)) for row in X.tolist()]
+    one, twin, p = LEARNERS[name](), naive.Link(), []
+    for t, (x, label) in enumerate(zip(rows, y.tolist(), strict=True)):
+        if t % 97 == 0:
+            one = copy.deepcopy(one)
+            other = LEARNERS[name]()
+            other.load_state(one.to_state())
+            one = other
+        score = one.score_one(x)
+        p.append(one.predict_proba_one(x)[True])
+        sign = (label is True) is (one.positive is True)
+        if t < 100:  # the twin's time grows with the square
+            own = p[-1] if one.positive else 1.0 - p[-1]
+            assert own == pytest.approx(twin.probability(score), rel=1e-6)
+            twin.learn(score, 1.0 if sign else -1.0)
+        one.learn_one(x, label)
+    many, both = LEARNERS[name](), LEARNERS[name]()
+    cuts = [0, 1, 2, 50, 51, 200, 290, len(X)]
+    for a, b in pairwise(cuts):
+        assert columns(many, X[a : a + 1])[0][1] == p[a]
+        many.learn_many(X[a:b], y[a:b])
+        both.score_learn_many(pd.DataFrame(X[a:b]), pd.Series(y[a:b]))
+    wanted = columns(one, X[:50]).tobytes()
+    for model in (many, both, one.clone(include_attributes=True)):
+        assert columns(model, X[:50]).tobytes() == wanted
+        assert [model.predict_proba_one(x)[True] for x in rows[:50]] == columns(one, X[:50])[:, 1].tolist()
+        assert [model.predict_one(x) for x in rows[:50]] == np.asarray(model.predict_many(X[:50])).tolist()
+        assert [model.predict_one(x) for x in rows[:50]] == (columns(one, X[:50])[:, 1] > 0.5).tolist()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_probabilities_rank_as_scores_do(name: str) -> None:
+    X, y = stream(300)
+    model = LEARNERS[name]()
+    model.learn_many(X, y)
+    high = 1 if model.positive else 0
+    scores, p = np.asarray(model.score_many(X)), columns(model, X)[:, high]
+    assert np.array_equal(np.argsort(scores, kind="stable"), np.argsort(p, kind="stable"))
+    assert len(set(p)) == len(set(scores))
+
+
+def test_a_state_without_a_link_is_read_and_learns_one_from_there() -> None:
+    X, y = stream(300)
+    model, later = auc.PairOGD(), auc.PairOGD()
+    model.learn_many(X, y)
+    former = dict(model.to_state())
+    del former["link"]
+    later.load_state(former)
+    assert np.array_equal(later.weights_vector, model.weights_vector)
+    assert columns(later, X)[:, 1] == pytest.approx(columns(auc.PairOGD(), X)[:, 1])  # all one half
+    later.learn_many(X, y)
+    assert np.ptp(columns(later, X)[:, 1]) > 0.3
+    with pytest.raises(SnapshotError):
+        auc.PairOGD().load_state({**model.to_state(), "link": -model.to_state()["link"]})
+
+
+def test_a_relevance_has_no_probability_to_learn() -> None:
+    X, y = stream(50)
+    model = ranking.PairOGD()
+    model.learn_many(X, y.astype(float))
+    assert "link" not in model.to_state()
+    assert model._state[k.INFORMATION] == 0.0
