@@ -17,8 +17,8 @@ Examples
 >>> model = auc.PairOGD()
 >>> model.learn_one({"amount": 3.0}, True)
 >>> model.learn_one({"amount": 1.0}, False)
->>> model.predict_proba_one({"amount": 2.0})
-{False: 0.5, True: 0.5}
+>>> round(model.predict_proba_one({"amount": 2.0})[True], 2)
+0.5
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class SPAUC(Classifier, FlatLearner):
     >>> from streampair import auc, evaluation
     >>> metric = evaluation.RollingAUC(window=1250)
     >>> evaluate.progressive_val_score(datasets.Phishing(), auc.SPAUC(), metric)  # doctest: +ELLIPSIS
-    RollingAUC: 94...%
+    RollingAUC: 95...%
     """
 
     learning_rate: float | None = None

@@ -81,5 +81,7 @@ def score(w: list[float], x: list[float]) -> float:
     return dot(w, x)
 
 
-def probability(w: list[float], x: list[float]) -> float:
-    return sigmoid(dot(w, x))
+def probability(w: list[float], x: list[float], link: list[float]) -> float:
+    """By the centre and the spread of the scores, and offset and slope of the log-odds."""
+    centre, spread, offset, slope = link
+    return sigmoid(offset + slope * (dot(w, x) - centre) / spread)

@@ -171,8 +171,11 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
             yield -1
     else:
         # States of 0.1 have no plan and no link, and do not say whether a process forked.
-        old = (("plan",), ("link",), ("forked",))
-        yield from (*((MISSING,) if path not in old else ()), {"kind": "x"}, "much")
+        yield from (
+            *((MISSING,) if path not in (("plan",), ("link",), ("forked",)) else ()),
+            {"kind": "x"},
+            "much",
+        )
         if type(value) in (int, float):
             yield from (None, math.nan, math.inf, -1, -0.5)
         if isinstance(value, np.ndarray):

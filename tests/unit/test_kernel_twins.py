@@ -389,7 +389,9 @@ def ogd_score(kernel: Any, rng: Rng) -> None:
 @against(naive.probability)
 def ogd_proba(kernel: Any, rng: Rng) -> None:
     x, w = rng.normal(size=(2, 3))
-    close(kernel(published(x, w)), naive.probability(w.tolist(), x.tolist()), 1e-13)
+    s, link = published(x, w), rng.uniform(0.2, 2.0, 4)
+    s[[k.CENTRE, k.SPREAD, k.OFFSET, k.SLOPE]] = link
+    close(kernel(s), naive.probability(w.tolist(), x.tolist(), link.tolist()), 1e-13)
 
 
 def published(x: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -35,8 +35,17 @@ __all__ = ["ONE_RECORD", "ExactSums", "Mechanism", "Relation", "Release", "Setti
 
 # Of a release, what the card tells as it is.
 _PLAIN = (
-    "name", "domain", "lemma", "sensitivity", "sigma", "replace", "blank", "releases", "coordinates", "grid",
-)  # fmt: skip
+    "name",
+    "domain",
+    "lemma",
+    "sensitivity",
+    "sigma",
+    "replace",
+    "blank",
+    "releases",
+    "coordinates",
+    "grid",
+)
 
 # Sums of rounded noise must stay far inside 64-bit integers.
 _MOST_CELLS = 2.0**44
