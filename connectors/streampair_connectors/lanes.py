@@ -271,10 +271,6 @@ class Opener:
                 await store.append(append)
             # 6 replay silently to where it was
             await self._replay(lane, partition, start)
-            # 7 a new lane saves its first state here, while it is small
-            if lane.begins(start):
-                await store.commit(lane.commit(snapshot=True))
-                lane.committed()
         except BaseException:
             await store.close()
             raise

@@ -338,20 +338,6 @@ class LoggedLane(Lane):
         """Records that a start would replay if the process died after the next commit without a snapshot."""
         return self._log.records_since_snapshot
 
-    def begins(self, start: int) -> bool:
-        """Whether the lane is new, and can be replayed from a first snapshot of nothing.
-
-        Parameters
-        ----------
-        start
-            Offset of the first record that the partition has. A log that names no first record is replayed
-            from offset 0: then there must be nothing that is gone from there on.
-        """
-        known = self._log.known
-        if known is None or known.saved is not None or self.next_offset is not None:
-            return False
-        return self._log.replayable and self._working and (known.genesis.first is not None or start == 0)
-
     def commit(self, *, snapshot: bool = False, clean: bool = False) -> Commit:
         """What is to be made durable once all outputs are stored.
 
