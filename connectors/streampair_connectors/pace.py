@@ -39,7 +39,7 @@ def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> flo
     Parameters
     ----------
     every
-        As configured; 0 where there are as many events as a commit may be for.
+        As configured.
     commit_seconds
         What a commit takes.
     behind
@@ -59,7 +59,7 @@ class Commits:
     Parameters
     ----------
     every_seconds, every_events
-        As configured: the earlier of the two, where commits take little of the time.
+        As configured; the seconds where commits take little of the time.
     clock
         Monotonic, in seconds.
 
@@ -69,8 +69,8 @@ class Commits:
     >>> commits = Commits(0.1, 10_000, clock=lambda: now)
     >>> commits.committed(1.0)
     >>> now = 0.5
-    >>> commits.due(20_000, lambda: 0), commits.due(20_000, lambda: 50_000)
-    (True, False)
+    >>> commits.due(5_000, lambda: 0), commits.due(5_000, lambda: 50_000), commits.due(10_000, lambda: 50_000)
+    (True, False, True)
     """
 
     def __init__(
@@ -95,8 +95,9 @@ class Commits:
 
     def wait(self, events: int) -> float:
         """Seconds until the next commit, which is for so many events, may be due."""
-        every = 0.0 if events >= self._every_events else self._every_seconds
-        due = self._last + commit_interval(every, self._seconds, behind=self._behind)
+        if events >= self._every_events:
+            return 0.0
+        due = self._last + commit_interval(self._every_seconds, self._seconds, behind=self._behind)
         return max(due - self._clock(), 0.0)
 
     def due(self, events: int, waiting: Callable[[], int]) -> bool:
