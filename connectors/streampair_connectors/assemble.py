@@ -209,7 +209,8 @@ def warm_up(config: Config) -> None:
 
     def compiling() -> None:
         begun.append(time.monotonic())
-        _tell("compiling", "compiling kernels (first start only) ...")
+        if not _on_terminal("compiling kernels (first start only) ..."):
+            log.info("compiling")
 
     with on_compile(compiling):
         try:
@@ -225,15 +226,15 @@ def warm_up(config: Config) -> None:
             pass  # the same will show on the first event, with its offset
     if begun:
         took = round(time.monotonic() - begun[0], 1)
-        _tell("compiled", f"kernels compiled in {took} s", seconds=took)
+        if not _on_terminal(f"kernels compiled in {took} s"):
+            log.info("compiled", seconds=took)
 
 
-def _tell(event: str, line: str, **fields: Any) -> None:
-    """Show progress: a line on a terminal, an event in logs."""
+def _on_terminal(line: str) -> bool:
+    """Show a line of progress, if there is a terminal."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
-    else:
-        log.info(event, **fields)
+    return sys.stderr.isatty()
 
 
 def _import(path: str, where: str) -> Any:
