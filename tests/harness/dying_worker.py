@@ -246,9 +246,9 @@ def _outputs_outside() -> None:
         if not made:
             made.append(AIOKafkaProducer(bootstrap_servers=self._config.kafka.bootstrap_servers))
             await made[0].start()
-        for key, value, headers in messages:
+        for m in messages:
             await made[0].send_and_wait(
-                target.topic, value, key=key, partition=target.partition, headers=headers
+                target.topic, m.value, key=m.key, partition=target.partition, headers=m.headers
             )
 
     owner.send = send
