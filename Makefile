@@ -45,7 +45,9 @@ demo: $(STAMP)
 
 # Four processes: two of tests that wait for brokers, two of all others (tests/conftest.py). make test JOBS= uses one.
 JOBS ?= -n 4
+# Kernels are compiled before, by one process: four would each compile the same ones, while workers wait for them.
 test: $(STAMP)
+	cd tests && ../$(BIN)/python -m harness.warm
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 
 # Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything.
