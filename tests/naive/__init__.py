@@ -7,7 +7,7 @@ twin.
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.correlated import blt_variances
 from naive.design import clipped, prepared
-from naive.entities import cell, table
+from naive.entities import admitted, cell, table
 from naive.fourier import fourier, normals_from_seed
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
@@ -41,7 +41,17 @@ from naive.numerics import (
 from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
 from naive.private import Pair, Places, gradient, linear_pair, mean_gradient, metric_pair, null, pair_gradient
-from naive.private_steps import Gradient, ftrl, noisy, output, released, rounded_gradient
+from naive.private_steps import (
+    Gradient,
+    ftrl,
+    ftrl_turns,
+    noisy,
+    noisy_turns,
+    output,
+    released,
+    rounded_gradient,
+    score_and_cells,
+)
 from naive.rolling_auc import Window
 from naive.sensitivity import fifo_influence, moves, worst
 from naive.symmetric import (
@@ -79,6 +89,7 @@ __all__ = [
     "Places",
     "Vector",
     "Window",
+    "admitted",
     "ball",
     "best_weights",
     "binomial",
@@ -102,6 +113,7 @@ __all__ = [
     "first_unusable",
     "fourier",
     "ftrl",
+    "ftrl_turns",
     "gradient",
     "history_gradient",
     "history_store",
@@ -118,6 +130,7 @@ __all__ = [
     "moment_sums",
     "moves",
     "noisy",
+    "noisy_turns",
     "normals",
     "normals_from_seed",
     "normals_in_order",
@@ -138,6 +151,7 @@ __all__ = [
     "row_to_replace",
     "rows_of_columns",
     "score",
+    "score_and_cells",
     "score_many",
     "sigmoid",
     "sigmoid_many",

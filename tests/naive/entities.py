@@ -11,5 +11,27 @@ def cell(keys: list[int], key: int) -> int:
     return at
 
 
+def admitted(
+    history: dict[int, list[int]],
+    coming: list[int],
+    slot: int,
+    *,
+    records: int,
+    separation: int,
+    capacity: int,
+    shared: int,
+) -> list[bool]:
+    """Which records of slots `slot, slot + 1, ...` may come in; `history`: the slots of each account."""
+    out = []
+    for now, key in enumerate(coming, start=slot):
+        account = key if key in history or len(history) < capacity else 1 + key % shared
+        slots = history.get(account, [])
+        apart = all(now - then >= separation for then in slots)
+        out.append(key != 0 and len(slots) < records and apart)
+        if out[-1]:
+            history[account] = [*slots, now]
+    return out
+
+
 def table(entries: list[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
     return {key: (last, count) for key, last, count in entries}

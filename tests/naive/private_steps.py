@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from naive.moments import cells
+from naive.noise import blt_noise, normals
 from naive.private import Places, null
-from naive.vectors import Vector, ball
+from naive.vectors import Vector, ball, dot
 
 Gradient = Callable[[Vector, Vector, float, Sequence[tuple[Vector, float]]], Vector]
 
@@ -114,3 +116,56 @@ def released(
 def rounded_gradient(gradient: Sequence[float], grid: float) -> np.ndarray:
     """A gradient in whole steps of the grid."""
     return np.array([cells(v, grid) for v in gradient])
+
+
+def score_and_cells(
+    average: Vector, asked: Vector, gradient: Sequence[float], grid: float
+) -> tuple[float, np.ndarray]:
+    """What a slot starts with: a score under the average so far, and the rounded gradient."""
+    return dot(average, asked), rounded_gradient(gradient, grid)
+
+
+def scores_before(averages: Sequence[Vector], asked: Sequence[Vector]) -> list[float]:
+    """Scores of rows, each under the average before its slot; before the first it is 0."""
+    before = [[0.0] * len(asked[0]), *averages[:-1]]
+    return [dot(list(w), x) for w, x in zip(before, asked, strict=True)]
+
+
+def normals_of_slots(words: Sequence[Sequence[int]], dim: int) -> np.ndarray:
+    """The first `dim` normals of the bits of each slot."""
+    return np.array([normals(slot)[:dim] for slot in words])
+
+
+def ftrl_turns(
+    asked: Sequence[Vector],
+    rows: Sequence[Vector],
+    labels: Sequence[float],
+    words: Sequence[Sequence[int]],
+    rates: Sequence[float],
+    *,
+    omega: np.ndarray,
+    theta: np.ndarray,
+    sigma: float,
+    **rule: Any,
+) -> dict[str, list[Any]]:
+    """All the noise first, then all of `ftrl`, and the scores from its history."""
+    noise = blt_noise(omega, theta, sigma, normals_of_slots(words, len(asked[0])))
+    run = ftrl(rows, labels, noise.tolist(), rates, **rule)
+    return {**run, "scores": scores_before(run["average"], asked)}
+
+
+def noisy_turns(
+    asked: Sequence[Vector],
+    rows: Sequence[list[float]],
+    labels: Sequence[float],
+    words: Sequence[Sequence[int]],
+    rates: Sequence[float],
+    buffer: Places,
+    *,
+    sigma: float,
+    **rule: Any,
+) -> dict[str, Any]:
+    """All the noise first, then all of `noisy`, and the scores from its history."""
+    noise = sigma * normals_of_slots(words, len(asked[0]))
+    run = noisy(rows, labels, noise, rates, buffer, **rule)
+    return {**run, "scores": scores_before(run["average"].tolist(), asked)}

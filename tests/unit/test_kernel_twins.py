@@ -537,6 +537,26 @@ def entity_cell(kernel: Any, rng: Rng) -> None:
         keys[at] = key
 
 
+@against(naive.admitted)
+def entity_admit(kernel: Any, rng: Rng) -> None:
+    # Three records an entity, four slots apart. Three entities have room, all others share two accounts.
+    limits = {"records": 3, "separation": 4, "capacity": 3, "shared": 2}
+    entities = np.concatenate([[0], rng.integers(3, 2**63, 6)]).astype(np.uint64)
+    keys, last, count = (np.zeros(16, dtype=t) for t in ("u8", "i8", "u2"))
+    history: dict[int, list[int]] = {}
+    used, slot = 0, 1
+    for n in (9, 0, 1, 30):
+        coming, admitted = rng.choice(entities, n), rng.choice([True, False], n)
+        used = kernel(keys, last, count, coming, slot, 3, 4, used, 3, 2, admitted)
+        assert admitted.tolist() == naive.admitted(history, coming.tolist(), slot, **limits)
+        slot += n
+    held = keys != 0
+    got = zip(keys[held].tolist(), last[held].tolist(), count[held].tolist(), strict=True)
+    assert used == len(history)
+    assert naive.table(list(got)) == {key: (slots[-1], len(slots)) for key, slots in history.items()}
+    assert [naive.cell(keys.tolist(), key) for key in keys[held].tolist()] == np.flatnonzero(held).tolist()
+
+
 @against(naive.table)
 def entity_fill(kernel: Any, rng: Rng) -> None:
     entries = [(int(rng.integers(1, 2**63)), i, i % 3) for i in range(1, 9)]
@@ -758,6 +778,67 @@ def ftrl_keyed(kernel: Any, rng: Rng) -> None:
         step(row, label, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
     close(vectors[0], wanted["w"][-1], 1e-3)
     close(vectors[1], wanted["average"][-1], 1e-3)
+
+
+@against(naive.score_and_cells)
+def score_and_cells(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        for x, y in zip(rows[2:], labels[2:], strict=True):
+            held.store(k.private_store, x, y)
+        scalars, vectors = start(held)
+        vectors[:2] = rng.normal(size=(2, size_of(held)))
+        asked, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
+        g = held.gradient(vectors[0], rows[1].tolist(), 1.0, held.twin)
+        score, wanted = naive.score_and_cells(vectors[1].tolist(), asked[1].tolist(), g, GRID)
+        for scores in (np.full(2, 7.0), np.empty(0)):  # empty: nobody asks
+            cells = np.empty(size_of(held), dtype=np.int64)
+            kernel(asked, scores, rows[:2], y, 1, N - 2, held.ints, scalars, vectors, *held.arrays[:2], cells)
+            assert np.abs(cells - wanted).max() <= 1
+            close(scores.tolist(), [7.0, score][: len(scores)])
+
+
+@against(naive.ftrl_turns)
+def ftrl_turn(kernel: Any, rng: Rng) -> None:
+    held, (rows, labels) = Held("window"), slots(rng)
+    words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
+    shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
+    scalars, vectors = start(held)
+    batch = rng.normal(size=(N, D)), np.full(N, 7.0), rows, labels
+    total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
+    k.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+    for t in range(N):
+        noise = words[t], shape, memory, cells
+        kernel(*batch, t, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
+    wanted = naive.ftrl_turns(
+        batch[0].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
+        omega=shape[0], theta=shape[1], sigma=0.1, size=PLACES, radius=1.5, grid=GRID,
+        gradient=partial(naive.mean_gradient, size=PLACES, code=k.LOGISTIC, clip=0.7),
+    )  # fmt: skip
+    assert total.tolist() == wanted["total"][-1]
+    assert cells.tolist() == wanted["gradient"][-1]
+    close(batch[1].tolist(), wanted["scores"])
+    close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
+
+
+@against(naive.noisy_turns)
+def noisy_turn(kernel: Any, rng: Rng) -> None:
+    rows, labels = slots(rng)
+    for held in runs():
+        p = size_of(held)
+        words, etas = rng.integers(0, 2**64, (N, 6), dtype=np.uint64), np.linspace(0.5, 0.1, N)
+        scalars, vectors = start(held)
+        batch, cells = (rng.normal(size=(N, p)), np.full(N, 7.0), rows, labels), np.empty(p, dtype=np.int64)
+        k.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        for t in range(N):
+            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, held.ints, scalars, vectors, *held.arrays)
+        wanted = naive.noisy_turns(
+            batch[0].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(), held.twin,
+            sigma=0.3, radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
+        )  # fmt: skip
+        assert cells.tolist() == wanted["gradient"][-1].tolist()
+        close(batch[1].tolist(), wanted["scores"])
+        close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
 
 
 @against(naive.noisy)
