@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Sequence
 
@@ -36,6 +37,7 @@ log = get_logger(__name__)
 _POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
 _WATCH_SECONDS = 2.0
 _OPENED_AT_ONCE = 16  # lanes
+_FENCED_SECONDS = 1.0  # after a lane was somebody else's, before it is opened again
 _ENDING_SECONDS = 5.0  # for estimates of the regret when it ends
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
 _LANE_BYTES = 256 * 1024  # more of them for each lane: each has a transaction to pay for
@@ -79,6 +81,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
         self._epoch = 0
+        self._fenced_at = -math.inf
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
@@ -310,6 +313,7 @@ class Worker:
             detail=error.problem,
             next_step=error.fix,
         )
+        self._fenced_at = time.monotonic()
         held = self._held.pop(partition, None)
         if held is not None:
             await held.close()
@@ -404,7 +408,9 @@ class Worker:
 
     async def _open_assigned(self) -> None:
         """Open what was assigned and is not held, several lanes side by side: most of a start is waiting."""
-        missing = sorted(self._assigned - set(self._held))
+        # In the middle of a rebalance it would be refused again, and each refusal asks for another rebalance.
+        fenced = time.monotonic() < self._fenced_at + _FENCED_SECONDS
+        missing = [] if fenced else sorted(self._assigned - set(self._held))
         for at in range(0, len(missing), _OPENED_AT_ONCE):
             async with self._lock:
                 # The others were taken away meanwhile.

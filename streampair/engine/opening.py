@@ -335,6 +335,10 @@ def _check_topic(known: Known, facts: Facts) -> None:
         _refuse_topic(f"the record at offset {genesis.first.offset} is another one than the log has read")
     if tip is not None and tip.last is not None and facts.last is not None and facts.last != tip.last:
         _refuse_topic(f"the record at offset {tip.last.offset} is another one than the log has read")
+    if genesis.first is not None and genesis.first.offset >= facts.end:
+        _refuse_topic(
+            f"the log has seen a record at offset {genesis.first.offset}, and the topic ends at {facts.end}"
+        )
     if known.next_offset is not None and known.next_offset > facts.end:
         _refuse_topic(f"the log has read up to offset {known.next_offset}, and the topic ends at {facts.end}")
 

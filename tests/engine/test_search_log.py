@@ -26,6 +26,11 @@ def test_no_script_finds_a_view_that_is_not_charged() -> None:
     assert search_log.find(range(SCRIPTS)) is None
 
 
+def test_a_topic_that_is_empty_again_is_not_the_one_that_was_seen() -> None:
+    """Found by the search: it was taken for the same, and refused once other records had been learned from it."""
+    assert search_log.find([8562]) is None
+
+
 def test_scripts_reach_what_they_are_for() -> None:
     """Charges, refusals, acceptances, replays and the ends of accounts happen, and not in a handful."""
     worlds = [world for seed in range(300) if (world := lying.play(lying.Script.draw(seed))) is not None]
