@@ -27,7 +27,7 @@ def test_no_script_finds_a_view_that_is_not_charged() -> None:
 
 
 def test_a_topic_that_is_empty_again_is_not_the_one_that_was_seen() -> None:
-    """Found by the search: it was taken for the same, and refused once other records had been learned from it."""
+    """Found by the search: it was taken for the same, and refused once it had been learned from."""
     assert search_log.find([8562]) is None
 
 
