@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from streampair import auc, kernels
 from streampair.errors import SnapshotError
+from streampair.privacy.mechanisms import moments
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link, unit_link
 
 NAMES = ["a", "b", "c"]
@@ -90,6 +92,32 @@ def test_the_true_probabilities_are_found_under_noise() -> None:
     assert log_loss(fixed, y) > best + 0.1
     assert log_loss(np.full(len(y), 0.2), y) > best + 0.1
     assert np.array_equal(np.argsort(p, kind="stable"), np.argsort(scores, kind="stable"))
+
+
+def beyond_a_coin(seed: int) -> float:
+    """Log loss beyond that of a fair coin, of a learner whose labels have nothing to do with its records."""
+    rng = np.random.default_rng(seed)
+    names = [f"f{i}" for i in range(10)]
+    x, y = np.clip(0.3 * rng.normal(size=(1500, 10)), -1.0, 1.0), rng.random(1000) < 0.5
+    model = auc.PairFTRL(0.3, 1e-5, 1000, features=names, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.learn_many(pd.DataFrame(x[:1000], columns=names), pd.Series(y))
+    p = np.asarray(model.predict_proba_many(pd.DataFrame(x[1000:], columns=names))[True])
+    with np.errstate(divide="ignore"):
+        return -float(np.mean(np.log(p) + np.log(1.0 - p))) / 2.0 - math.log(2.0)
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_noise_that_weights_follow_is_no_difference_of_the_classes(
+    twin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all is noise the weights agree with it: the twin takes that for knowledge, and is sure of it."""
+    if twin:
+        true = moments.leader_of
+        monkeypatch.setattr(moments, "leader_of", lambda *given: (true(*given)[0], 0.0))
+    loss = float(np.mean([beyond_a_coin(seed) for seed in range(20)]))
+    assert (loss < 0.1) is not twin
 
 
 def test_from_the_warm_up_on_a_score_of_zero_has_the_released_rate() -> None:
