@@ -322,9 +322,13 @@ def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: 
     asyncio.run(body())
 
 
-def test_a_worker_without_a_partition_is_well(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """More workers than partitions: the second one runs, polls, and takes over when the first one stops."""
-    app = App(kafka, tmp_path, unique("app")).create_topics()
+def test_a_worker_without_a_partition_is_well(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """More workers than partitions: the second one runs, polls, and takes over when the first one stops.
+
+    Not on librdkafka's broker: it takes no offsets while a group changes, as Kafka does, so that each member
+    asks for another change, and two of them on a busy processor may do so for a minute.
+    """
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
     values = events(80)
     app.produce(values[:40])
     with Inside(app) as first:
