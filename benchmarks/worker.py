@@ -11,7 +11,7 @@ its state and commits every 10,000 events. Beside it:
     bare         aiokafka's `getmany`, msgspec, one `send` for each event; it does not learn
     limit        aiokafka as fast as it goes: whole batches, one `score_learn_many` of PairOGD for each
     librdkafka   confluent-kafka's `consume(1000)`, msgspec, River's LogisticRegression, `produce`
-    other client the loop of `limit` over confluent-kafka: what the worker could gain from it
+    other-client the loop of `limit` over confluent-kafka: what the worker could gain from it
     quix         Quix Streams with River's LogisticRegression (with --quix, see `_quix.py`)
 
 The loops commit every 10,000 events and save nothing. Runs alternate; each is timed from its first records
@@ -75,7 +75,7 @@ BROKER: dict[str, dict[str, Any]] = {
 }
 # Which, beside which, least ratio; None: a figure without a goal.
 GOALS: list[tuple[str, str, float | None]] = [
-    ("other client", "limit", None),
+    ("other-client", "limit", None),
     ("PairOGD", "bare", GOAL),
     ("PairOGD", "limit", 0.8),
     ("PairOGD", "librdkafka", 1.0),
@@ -335,7 +335,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
     loops: dict[str, Any] = {"bare": bare, "limit": limit, "librdkafka": librdkafka}
-    loops["other client"] = other_client
+    loops["other-client"] = other_client
     if options.quix:
         loops["quix"] = partial(quix, options.quix)
     loops |= {name: partial(worker, learner=table) for name, table in LEARNERS.items()}
@@ -371,7 +371,7 @@ TOLD = {
     "bare": "aiokafka, decodes and sends one by one; does not learn",
     "limit": "aiokafka and PairOGD in whole batches; no state, no metrics",
     "librdkafka": "confluent-kafka and River's LogisticRegression; no state, no metrics",
-    "other client": "the loop of limit over confluent-kafka",
+    "other-client": "the loop of limit over confluent-kafka",
     "quix": "Quix Streams and River's LogisticRegression",
     **{name: f"streampair run, {name}" for name in LEARNERS},
 }
