@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,43 +183,17 @@ async def limit(bootstrap: str, topic: str, output: str, count: int, names: list
         return count / (time.perf_counter() - start)
 
 
-async def librdkafka(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
-    """What one would write with the other client, and River."""
-    shape: Any = msgspec.defstruct("Row", [("y", bool), *((n, float) for n in names)])
-    decode, encode = msgspec.json.Decoder(shape).decode, msgspec.json.Encoder().encode
-    model = linear_model.LogisticRegression()
-    settings = {"group.id": f"librdkafka-{time.time_ns()}", "enable.auto.commit": False}
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **settings})
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    start, done, last = 0.0, 0, 0
-    while done < count:
-        messages = consumer.consume(1000, 1.0)
-        start = start or time.perf_counter()
-        for message in messages:
-            x = msgspec.structs.asdict(decode(message.value()))
-            y = x.pop("y")
-            score = model.predict_proba_one(x)[True]
-            model.learn_one(x, y)
-            _produce(producer, output, encode({"offset": message.offset(), "score": score}), message.key())
-        producer.poll(0)
-        done += len(messages)
-        if messages and done - last >= COMMIT:
-            last = done
-            producer.flush()
-            consumer.commit(message=messages[-1], asynchronous=False)
-    producer.flush()
-    took = time.perf_counter() - start
-    consumer.close()
-    return count / took
-
-
-async def other_client(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
-    """`limit` over the other client."""
-    shape: Any = msgspec.defstruct("Row", [*((n, float) for n in names), ("y", bool)])
-    decode, encode = msgspec.json.Decoder(shape).decode, msgspec.json.Encoder().encode
-    model = auc.PairOGD()
-    settings = {"group.id": f"other-{time.time_ns()}", "enable.auto.commit": False}
+def over_confluent(
+    name: str,
+    bootstrap: str,
+    topic: str,
+    output: str,
+    count: int,
+    take: Callable[[list[bytes]], Iterable[float]],
+) -> float:
+    """A loop over confluent-kafka; `take` gives the scores of the values of a batch, and learns them."""
+    encode = msgspec.json.Encoder().encode
+    settings = {"group.id": f"{name}-{time.time_ns()}", "enable.auto.commit": False}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **settings})
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -229,8 +203,7 @@ async def other_client(bootstrap: str, topic: str, output: str, count: int, name
         start = start or time.perf_counter()
         if not messages:
             continue
-        rows = np.array([msgspec.structs.astuple(decode(message.value())) for message in messages])
-        scores = model.score_learn_many(rows[:, :-1], rows[:, -1] == 1.0).tolist()
+        scores = take([message.value() for message in messages])
         for message, score in zip(messages, scores, strict=True):
             _produce(producer, output, encode({"offset": message.offset(), "score": score}), message.key())
         producer.poll(0)
@@ -243,6 +216,35 @@ async def other_client(bootstrap: str, topic: str, output: str, count: int, name
     took = time.perf_counter() - start
     consumer.close()
     return count / took
+
+
+async def librdkafka(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """What one would write with the other client, and River."""
+    shape: Any = msgspec.defstruct("Row", [("y", bool), *((n, float) for n in names)])
+    decode, model = msgspec.json.Decoder(shape).decode, linear_model.LogisticRegression()
+
+    def take(values: list[bytes]) -> Iterator[float]:
+        for value in values:
+            x = msgspec.structs.asdict(decode(value))
+            y = x.pop("y")
+            score = model.predict_proba_one(x)[True]
+            model.learn_one(x, y)
+            yield score
+
+    return over_confluent("librdkafka", bootstrap, topic, output, count, take)
+
+
+async def other_client(bootstrap: str, topic: str, output: str, count: int, names: list[str]) -> float:
+    """`limit` over the other client."""
+    shape: Any = msgspec.defstruct("Row", [*((n, float) for n in names), ("y", bool)])
+    decode, model = msgspec.json.Decoder(shape).decode, auc.PairOGD()
+
+    def take(values: list[bytes]) -> list[float]:
+        rows = np.array([msgspec.structs.astuple(decode(value)) for value in values])
+        scores: list[float] = model.score_learn_many(rows[:, :-1], rows[:, -1] == 1.0).tolist()
+        return scores
+
+    return over_confluent("other", bootstrap, topic, output, count, take)
 
 
 def _produce(producer: Any, topic: str, value: bytes, key: bytes | None) -> None:

@@ -293,9 +293,7 @@ class Worker:
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
             final = time.monotonic() < ending
-            self.telemetry.publish(
-                held.labels, held.timer.gauges(final=final), self._lag(held), held.timer.seconds
-            )
+            self._show(held, held.timer.gauges(final=final), self._lag(held))
             self._report_bad(held)
         self._uncommitted = 0
         self._commits.committed(outcome.seconds)

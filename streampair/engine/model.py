@@ -24,6 +24,7 @@ from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.origin import Origin
 from streampair.privacy.pipeline import (
     check_pipeline,
+    class_name,
     is_private,
     is_stateless,
     is_total,
@@ -210,7 +211,7 @@ class Model:
         """One entry a step; see `load`."""
         entries: list[dict[str, object]] = []
         for path, step, _, _ in self._leaves():
-            entry: dict[str, object] = {"path": path, "class": _class_name(step)}
+            entry: dict[str, object] = {"path": path, "class": class_name(step)}
             if is_stateless(step):
                 entry["kind"] = "none"
             elif isinstance(step, OwnStep):
@@ -237,7 +238,7 @@ class Model:
         """
         leaves = list(self._leaves())
         saved = [(e["path"], e["class"]) for e in entries]
-        ours = [(path, _class_name(step)) for path, step, _, _ in leaves]
+        ours = [(path, class_name(step)) for path, step, _, _ in leaves]
         same = len(saved) == len(ours) and all(
             theirs == own or (theirs[0] == own[0] and theirs[1] in former_names(step))
             for theirs, own, (_, step, _, _) in zip(saved, ours, leaves, strict=True)
@@ -415,10 +416,6 @@ def _finite(value: Any, learner: object) -> float:
             stage="learn",
         )
     return number
-
-
-def _class_name(step: object) -> str:
-    return f"{type(step).__module__}.{type(step).__qualname__}"
 
 
 def _names(pairs: list[tuple[str, str]]) -> str:

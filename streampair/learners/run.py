@@ -31,9 +31,9 @@ _NOWHERE = Origin()
 _NOBODY = Origins()
 
 
-def _records(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None, at: int) -> list[bytes]:
-    """What identifies the record of each row: what the caller said from `contexts[at]` on, or its bytes."""
-    told = [None] * len(rows) if contexts is None else contexts[at : at + len(rows)]
+def _records(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> list[bytes]:
+    """What identifies the record of each row: what the caller said, or its bytes."""
+    told = [None] * len(rows) if contexts is None else contexts
     if None not in told:
         return [b"told" + context for context in told]  # type: ignore[operator]
     size = 8 * (rows.shape[1] + 1)
@@ -341,12 +341,13 @@ class SlotRun:
                 if shown is not None:
                     kernels.score_many(rule.average, ready, shown)
                 design.clip(part, ready, usable)
+            where = origins.part(slice(at, stop))
             chained = isinstance(stream, ChainedNoise)
-            records = _records(part, labels, origins.contexts, at) if chained else ()
+            records = _records(part, labels, where.contexts) if chained else ()
             asked = None if shown is None else Asked(ready, shown)
             if admitted is not None:
                 ready = ready.copy()
-                self._blank(ready, usable, admitted[at:stop], origins.entities, at)
+                self._blank(ready, usable, admitted[at:stop], where.entities)
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if prefix is None:
@@ -362,12 +363,15 @@ class SlotRun:
         return admitted
 
     def _blank(
-        self, ready: Array, usable: Array, admitted: NDArray[np.bool_], entities: Any, at: int
+        self,
+        ready: Array,
+        usable: Array,
+        admitted: NDArray[np.bool_],
+        entities: Sequence[Hashable] | None,
     ) -> None:
         """Blank the rows of entities that have had enough, by entity and slot alone."""
         assert self.admission is not None
-        n = len(ready)
-        whose = [None] * n if entities is None else entities[at : at + n]
+        whose = [None] * len(ready) if entities is None else entities
         admitted[:] = self.admission.admit_many(whose, self.slots + 1)
         refused = ~admitted
         self.counts.refused_records += int(np.count_nonzero(refused))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_pipeline",
+    "class_name",
     "is_private",
     "is_stateless",
     "is_total",
@@ -68,7 +69,7 @@ def is_stateless(step: object) -> bool:
     """Whether the step's output depends on one record alone, the same after every start."""
     if isinstance(step, compose.Pipeline | compose.TransformerUnion):
         return all(is_stateless(inner) for _, inner, _, _ in walk({"": step}))
-    name = _name(step)
+    name = class_name(step)
     if name.endswith(".FeatureHasher") and getattr(step, "seed", None) is None:
         return False  # its hash is drawn anew by each process
     return name in STATELESS
@@ -76,10 +77,11 @@ def is_stateless(step: object) -> bool:
 
 def is_total(step: object) -> bool:
     """Whether besides it raises on no record, whatever it holds."""
-    return _name(step) in TOTAL
+    return class_name(step) in TOTAL
 
 
-def _name(step: object) -> str:
+def class_name(step: object) -> str:
+    """Name of its class, with the module."""
     return f"{type(step).__module__}.{type(step).__qualname__}"
 
 
