@@ -14,7 +14,7 @@ its state and commits every 10,000 events. Beside it:
     other-client the loop of `limit` over confluent-kafka: what the worker could gain from it
     quix         Quix Streams with River's LogisticRegression (with --quix, see `_quix.py`)
 
-The loops commit every 10,000 events and save nothing. Runs alternate; each is timed from its first records
+The loops commit every 10,000 events and save nothing, and have Python's collector set as `streampair run` sets it. Runs alternate; each is timed from its first records
 until all outputs are known to be stored (the worker: until they are committed); reported are medians, and
 ratios of medians.
 """
@@ -47,6 +47,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 from river import datasets, linear_model
+from streampair_connectors.command_line import settle
 from streampair_connectors.config import parse_config
 from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.worker import Worker
@@ -334,6 +335,7 @@ async def worker(
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate them; then a row for each pair with a goal."""
     os.environ |= {"BENCH_NOISE_KEY": os.urandom(32).hex(), "BENCH_SIGNING_KEY": os.urandom(32).hex()}
+    settle()
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"
     loops: dict[str, Any] = {"bare": bare, "limit": limit, "librdkafka": librdkafka}

@@ -285,6 +285,46 @@ def test_a_state_moves_between_stores(
         assert same(third.snapshot(), state)
 
 
+def test_a_state_is_exported_whose_last_commit_did_not_come_to_the_register(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """A worker that was killed between its log and the group's offset; and a register that is another's."""
+    name, values = unique("app"), events(120)
+    for place in ("first", "second"):
+        (tmp_path / place).mkdir()
+    first = App(apache_kafka, tmp_path / "first", name, store="directory").create_topics()
+    second = App(apache_kafka, tmp_path / "second", name, store="kafka")
+    config, partition = load_config(first.path).require_kafka(), Partition(first.input, 0)
+
+    def register() -> tuple[int, str]:
+        found = asyncio.run(read_register(config, name, [partition]))[partition]
+        assert found is not None
+        return found.offset, found.metadata
+
+    def set_register(offset: int, text: str) -> None:
+        asyncio.run(write_register_offline(config, name, {partition: (offset, text)}))
+
+    first.produce(values[:60])
+    run(first, 60)
+    before = register()
+    first.produce(values[60:100])
+    run(first, 100)
+    newest = register()
+    assert newest != before
+    file = tmp_path / "moved.state"
+    call("state", "export", first.path, file)
+    first.produce(values[100:])
+    run(first, 120)
+    # Of the two ways in which a register and a log can differ, one is another history.
+    assert "not the newest" in call("state", "import", second.path, file, code=1)["error"]
+    set_register(*before)
+    call("state", "import", second.path, file)
+    run(second, 120)
+    rows = scores_by_offset(second.await_scores({0: 120}))
+    expected, _ = second.reference(values)
+    assert rows == {offset: {score} for offset, score in enumerate(expected)}
+
+
 def test_a_store_beside_the_configuration_is_not_passed_over(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:

@@ -391,6 +391,9 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
                     [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=2.0
                 )
             assert not producer.usable
+            # Its sender would otherwise wait for the broker, and connect again when that is back.
+            left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+            assert [name for name in left if name.startswith("Sender.")] == []
         finally:
             stoppable_kafka.thaw()
         after = producer_of(stoppable_kafka, app, source)

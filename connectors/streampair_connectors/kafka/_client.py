@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
 
 from streampair.errors import ConfigError, SourceError
@@ -25,6 +26,7 @@ __all__ = [
     "log",
     "reach_error",
     "say",
+    "stop_producer",
     "stop_quietly",
     "unbroken",
     "within",
@@ -87,11 +89,14 @@ class RecordLike(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One record to send. A struct, as one is made for every event: a named tuple costs four times that."""
+    """One record to send. A struct, as one is made for every event: a named tuple costs four times that.
+
+    Thousands wait for a commit. None holds a list of its own, which Python's collector would walk.
+    """
 
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes]] = []  # the client wants a list
+    headers: list[tuple[str, bytes]] | None = None
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -208,3 +213,14 @@ async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:
         await asyncio.wait({task}, timeout=1.0)
     if task.done() and not task.cancelled() and task.exception() is not None:
         log.debug("client_stop_failed", error=repr(task.exception()))
+
+
+async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
+    """Stop a producer, for `seconds` and a little, whatever its sender waits for.
+
+    The `stop` of aiokafka waits for the sender, and that for a broker. Cut off there, it leaves the sender to run,
+    which connects again when the broker is back, and closes nothing. There is no public name for it.
+    """
+    await stop_quietly(producer.stop(), seconds)
+    await ended(getattr(getattr(producer, "_sender", None), "sender_task", None))
+    await stop_quietly(producer.client.close(), 1.0)

@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import client_options, log, say, stop_quietly, within
+from streampair_connectors.kafka._client import client_options, log, say, stop_producer, stop_quietly, within
 
 __all__ = [
     "cluster_id",
@@ -137,7 +137,7 @@ async def create_by_asking(config: KafkaConfig, topic: str) -> bool:
     except (kafka_errors.KafkaError, TimeoutError):
         return False
     finally:
-        await stop_quietly(producer.stop(), 2.0)
+        await stop_producer(producer, 2.0)
     log.info("topic_created_by_broker", topic=topic)
     return True
 

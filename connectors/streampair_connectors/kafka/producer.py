@@ -21,7 +21,7 @@ from streampair_connectors.kafka._client import (
     client_options,
     say,
     size_of,
-    stop_quietly,
+    stop_producer,
     within,
 )
 
@@ -56,7 +56,7 @@ def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
         parts = [value[i : i + room] for i in range(0, len(value), room)]
         for number, part in enumerate(parts, 1):
             mark = (PART, f"{number}/{len(parts)}".encode())
-            out.append(Message(message.key, part, [*message.headers, mark]))
+            out.append(Message(message.key, part, [*(message.headers or ()), mark]))
     return out
 
 
@@ -269,13 +269,13 @@ class Producer:
     async def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await stop_quietly(producer.stop(), 1.0)
+            await stop_producer(producer, 1.0)
 
     async def stop(self, seconds: float = 5.0) -> None:
         """Disconnect; what is not stored by now is dropped."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await stop_quietly(producer.stop(), seconds if not self._unacknowledged else 0.5)
+            await stop_producer(producer, seconds if not self._unacknowledged else 0.5)
 
 
 async def _all_done(futures: Sequence[asyncio.Future[Any]]) -> None:
@@ -289,7 +289,7 @@ def _failed() -> asyncio.Future[Any]:
     return future
 
 
-def _headers_size(headers: Headers) -> int:
+def _headers_size(headers: Headers | None) -> int:
     return sum(len(name) + len(value) + 10 for name, value in headers) if headers else 0
 
 

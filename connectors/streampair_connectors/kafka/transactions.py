@@ -3,7 +3,8 @@
 The client has no fencing by the group's generation (KIP-447), so each input partition has a producer of its
 own: whoever starts it takes the partition's writing from every earlier owner.
 
-Only names without an underscore are used of the client, but for two in `_discard`. Its `producer.client` is
+Only names without an underscore are used of the client, but for two in `_discard` and one in
+`stop_producer`. Its `producer.client` is
 not in its documentation, but nothing else tells whether a broker is there before a transaction is begun.
 """
 
@@ -29,7 +30,7 @@ from streampair_connectors.kafka._client import (
     reach_error,
     say,
     size_of,
-    stop_quietly,
+    stop_producer,
     within,
 )
 from streampair_connectors.kafka.producer import BATCH_BYTES, in_parts, submit
@@ -356,9 +357,7 @@ async def _discard(producer: AIOKafkaProducer) -> None:
     end = getattr(manager, "_transaction_waiter", None)
     if isinstance(end, asyncio.Future):
         end.add_done_callback(lambda f: f.cancelled() or f.exception())
-    await stop_quietly(producer.stop(), 1.0)
-    # A producer whose sender waits for a broker never comes to closing its connections.
-    await stop_quietly(producer.client.close(), 1.0)
+    await stop_producer(producer, 1.0)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
