@@ -32,6 +32,7 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 from lanes import Worker as Process
 from river import datasets
+from streampair_connectors.command_line import settle
 from streampair_connectors.config import parse_config
 from streampair_connectors.worker import Worker
 from worker import BROKER, LEARNERS, broker, create
@@ -107,6 +108,7 @@ def memory(config: str, lanes: int, folder: Path) -> float:
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each store and number of partitions."""
+    settle()
     mark = f"partitions-{os.getpid()}"
     with broker(options.bootstrap, options.kafka) as bootstrap:
         for count in options.partitions:

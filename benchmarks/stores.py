@@ -29,6 +29,7 @@ import _timing
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
+from streampair_connectors.command_line import settle
 from worker import BROKER, LEARNERS, broker, create, fill, worker
 
 GOAL = 0.7
@@ -103,6 +104,7 @@ async def waits_of(
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate the two, for each learner; then how long a score takes at half of that rate."""
+    settle()
     os.environ["BENCH_NOISE_KEY"] = os.urandom(32).hex()
     mark = f"stores-{os.getpid()}"
     topic, output = f"{mark}-in", f"{mark}-scores"

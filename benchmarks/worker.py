@@ -14,9 +14,9 @@ its state and commits every 10,000 events. Beside it:
     other-client the loop of `limit` over confluent-kafka: what the worker could gain from it
     quix         Quix Streams with River's LogisticRegression (with --quix, see `_quix.py`)
 
-The loops commit every 10,000 events and save nothing, and have Python's collector set as `streampair run` sets it. Runs alternate; each is timed from its first records
-until all outputs are known to be stored (the worker: until they are committed); reported are medians, and
-ratios of medians.
+The loops commit every 10,000 events and save nothing; those in this process have Python's collector set as
+`streampair run` sets it. Runs alternate; each is timed from its first records until all outputs are known to
+be stored (the worker: until they are committed); reported are medians, and ratios of medians.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ ConfigPath = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
-# Objects more than before, until Python's collector looks at the young ones. A batch of a thousand records is
-# gone before it has come to that; at the usual 700, each batch was walked, and all that lives after every 35,000
-# events: two fifths of a worker's time.
+# Objects more than before, until Python's collector looks at the young ones. A batch of a thousand records
+# is gone before it has come to that; at the usual 700, each batch was walked, and all that lives after every
+# 35,000 events: two fifths of a worker's time.
 _YOUNG = 20_000
 
 

@@ -218,8 +218,8 @@ async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:
 async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
     """Stop a producer, for `seconds` and a little, whatever its sender waits for.
 
-    The `stop` of aiokafka waits for the sender, and that for a broker. Cut off there, it leaves the sender to run,
-    which connects again when the broker is back, and closes nothing. There is no public name for it.
+    The `stop` of aiokafka waits for the sender, and that for a broker. Cut off there, it leaves the sender to
+    run, which connects again when the broker is back, and closes nothing. There is no public name for it.
     """
     await stop_quietly(producer.stop(), seconds)
     await ended(getattr(getattr(producer, "_sender", None), "sender_task", None))
