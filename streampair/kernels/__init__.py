@@ -95,7 +95,12 @@ from streampair.kernels.rolling_auc import (
     auc_add_many,
     auc_revert,
 )
-from streampair.kernels.sensitivity import stay_sensitivities, window_sensitivities, window_spend
+from streampair.kernels.sensitivity import (
+    stay_sensitivities,
+    window_pairs,
+    window_sensitivities,
+    window_spend,
+)
 from streampair.kernels.state import (
     AVERAGE,
     BLOCKS,
@@ -282,6 +287,7 @@ __all__ = [
     "two_thirds",
     "uniform",
     "unusable_row",
+    "window_pairs",
     "window_sensitivities",
     "window_spend",
 ]

@@ -159,3 +159,74 @@ def window_spend(
                 cost += min(f2[end] * left * left + 2.0 * f1[end] * left + f0[end], most[end])
             worst = max(worst, cost)
     return worst
+
+
+@kernel
+def window_pairs(
+    etas: Array,
+    factors: Array,
+    shares: Array,
+    window: int,
+    diameter: float,
+    bounds: Array,
+    precisions: Array,
+    merged: Array,
+    lasting: Array,
+) -> None:
+    """What two records whose windows do not meet cost together, in two factors.
+
+    `merged[t]` is the largest `v_i(t)` of the records whose window has ended before step t, 0 for none. Such
+    a move only decays from there on, so its product with the move of record t, summed over the releases, is
+    itself times `lasting[t] = sum_u R_t(u) v_t(u) / sigma_u^2`, with R_t(u) the factors of steps t + 1 to u.
+    With `G_u = 1 / sigma_u^2 + c_(u+1)^2 G_(u+1)` that is `eta_t D G_t`, and `b R_t(u) G_u` for each push b
+    of its window. Runs of steps are composed as in `window_spend`.
+    """
+    n = etas.shape[0]
+    energy = np.zeros(n + 1)
+    for t in range(n - 1, -1, -1):
+        c = factors[t + 1] if t + 1 < n else 0.0
+        energy[t] = precisions[t] + c * c * energy[t + 1]
+    left = np.zeros(n)  # the move at the end of the window
+    suffix = np.empty((window + 1, 3))
+    for start in range(1, n + window, window):
+        suffix[window, 0] = 1.0
+        suffix[window, 1] = 0.0
+        suffix[window, 2] = 0.0
+        for o in range(window - 1, -1, -1):
+            t = start + o
+            if t >= n:
+                for j in range(3):
+                    suffix[o, j] = suffix[o + 1, j]
+                continue
+            c = factors[t]
+            b = etas[t] * diameter * shares[t]
+            factor, push, kept = suffix[o + 1]
+            suffix[o, 0] = factor * c
+            suffix[o, 1] = factor * b + push
+            suffix[o, 2] = c * (b * energy[t] + kept)
+        pc = 1.0
+        pb = 0.0
+        pk = 0.0
+        for o in range(window):
+            i = start + o - 1
+            if i >= n:
+                break
+            if o > 0:
+                t = start + window + o - 1
+                if t < n:
+                    c = factors[t]
+                    b = etas[t] * diameter * shares[t]
+                    pb = c * pb + b
+                    pc = c * pc
+                    pk += pc * b * energy[t]
+            own = min(etas[i] * diameter, bounds[i])
+            factor, push, kept = suffix[o]
+            lasting[i] = own * energy[i] + kept + factor * pk
+            end = min(i + window, n - 1)
+            left[i] = min(pc * (factor * own + push) + pb, bounds[end])
+    most = 0.0
+    for t in range(n):
+        if t > window:
+            most = max(most, left[t - window - 1])
+        most *= factors[t]
+        merged[t] = most

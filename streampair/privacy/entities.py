@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Admission", "EntityInfluence", "EntityLimit", "EntitySpend", "entity_pattern"]
+__all__ = ["Admission", "EntityInfluence", "EntityLimit", "EntitySpend", "entity_pattern", "pairs_apart"]
 
 _SHARED: Final = 2**16
 _FIRST_CELLS: Final = 1024
 _FULLEST: Final = 0.7
+_DISTANCES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,30 @@ def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None
         part = single[: steps - first]
         pattern[first : first + len(part)] += part
     return pattern
+
+
+def pairs_apart(records: int) -> list[tuple[int, int]]:
+    """Distances of two of so many records, in records, and how many ordered pairs are charged at each.
+
+    Two are j apart in 2 (records - j) pairs. What a pair costs does not grow with j, so of many distances
+    some stand for the next ones too: at most 64 are told.
+
+    Examples
+    --------
+    >>> from streampair.privacy.entities import pairs_apart
+    >>> pairs_apart(4)
+    [(1, 6), (2, 4), (3, 2)]
+    """
+    if records < 2:
+        return []
+    if records <= _DISTANCES:
+        told = list(range(1, records))
+    else:
+        told = np.unique(np.geomspace(1.0, float(records - 1), _DISTANCES).astype(np.int64)).tolist()
+    return [
+        (first, (stop - first) * (2 * records - stop - first + 1))
+        for first, stop in zip(told, [*told[1:], records], strict=True)
+    ]
 
 
 @dataclass(frozen=True)

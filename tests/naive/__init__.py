@@ -53,7 +53,7 @@ from naive.private_steps import (
     score_and_cells,
 )
 from naive.rolling_auc import Window
-from naive.sensitivity import fifo_influence, moves, worst
+from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.symmetric import (
     eigenvalues,
     matrix,
@@ -138,6 +138,7 @@ __all__ = [
     "output",
     "pair_gradient",
     "pair_slope",
+    "pairs",
     "positive_definite",
     "prepared",
     "probabilities",

@@ -52,3 +52,20 @@ def fifo_influence(position: int, steps: int, size: int) -> np.ndarray:
     v[position] = 1.0
     v[position + 1 : position + 1 + size] = 1.0 / size
     return v
+
+
+def pairs(
+    etas: Sequence[float], factors: Sequence[float], precisions: np.ndarray, *, window: int, **buffer: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Largest move at each step of records that are out of the buffer; and what lasts of each record's moves.
+
+    The latter is its product, over the releases, with a move of 1 at its own step that only decays.
+    """
+    n = len(etas)
+    every = np.array([moves(i, etas, factors, uses=window, **buffer) for i in range(n)])  # type: ignore[arg-type]
+    merged, lasting = np.zeros(n), np.zeros(n)
+    for t in range(n):
+        merged[t] = max((every[i, t] for i in range(t - window)), default=0.0)
+        decayed = np.array([np.prod(factors[t + 1 : u + 1]) for u in range(t, n)])
+        lasting[t] = float(np.sum(precisions[t:] * decayed * every[t, t:]))
+    return merged, lasting

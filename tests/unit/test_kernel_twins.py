@@ -906,3 +906,15 @@ def sensitivity(kernel: Any, rng: Rng) -> None:
         close(kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), grids, precisions, steps), cost)
         return
     close(out, moves)
+
+
+@against(naive.pairs, "window_pairs")
+def sensitivity_of_pairs(kernel: Any, rng: Rng) -> None:
+    steps, size, uses = 14, 3, 4
+    etas, factors, shares = rng.uniform(0.1, 1, steps), rng.uniform(0.5, 1, steps), np.full(steps, 1 / size)
+    precisions = rng.uniform(0, 4, steps)
+    wanted = naive.pairs(etas.tolist(), factors.tolist(), precisions, size=size, window=uses, diameter=2.0)
+    merged, lasting = np.empty(steps), np.empty(steps)
+    kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), precisions, merged, lasting)
+    close(merged, wanted[0])
+    close(lasting, wanted[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -361,7 +362,8 @@ class Output(Mechanism):
                 scale=scale,
             )
         else:
-            plan = plan_output(
+            tight = functools.partial(
+                plan_output,
                 asked.mu_learning,
                 dim=asked.dim,
                 influence=asked.buffer.influence,
@@ -379,6 +381,12 @@ class Output(Mechanism):
                 relation=asked.relation,
                 scale=scale,
             )
+            try:
+                plan = tight()
+            except ValueError:
+                if scale is None or asked.entity is None:
+                    raise
+                plan = tight(grouped=True)  # as entities were charged before
         return OutputRun(
             under(plan, saved),
             empty_buffer(asked, seed),

@@ -17,6 +17,7 @@ from streampair.errors import ConfigError, PrivacyError
 from streampair.privacy.accounting import mu_from, rho_from
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells, power_of_two_below
 from streampair.privacy.mechanisms.fitted import near
+from streampair.privacy.mechanisms.output_entities import entity_spend
 from streampair.privacy.recursion import (
     giga_steps,
     output_sensitivities,
@@ -28,6 +29,8 @@ from streampair.privacy.sensitivity import Influence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from streampair.privacy.entities import EntityLimit
 
     Floats = NDArray[np.float64]
 
@@ -70,10 +73,14 @@ class OutputPlan:
     group
         Records of one entity that are learned from, at most: their moves add up to so many times one's.
     relation
-        Which streams are neighbours.
+        Which streams are neighbours. With an entity its records' moves fade between them, as far as they are
+        apart.
     scale
         What the shape of the noise is multiplied with: `sigma_t` is as much times `S_t^(2/3)`, or as the
         allocation says.
+    grouped
+        Whether an entity is charged as if all of its records were the dearest one: as plans before were,
+        which go on with more noise than they need.
     """
 
     mu: float
@@ -93,6 +100,7 @@ class OutputPlan:
     group: int = 1
     relation: Relation = ONE_RECORD
     scale: float = 1.0
+    grouped: bool = False
 
     # All numbers of the steps are products, quotients and roots of these.
     FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
@@ -116,23 +124,28 @@ class OutputPlan:
         return self.grids * math.sqrt(self.dim)
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` slots: that of the record, or entity, that costs most.
+        """mu of the releases of the first `steps` slots: that of the record, or entity, that costs most."""
+        return math.sqrt(self._spend(min(max(steps, 0), self.horizon)))
 
-        Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
-        """
-        return self.group * math.sqrt(self._spend(1.0 / self.sigmas**2, min(max(steps, 0), self.horizon)))
+    def _spend(self, count: int) -> float:
+        given = (self.etas, self.factors, self.influence, self.diameter, self.sensitivities, self._rounding)
+        precisions = 1.0 / self.sigmas**2
+        entity = self._apart
+        if entity is not None:
+            return entity_spend(*given, precisions, entity, count)
+        # Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
+        return self.group**2 * output_spend(*given, precisions, count)
 
-    def _spend(self, precisions: Floats, count: int) -> float:
-        return output_spend(
-            self.etas,
-            self.factors,
-            self.influence,
-            self.diameter,
-            self.sensitivities,
-            self._rounding,
-            precisions,
-            count,
-        )
+    @property
+    def _apart(self) -> EntityLimit | None:
+        """How often an entity comes, where its records' distances count."""
+        return None if self.grouped or self.group == 1 else self.relation.entity
+
+    def _together(self) -> Floats:
+        """How far each release can move."""
+        if self._apart is None:
+            return self.group * (self.sensitivities + self._rounding)
+        return np.minimum(self.group * self.sensitivities, 2.0 * self.radius) + self._rounding
 
     def releases(self, steps: int) -> int:
         """Releases that depend on the data, in the first `steps` slots."""
@@ -154,8 +167,8 @@ class OutputPlan:
             name="iterates",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 13 and Lemma 14",
-            sensitivity=self.group * float(self.sensitivities[last] + self._rounding[last]),
+            lemma="docs/privacy.md, Lemma 13 and Lemma " + ("14" if self._apart is None else "56"),
+            sensitivity=float(self._together()[last]),
             sigma=self.sigma,
             replace=replace,
             blank=share * replace,
@@ -174,12 +187,14 @@ class OutputPlan:
         start
             Slots before the window; None for the most expensive window.
         """
-        costs = (self.group * (self.sensitivities + self._rounding) / self.sigmas) ** 2
+        costs = (self._together() / self.sigmas) ** 2
         if start is not None:
             return float(costs[start : start + window].sum())
         sums = np.concatenate([[0.0], np.cumsum(costs)])
         width = min(max(window, 0), len(costs))
-        return float((sums[width:] - sums[: len(sums) - width]).max())
+        dearest = float((sums[width:] - sums[: len(sums) - width]).max())
+        # The releases of a window are some of the run's.
+        return dearest if self._apart is None else min(dearest, self._spend(self.horizon))
 
 
 def _power(values: Floats, power: float) -> Floats:
@@ -235,8 +250,9 @@ def plan_output(
     group: int = 1,
     relation: Relation = ONE_RECORD,
     scale: float | None = None,
+    grouped: bool = False,
 ) -> OutputPlan:
-    """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record.
+    """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record or entity.
 
     Parameters
     ----------
@@ -251,7 +267,7 @@ def plan_output(
         equal cost for each release, as in H20.
     forks, window
         Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
-    group, relation
+    group, relation, grouped
         As in `OutputPlan`.
     scale
         That of a saved plan with these parameters, which is taken as it is; None: by the budget.
@@ -284,15 +300,15 @@ def plan_output(
     shape[released] = _power(sensitivities[released], power)
     draft = OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape, group, relation,
+        grids, shape, group, relation, grouped=grouped,
     )  # fmt: skip
-    spend = group**2 * draft._spend(1.0 / shape**2, horizon) + forks * draft.fork_mu2(window)
+    spend = draft._spend(horizon) + (forks * draft.fork_mu2(window) if forks else 0.0)
     fitted = math.sqrt(spend) / mu
     if scale is not None:
         fitted = near("scale", scale, fitted)
     return OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape * fitted, group, relation, fitted,
+        grids, shape * fitted, group, relation, fitted, grouped,
     )  # fmt: skip
 
 
