@@ -261,7 +261,7 @@ class PairFTRL(Classifier, PrivateLearner):
     solver
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
-        `max_uses`, `strategy`, `entity`, ``warmup=0``).
+        `max_uses`, `strategy`, ``warmup=0``).
     entity
         A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
         are learned from as often as it says, the others are null slots. Needs `features`; more noise.

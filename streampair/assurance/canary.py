@@ -192,8 +192,9 @@ class Trial:
         """mu by the account: at the end of the run, and for a record of this slot."""
         model = self.make()
         if self.part == "warm-up":
-            plan = model.run.warmup.plan
-            return plan.mu, plan.mu
+            # Of all records of an entity that it may hold; its plan is for each of them.
+            whole = model.run.mu_warmup
+            return whole, whole
         plan = model.run.rule.plan
         # Where noise is correlated over slots, all that counts is how many follow; else the worst record is
         # meant.

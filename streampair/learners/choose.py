@@ -6,6 +6,7 @@ or None while they are not known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from streampair.errors import ConfigError
@@ -16,13 +17,21 @@ from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, 
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
 
-__all__ = ["centred_output", "gradients", "leader", "noisy", "output"]
+__all__ = ["centred_output", "continue_under", "gradients", "leader", "noisy", "output"]
 
 
 def gradients(learner: Any, features: int | None) -> Mechanism:
     """FTRL on gradients."""
     check_strategy(learner.strategy, learner.horizon)
     return FTRL(learner.strategy)
+
+
+def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
+    """Choose as the plan or state says that a learner goes on from: by its noise matrix it is of gradients.
+
+    With `entity` "auto" meant gradients before, as it does for ever where it did.
+    """
+    learner._by_gradients = "strategy" in rule
 
 
 def leader(learner: Any, features: int | None) -> Mechanism:
@@ -37,11 +46,7 @@ def leader(learner: Any, features: int | None) -> Mechanism:
     solver, horizon = learner.solver, learner.horizon
     if solver not in ("auto", "moments", "gradients"):
         raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
-    given = [
-        name
-        for name in ("loss", "buffer", "clip", "max_uses", "entity")
-        if getattr(learner, name) is not None
-    ]
+    given = [name for name in ("loss", "buffer", "clip", "max_uses") if getattr(learner, name) is not None]
     if learner.strategy != "auto":
         given.append("strategy")
     if learner.warmup is not None and learner.warmup == 0:
@@ -55,7 +60,8 @@ def leader(learner: Any, features: int | None) -> Mechanism:
     if solver == "auto":
         short = isinstance(horizon, int) and horizon < LEAST_HORIZON
         many = features is not None and features > MOST_FEATURES
-        solver = "gradients" if given or short or many else "moments"
+        before = getattr(learner, "_by_gradients", False)
+        solver = "gradients" if given or short or many or before else "moments"
     return Moments() if solver == "moments" else by_gradients
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampair.errors import ConfigError, SnapshotError
+from streampair.learners import choose
 
 if TYPE_CHECKING:
     from streampair.learners.private import PrivateLearner
@@ -52,6 +53,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
         strategy = saved["rule"].get("strategy") if plan is None else None
+        choose.continue_under(learner, saved["rule"] if plan is None else plan["rule"])
         run = learner._begin(saved["names"], plan, strategy)
         run.load_state(saved)
         warmup, horizon = run.settings.warmup, run.settings.horizon
@@ -94,6 +96,7 @@ def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     declared = names if learner.features is None else learner.features
     if len(set(names)) != len(names) or set(names) != set(declared):
         raise ValueError("other features")
+    choose.continue_under(learner, numbers["rule"])
     learner._begin(names, numbers)
     learner._planned = {"names": names, "plan": numbers}
 
@@ -118,6 +121,7 @@ def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mappi
     try:
         learner._checked_import(saved, how)
     except SnapshotError:
+        choose.continue_under(learner, {} if learner._planned is None else learner._planned["plan"]["rule"])
         learner.__init__(**learner._parameters())  # type: ignore[misc]
         learner._standing, identity, learner._planned = before
         learner.bind_noise(identity.name, identity.digests)

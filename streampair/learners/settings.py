@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,22 @@ def _warmup(value: Any, horizon: int | None) -> int:
             fix="make the warm-up 5 to 10 % of the horizon, or 0",
         )
     return slots
+
+
+def _default_warmup(
+    mechanism: Mechanism, mu: float, horizon: int | None, features: int | None, entity: EntityLimit | None
+) -> int | None:
+    """What the mechanism takes; with an entity for as much noise as all of its records in it need."""
+    if entity is None:
+        return mechanism.default_warmup(mu, horizon, features)
+    records = 1
+    while True:
+        # Half of mu^2 is for the warm-up, and mu is divided among the records that fit into it.
+        asked = mechanism.default_warmup(mu / (math.sqrt(2.0) * records), horizon, features)
+        within = 1 if asked is None else entity.within(asked)
+        if within <= records:
+            return asked
+        records = within
 
 
 def _checked_features(features: Any) -> None:
@@ -136,9 +153,10 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
     """
     mu = mu_from(learner.epsilon, learner.delta)
     horizon = None if learner.horizon is None else _whole("horizon", learner.horizon, 1)
+    entity = _checked_entity(learner)
     asked = learner.warmup
     if asked is None:
-        asked = mechanism.default_warmup(mu, horizon, features)
+        asked = _default_warmup(mechanism, mu, horizon, features, entity)
     warmup = _warmup(asked, horizon)
     loss = mechanism.checked_loss(task.checked_loss(learner.loss), task.form)
     if not loss.convex:
@@ -160,7 +178,6 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
     _checked_features(learner.features)
     bounds = _checked_bounds(learner.bounds, learner.features)
     forks, window = _whole("forks", learner.forks, 0), _whole("window", learner.window, 1)
-    entity = _checked_entity(learner)
     if entity is not None:
         buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
     return Settings(

@@ -174,6 +174,9 @@ PRIVATE: dict[str, Any] = {
     "entities": partial(
         auc.PairFTRL, 1.0, 1e-3, features=list("abcde"), entity=EntityLimit(3, 5), solver="gradients"
     ),
+    "entities by moments": partial(
+        auc.PairFTRL, 1.0, 1e-3, features=list("abcde"), entity=EntityLimit(3, 5), warmup=30
+    ),
     "entities and output": partial(
         auc.OnPairC, 1.0, 1e-3, 300, features=list("abcde"), entity=EntityLimit(3, 5), releases=9
     ),

@@ -326,13 +326,14 @@ def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> N
     assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name
 
 
+@pytest.mark.parametrize("solver", ["gradients", "moments"])
 @pytest.mark.parametrize("content", CONTENTS)
-def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any) -> None:
+def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any, solver: str) -> None:
     """Damage to one record changes nothing about what is learned of its entity, or of others."""
 
     def keyed_by_entity() -> Any:
         limit = privacy.EntityLimit(records=2, separation=3)
-        return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1)
+        return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1, solver=solver)
 
     told = []
     for replaced in (GOOD, content):

@@ -15,7 +15,7 @@ import pytest
 
 from streampair import auc, buffers, kernels, losses, metric, ranking
 from streampair.learners.run import SlotRun
-from streampair.privacy import epsilon_from
+from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.mechanisms import ftrl, moments_plan, warmup
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.records.design import Design
@@ -72,6 +72,13 @@ def learned_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotRun, "_prefix", both)
 
 
+def one_record(patch: pytest.MonkeyPatch) -> None:
+    """The account knows of one record of an entity, however many are learned from."""
+    true = moments_plan.placed.__wrapped__  # what the twin finds must not be remembered
+    patch.setattr(moments_plan, "placed", lambda ends, limit, *more: true(ends, EntityLimit(1), *more))
+    patch.setattr(EntityLimit, "within", lambda self, slots: min(slots, 1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A learner, slots of a run, what of its account shows at least, and in which parts its twins do."""
@@ -111,6 +118,32 @@ CASES = {
         auc.OnPairStrC(**CLIPPED, l2=0.1), 40, 0.92, {small_diameter: "learning", small_noise: "learning"}
     ),
     "OnPairC": Case(auc.OnPairC(**CLIPPED), 40, 0.92, {small_diameter: "learning"}),
+    "moments, entities": Case(
+        auc.PairFTRL(**BUDGET, horizon=10**4, features=["a", "b"], entity=EntityLimit(3, 2)),
+        16,
+        0.97,
+        {small_diameter: BOTH, small_noise: BOTH, one_record: BOTH},
+    ),
+    "moments, endless, entities": Case(
+        auc.PairFTRL(**BUDGET, features=["a", "b"], entity=EntityLimit(3)), 16, 0.95, {one_record: BOTH}
+    ),
+    "gradients, entities": Case(
+        auc.PairFTRL(
+            **SMALL, horizon=40, features=["a"], entity=EntityLimit(3, 5), solver="gradients", warmup=0
+        ),
+        24,
+        0.95,
+        {small_diameter: "learning"},
+    ),
+    "OnPairStrC, entities": Case(
+        auc.OnPairStrC(**CLIPPED, l2=0.1, features=["a"], entity=EntityLimit(3, 6)),
+        40,
+        0.95,
+        {small_diameter: "learning", small_noise: "learning", one_record: "learning"},
+    ),
+    "OnPairC, entities": Case(
+        auc.OnPairC(**CLIPPED, features=["a"], entity=EntityLimit(3, 6)), 40, 0.9, {one_record: "learning"}
+    ),
     "ranking": Case(ranking.PairFTRL(**SMALL, horizon=40, relevance=(0, 4)), 24, 0.98),
     "metric": Case(metric.PairFTRL(**SMALL, horizon=90), 90, 0.98),
     "metric OnPairStrC": Case(
@@ -121,5 +154,9 @@ CASES = {
 LOOSE = {
     "OnPairStrC, not clipped": Case(auc.OnPairStrC(**SMALL, horizon=40, l2=0.1), 40, 0.72),
     "OnPairC, not clipped": Case(auc.OnPairC(**BUDGET, horizon=40), 40, 0.6),
+    # The dearest records lie together, and the audit's are where they show most; neither is a bound's sum.
+    "OnPairStrC, entities, next to each other": Case(
+        auc.OnPairStrC(**CLIPPED, l2=0.1, features=["a"], entity=EntityLimit(3)), 40, 0.7
+    ),
     "metric, too short": Case(metric.PairFTRL(**SMALL, horizon=40), 24, 0.7),
 }

@@ -19,7 +19,7 @@ from streampair import auc, losses
 from streampair.errors import SnapshotError
 from streampair.learners import settings
 from streampair.privacy import BLT, EntityLimit
-from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output_plan, warmup
+from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output, output_plan, warmup
 
 KEY = bytes(range(32))
 MAKES = {
@@ -28,6 +28,21 @@ MAKES = {
     "auc-warm-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="gradients", strategy="blt"),
     "auc-entities": partial(
         auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2, field="who"), features=NAMES, warmup=10
+    ),
+    "auc-entities-moments": partial(
+        auc.PairFTRL,
+        1.0,
+        1e-3,
+        60,
+        entity=EntityLimit(3, 2, field="who"),
+        features=NAMES,
+        warmup=10,
+        solver="moments",
+        forks=1,
+        window=8,
+    ),
+    "auc-strongly-entities": partial(
+        auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, entity=EntityLimit(3, 2, field="who"), features=NAMES
     ),
     "auc-forks": partial(auc.PairFTRL, 1.0, 1e-3, warmup=10, forks=2, window=8),
     "auc-strongly-forks": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, forks=1, window=8, warmup=10),
@@ -48,6 +63,8 @@ def elsewhere(patch: pytest.MonkeyPatch) -> None:
     off(settings, "mu_from", 3e-15)
     off(ftrl, "pattern_sensitivity", 1e-14)
     off(moments_plan, "pattern_sensitivity", 1e-14)
+    off(moments_plan, "placed", 1e-14)
+    off(output_plan, "entity_spend", 1e-13)
     off(warmup, "moment_sensitivity", -1e-14)
     off(output_plan, "output_spend", 1e-13)
     off(output_plan, "rho_from", 1e-13)
@@ -255,3 +272,63 @@ def test_a_plan_with_more_noise_for_its_forks_goes_on_and_one_with_less_is_refus
     for load in (lambda model: model.load_plan(plan), lambda model: model.load_state(saved)):
         with pytest.raises(SnapshotError, match=r"sigma of the plan is .*, and these parameters give"):
             load(make())
+
+
+def test_an_entity_goes_on_by_the_solver_that_its_plan_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With entities "auto" meant gradients before."""
+    limit = EntityLimit(3, 9, field="who")
+    make = partial(
+        auc.PairFTRL, 1.0, 1e-3, 200, features=NAMES, entity=limit, warmup=20, noise_key=KEY
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(auc.PairFTRL, "_by_gradients", True, raising=False)
+        earlier = make()
+    events = events_of(earlier)
+    expected, plan, saved = run(earlier, events), earlier.plan(), earlier.to_state()
+    assert "strategy" in plan["plan"]["rule"]
+    assert "strategy" not in make().plan()["plan"]["rule"]
+    new = make()
+    new.load_plan(plan)
+    assert run(new, events) == expected
+    for load in (lambda model: model.load_state(saved), lambda model: model.load_plan(plan)):
+        model = make()
+        load(model)
+        assert model.plan() == restored(make(), model.to_state()).plan() == plan
+        assert copy.deepcopy(model).plan() == plan
+    wrong = copy.deepcopy(plan)
+    wrong["plan"]["rule"]["sigma"] *= 1.1
+    model = make()
+    for _ in range(2):
+        before = model.plan()
+        with pytest.raises(SnapshotError):
+            model.load_plan(wrong)
+        assert model.plan() == before
+        model.load_plan(plan)
+    told = {"params": make(solver="moments").to_state()["params"]}
+    with pytest.raises(SnapshotError):
+        make(solver="moments").load_plan({**plan, **told})
+
+
+def test_an_entity_that_was_charged_as_a_group_goes_on_under_its_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = partial(
+        auc.OnPairStrC, 1.0, 1e-3, 120, l2=0.1, features=NAMES, entity=EntityLimit(3, 40, field="who"),
+        noise_key=KEY,
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "plan_output", partial(output_plan.plan_output, grouped=True))
+        earlier = make()
+    events = events_of(earlier)
+    expected = run(earlier, events)
+    plan, new = earlier.plan(), make()
+    assert new.run.rule.plan.sigma < 0.95 * earlier.run.rule.plan.sigma
+    new.load_plan(plan)
+    assert run(new, events) == expected
+    assert new.plan() == plan
+    assert new.privacy.mu_spent == earlier.privacy.mu_spent
+    assert restored(make(), earlier.to_state()).plan() == plan
+    for factor in (0.9, 1.1):  # less noise than entities need, and noise of no plan
+        plan["plan"]["rule"]["scale"] *= factor
+        with pytest.raises(SnapshotError, match="scale of the plan"):
+            make().load_plan(plan)

@@ -32,6 +32,12 @@ MAKES = {
     "auc-entities-warm": partial(
         auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, warmup=10
     ),
+    "auc-entities-moments": partial(
+        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, solver="moments", warmup=10
+    ),
+    "auc-strongly-entities": partial(
+        auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, entity=EntityLimit(3, 2), features=NAMES, warmup=10
+    ),
     "auc-entities-field": partial(
         auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2, field="who"), features=NAMES
     ),

@@ -306,7 +306,7 @@ class Moments(Mechanism):
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         assert settings.features is not None
         plan = plan_second_moments(
-            settings.mu,
+            settings.mu_learning,
             features=settings.features,
             base=float(settings.warmup),
             radius=settings.radius,
@@ -324,6 +324,6 @@ class Moments(Mechanism):
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
             "correlated over the blocks, and every model is computed from these releases. The first "
             f"{settings.warmup} records are used for one release of means, variances and the share of "
-            "labels only, the later ones for learning only, so each has the whole budget (parallel "
-            "composition)."
+            "labels only, the later ones for learning only, so each has "
+            + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

@@ -22,6 +22,7 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells
+from streampair.privacy.mechanisms.moments_entities import placed
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class SecondMomentsPlan:
     Parameters
     ----------
     mu
-        Budget in mu-GDP of one record over all releases.
+        Budget in mu-GDP of one record, or entity, over all releases.
     features
         Features d.
     base
@@ -158,13 +159,31 @@ class SecondMomentsPlan:
         return d * (d + 1) // 2 + d
 
     @property
-    def _last_move(self) -> float:
+    def _one_move(self) -> float:
         return _DIAMETER + self.grid * math.sqrt(self.dim)
 
-    def _running_move(self, releases: int | None) -> float:
-        return pattern_sensitivity(
-            self.strategy, _PATTERN, _DIAMETER, grid=self.grid, dim=self.dim, steps=releases
-        )
+    @property
+    def _last_move(self) -> float:
+        entity, horizon = self.relation.entity, self.horizon
+        if entity is None or horizon is None:
+            return self._one_move
+        return entity.within(horizon) * self._one_move
+
+    def _running_move(self, blocks: int | None, rows: int | None = None) -> float:
+        """Of the releases of the first blocks; rows: of any so many consecutive ones of these."""
+        entity = self.relation.entity
+        if entity is None or blocks is None:  # one block far enough from the beginning has room for all
+            single = pattern_sensitivity(
+                self.strategy,
+                _PATTERN,
+                _DIAMETER,
+                grid=self.grid,
+                dim=self.dim,
+                steps=blocks if rows is None else rows,
+            )
+            return single if entity is None else entity.records * single
+        ends = tuple(self.end(block + 1) for block in range(blocks))
+        return self._one_move * placed(ends, entity, 1.0 / RATIO, blocks if rows is None else rows)
 
     def _spread(self) -> float:
         """The noise is measured against the mean eigenvalue of the second moments, at the horizon, or without
@@ -191,7 +210,10 @@ class SecondMomentsPlan:
         return len(self._ends_before(steps + 1))
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases in the first `steps` learned slots: that of a record in the first block."""
+        """mu of the releases in the first `steps` learned slots: that of a record in the first block.
+
+        Of an entity that of the worst places its records may have (docs/privacy.md, Lemma 55).
+        """
         last = self.horizon is not None and steps >= self.horizon
         running = self._running_move(self.releases(steps) - last)
         return math.hypot(running / self.sigma, self._last_move / self.sigma_last if last else 0.0)
@@ -211,6 +233,10 @@ class SecondMomentsPlan:
             total += (slots / self.sigma) ** 2
         return total + (steps / self.sigma_last) ** 2 * last
 
+    @property
+    def _alone(self) -> bool:
+        return self.relation.entity is None
+
     def card(self) -> tuple[Release, ...]:
         """What is released, and what it is worth: the sums of blocks, and that of all at the horizon."""
         horizon, dim = self.horizon, self.dim
@@ -219,14 +245,12 @@ class SecondMomentsPlan:
         def kind(name: str, move: float, sigma: float, releases: int | None) -> Release:
             replace = move / sigma
             # Blanking moves a sum by |F| <= sqrt 2.
-            blank = min(
-                (math.sqrt(2.0) + self.grid * math.sqrt(dim)) / (_DIAMETER + self.grid * math.sqrt(dim)), 1.0
-            )
+            blank = min((math.sqrt(2.0) + self.grid * math.sqrt(dim)) / self._one_move, 1.0)
             return Release(
                 name=name,
                 domain="records in the unit ball, with a label weighted into [-1, 1]",
                 relation=self.relation,
-                lemma="docs/privacy.md, Lemma 16, Lemma 31 and Lemma 32",
+                lemma="docs/privacy.md, Lemma 16, Lemma 31 and Lemma " + ("32" if self._alone else "55"),
                 sensitivity=move,
                 sigma=sigma,
                 replace=replace,
@@ -264,7 +288,8 @@ class SecondMomentsPlan:
 
     def _ends_mu2(self, ends: int) -> float:
         """`mu^2` of a record in the first of as many consecutive blocks that end before the horizon."""
-        return (self._running_move(ends) / self.sigma) ** 2
+        blocks = None if self.horizon is None else len(self._ends_before(self.horizon))
+        return (self._running_move(blocks, ends) / self.sigma) ** 2
 
     def _most_ends(self, window: int) -> int:
         """Block ends before the horizon that `window` consecutive slots can hold, at most.
