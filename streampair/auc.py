@@ -265,6 +265,9 @@ class PairFTRL(Classifier, PrivateLearner):
     entity
         A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
         are learned from as often as it says, the others are null slots. Needs `features`; more noise.
+    half_life
+        For a stream that changes: learned records after which a record counts half. By moments, without a
+        horizon; blocks are an eighth of it long. What is spent on a record does not grow with the stream.
 
     Raises
     ------
@@ -311,6 +314,7 @@ class PairFTRL(Classifier, PrivateLearner):
     _: KW_ONLY
     strategy: str = "auto"
     solver: str = "auto"
+    half_life: int | None = None
 
     _choose = choose.leader
 
@@ -365,10 +369,9 @@ class OnPairStrC(Classifier, PrivateLearner):
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
     by exact accounting of the planned releases. Precondition: a convex, smooth pair loss; clipping a pair
-    along
-    its own gradient keeps both. The observer may see every release; the score of the protected record itself
-    is not covered, and the state of the learner, which holds the iterate without noise, is as secret as the
-    data. Null records, scores and copies are as in `PairFTRL`.
+    along its own gradient keeps both. The observer may see every release; the score of the protected record
+    itself is not covered, and the state of the learner, which holds the iterate without noise, is as secret
+    as the data. Null records, scores and copies are as in `PairFTRL`.
 
     References
     ----------
@@ -418,12 +421,7 @@ class OnPairC(Classifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): as for `OnPairStrC`.
-
-    References
-    ----------
-    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
-    guarantees. AAAI.
+    Guarantee (docs/privacy.md 1, 4.1, 4.4) and reference: as for `OnPairStrC`.
 
     Examples
     --------
@@ -456,10 +454,6 @@ class NoisyOGD(Classifier, PrivateLearner):
 
     Parameters
     ----------
-    epsilon, delta
-        Budget of one record over the whole run. Take delta at most one over the number of records.
-    horizon
-        Number of records after which the learner stops learning (it keeps scoring); None: no end.
     l2
         Strength of a ridge term, 0 or above; it depends on no data and costs nothing.
     loss
@@ -470,7 +464,8 @@ class NoisyOGD(Classifier, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
+    epsilon, delta, horizon, features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window,
+    entity
         As in `PairFTRL`.
 
     Notes

@@ -215,10 +215,10 @@ def audit(
     Everything that sets the noise stays as configured: budget, loss, clip, buffer, strategy, noise key. To
     make the attack as strong as it can be, the copies are audited on their first features (four at most), the
     radius of the weights is tiny (where noise moves them: then no pair is satisfied, and every gradient is as
-    long as it can be), and a horizon beyond `slots` is shortened to it, with the noise of so short a run. A
-    warm-up is audited with as many slots behind it, which must not know its records; what is learned, by
-    itself. Where `entity` protects all records of a person, the canary is a person with as many as are
-    admitted. Records beyond the bounds are among the canaries.
+    long as it can be), a horizon beyond `slots` is shortened to it, with the noise of so short a run, and a
+    half-life to that of blocks of one slot. A warm-up is audited with as many slots behind it, which must not
+    know its records; what is learned, by itself. Where `entity` protects all records of a person, the canary
+    is a person with as many as are admitted. Records beyond the bounds are among the canaries.
 
     Parameters
     ----------

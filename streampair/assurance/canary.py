@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.privacy.mechanisms.forgetting_plan import BLOCKS
 from streampair.privacy.mechanisms.moments import Moments
 from streampair.privacy.origin import Origin
 
@@ -97,6 +98,9 @@ class Trial:
             "seed": 0,
             "noise_key": None,
         }
+        if getattr(self.learner, "half_life", None) is not None:
+            # The noise is the same for any; blocks of a slot, in so short a run.
+            changes["half_life"] = min(self.learner.half_life, BLOCKS)
         if "solver" in self.learner._get_params():
             # "auto" might choose another one for so short a run.
             changes["solver"] = "moments" if self.moments else "gradients"

@@ -44,6 +44,9 @@ class Learner(base.Estimator):
     #: Names of the class in earlier releases, whose states it reads.
     former_names: ClassVar[tuple[str, ...]] = ()
 
+    #: Parameters that states of earlier releases do not know, and do not need to while they are None.
+    later_params: ClassVar[frozenset[str]] = frozenset({"half_life"})
+
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
     _strict_frames: ClassVar[bool] = True
 
@@ -246,7 +249,8 @@ class Learner(base.Estimator):
 
     def _fingerprint(self) -> dict[str, object]:
         """Class and constructor parameters as text: what a saved state must agree with."""
-        params = {name: repr(getattr(self, name)) for name in self._get_params()}
+        given = {name: getattr(self, name) for name in self._get_params()}
+        params = {n: repr(v) for n, v in given.items() if not (v is None and n in self.later_params)}
         return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **params}
 
     def _checked_export(self) -> dict[str, object]:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from streampair.errors import ConfigError
-from streampair.learners.settings import scale
+from streampair.learners.settings import scale, whole
 from streampair.privacy.mechanisms.base import Mechanism
+from streampair.privacy.mechanisms.forgetting import Forgetting
 from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
 from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
 from streampair.privacy.mechanisms.noisy import Noisy
@@ -51,6 +52,8 @@ def leader(learner: Any, features: int | None) -> Mechanism:
         given.append("strategy")
     if learner.warmup is not None and learner.warmup == 0:
         given.append("warmup")
+    if getattr(learner, "half_life", None) is not None:
+        return _forgetting(learner, given)
     if solver == "moments" and given:
         raise ConfigError(
             f"solver='moments' cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises "
@@ -63,6 +66,27 @@ def leader(learner: Any, features: int | None) -> Mechanism:
         before = getattr(learner, "_by_gradients", False)
         solver = "gradients" if given or short or many or before else "moments"
     return Moments() if solver == "moments" else by_gradients
+
+
+def _forgetting(learner: Any, given: list[str]) -> Mechanism:
+    """Moments that fade; `given`: parameters that moments cannot use."""
+    half_life = whole("half_life", learner.half_life, 1)
+    if learner.horizon is not None:
+        raise ConfigError(
+            f"half_life={half_life} and horizon={learner.horizon!r} are both set: what fades has no sum over "
+            "all records to release at an end",
+            fix="leave the horizon out: with a half_life what is spent on a record does not grow with the "
+            "stream; or leave the half_life out",
+        )
+    if learner.solver == "gradients":
+        given = ["solver", *given]
+    if given:
+        raise ConfigError(
+            f"half_life={half_life} fades second moments of blocks, which cannot use "
+            f"{given[0]}={getattr(learner, given[0])!r}",
+            fix=f"leave {given[0]} out, or the half_life",
+        )
+    return Forgetting(half_life)
 
 
 def noisy(learner: Any, features: int | None) -> Mechanism:

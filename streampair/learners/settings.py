@@ -17,7 +17,7 @@ from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.mechanisms.buffer import BufferPlan
 from streampair.privacy.mechanisms.fitted import near
 
-__all__ = ["check_bounds_known", "planned", "scale", "settled"]
+__all__ = ["check_bounds_known", "planned", "scale", "settled", "whole"]
 
 # Below this horizon the moments cost more than they give (docs/privacy.md 4.4).
 _WARMUP_FROM = 5000
@@ -25,7 +25,8 @@ _WARMUP_SHARE = 0.1
 _WARMUP_OPEN = 2000
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def whole(name: str, value: Any, least: int) -> int:
+    """A parameter as an integer from `least` to 2^53, or ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
         raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
     return int(value)
@@ -44,7 +45,7 @@ def _warmup(value: Any, horizon: int | None) -> int:
         if horizon is None:
             return _WARMUP_OPEN
         return round(_WARMUP_SHARE * horizon) if horizon >= _WARMUP_FROM else 0
-    slots = _whole("warmup", value, 0)
+    slots = whole("warmup", value, 0)
     if horizon is not None and slots >= horizon:
         raise ConfigError(
             f"warmup is {slots}, and the horizon {horizon}: nothing is left to learn from",
@@ -152,7 +153,7 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
         If a parameter is out of range, or no guarantee can be given with it.
     """
     mu = mu_from(learner.epsilon, learner.delta)
-    horizon = None if learner.horizon is None else _whole("horizon", learner.horizon, 1)
+    horizon = None if learner.horizon is None else whole("horizon", learner.horizon, 1)
     entity = _checked_entity(learner)
     asked = learner.warmup
     if asked is None:
@@ -177,7 +178,7 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
         raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
     _checked_features(learner.features)
     bounds = _checked_bounds(learner.bounds, learner.features)
-    forks, window = _whole("forks", learner.forks, 0), _whole("window", learner.window, 1)
+    forks, window = whole("forks", learner.forks, 0), whole("window", learner.window, 1)
     if entity is not None:
         buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
     return Settings(

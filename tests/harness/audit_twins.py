@@ -16,7 +16,7 @@ import pytest
 from streampair import auc, buffers, kernels, losses, metric, ranking
 from streampair.learners.run import SlotRun
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.mechanisms import ftrl, moments_plan, warmup
+from streampair.privacy.mechanisms import forgetting_plan, ftrl, moments_plan, warmup
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.records.design import Design
 
@@ -35,6 +35,7 @@ def small_diameter(patch: pytest.MonkeyPatch) -> None:
     for loss in (losses.Hinge, losses.Logistic):
         _scaled(patch, loss, "diameter")
     _scaled(patch, moments_plan, "_DIAMETER")
+    _scaled(patch, forgetting_plan, "_DIAMETER")
     _scaled(patch, warmup, "moment_sensitivity")
 
 
@@ -44,6 +45,12 @@ def small_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExactSums, "emit", lambda self, noise: emit(self, 0.9 * noise))
     patch.setattr(kernels, "output_releases", lambda cells, z, *more: output(cells, 0.9 * z, *more))
     patch.setattr(ftrl, "ToeplitzNoise", lambda c, dim, sigma: toeplitz(c, dim, 0.9 * sigma))
+
+
+def first_row_alone(patch: pytest.MonkeyPatch) -> None:
+    """A record is charged the release of its own block, and none of those that its block fades in."""
+    rows = forgetting_plan.ForgettingPlan._rows_mu2
+    patch.setattr(forgetting_plan.ForgettingPlan, "_rows_mu2", lambda self, count: rows(self, 1))
 
 
 def no_ball(patch: pytest.MonkeyPatch) -> None:
@@ -106,6 +113,12 @@ CASES = {
     ),
     "moments, endless": Case(
         auc.PairFTRL(**BUDGET, features=["a", "b", "c"]), 12, 0.98, {learned_twice: "warm-up"}
+    ),
+    "moments that fade": Case(
+        auc.PairFTRL(**BUDGET, features=["a", "b"], half_life=10_000),
+        12,
+        0.98,
+        {small_diameter: BOTH, small_noise: BOTH, first_row_alone: "learning"},
     ),
     "gradients": Case(
         auc.PairFTRL(**SMALL, horizon=40), 24, 0.98, {small_diameter: "learning", small_noise: "learning"}

@@ -44,6 +44,7 @@ LEARNERS: list[Any] = [
     # Private ones with a key: under it, and only then, a copy draws the same noise.
     auc.PairFTRL(warmup=100, noise_key=KEY),
     auc.PairFTRL(horizon=5000, delta=1e-4, warmup=100, features=NAMES, noise_key=KEY),
+    auc.PairFTRL(warmup=100, half_life=80, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
@@ -57,6 +58,7 @@ LEARNERS: list[Any] = [
 #: Private ones with short lives, not yet made: `make(noise_key=...)`.
 PRIVATE: dict[str, Callable[..., Any]] = {
     "auc-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60),
+    "auc-forgetting": partial(auc.PairFTRL, 1.0, 1e-3, warmup=10, half_life=8),
     "auc-warm-up": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10),
     "auc-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, strategy="blt"),
     "auc-toeplitz": partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients"),
