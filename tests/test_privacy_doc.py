@@ -32,7 +32,7 @@ def lemmas() -> dict[int, str]:
         rest = TEXT[match.end() :]
         end = re.search(r"^#{2,4} ", rest, re.MULTILINE)
         out[int(match[1])] = rest[: end.start()] if end else rest
-    assert [int(match[1]) for match in found] == list(range(1, len(found) + 1))
+    assert len(out) == len(found)
     return out
 
 
@@ -145,6 +145,6 @@ def test_the_checks_see_what_is_wrong() -> None:
     assert cited("docs/privacy.md 8). 5 more") == {"8"}
     assert {"1", "3.3", "4.3", "9.11", "10.10"} <= known()
     assert "9.12" not in known()
-    assert f"Lemma {len(LEMMAS) + 1}" not in known()
+    assert f"Lemma {max(LEMMAS) + 1}" not in known()
     with pytest.raises(AttributeError):
         resolve("streampair.privacy.plan_nothing")
