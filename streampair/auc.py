@@ -49,6 +49,9 @@ class PairOGD(Classifier, FlatLearner):
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError. It bounds the
         memory on streams whose names never end.
+    half_life
+        For a stream that changes: records after which one counts half in the average and in the sums that set
+        the step, which so stays that of ``half_life / ln 2`` records. Needs a FIFO buffer.
 
     Notes
     -----
@@ -88,6 +91,7 @@ class PairOGD(Classifier, FlatLearner):
     average: bool = True
     seed: int | None = None
     max_features: int = 10_000
+    half_life: int | None = None
 
     _rule = OGDRule()
     predict_proba_one = FlatLearner.proba_one  # type: ignore[assignment]  # a call less

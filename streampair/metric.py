@@ -45,6 +45,8 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
         Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
+    half_life
+        Records after which one counts half, as in `streampair.auc.PairOGD`; None: all count alike.
 
     Raises
     ------
@@ -93,6 +95,7 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
     psd: bool = True
     seed: int | None = None
     max_features: int = 256
+    half_life: int | None = None
 
     _rule = MetricRule()
 

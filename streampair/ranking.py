@@ -56,6 +56,8 @@ class PairOGD(Regressor, FlatLearner):
         Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
+    half_life
+        Records after which one counts half, as in `streampair.auc.PairOGD`; None: all count alike.
 
     Raises
     ------
@@ -106,6 +108,7 @@ class PairOGD(Regressor, FlatLearner):
     relevance: tuple[float, float] | None = None
     seed: int | None = None
     max_features: int = 10_000
+    half_life: int | None = None
 
     _rule = OGDRule()
 

@@ -17,6 +17,7 @@ from streampair.kernels.state import (
     FILLED,
     GRADIENTS,
     HEADER,
+    KEEP,
     L2,
     LOSS,
     POLICY,
@@ -28,19 +29,33 @@ from streampair.kernels.state import (
 )
 from streampair.kernels.vectors import MAX_ABS, TILE, dot, first_unusable, project_ball, unusable_row, view
 
+# A sum of squares below it has faded: what is left is rounding.
+_GONE = 1e-200
+
 
 @kernel
 def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
-    """Average the iterates, then step w against the gradient g. The caller projects w."""
+    """Average the iterates, then step w against the gradient g. The caller projects w.
+
+    With KEEP the sums fade: steps then have the size of that many, and all the same weight in the average.
+    Weights by step would let one long silence, in which the sum of squares dwindles, outweigh what follows.
+    """
     rate = s[RATE]
+    keep = s[KEEP]
+    steps = s[RECORDS] - 1.0
+    if keep > 0.0:
+        s[ETAS] *= keep
+        steps = s[ETAS] + 1.0
+        s[GRADIENTS] = s[GRADIENTS] * keep if s[GRADIENTS] > _GONE else 0.0
     if rate > 0.0:
-        eta = rate / math.sqrt(s[RECORDS] - 1.0)
+        eta = rate / math.sqrt(steps)
     else:
         s[GRADIENTS] += dot(g, g)
         eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
-    s[ETAS] += eta
+    weight = 1.0 if keep > 0.0 else eta
+    s[ETAS] += weight
     if s[ETAS] > 0.0:
-        share = eta / s[ETAS]
+        share = weight / s[ETAS]
         for i in range(w.shape[0]):
             averaged[i] += share * (previous[i] - averaged[i])
     for i in range(w.shape[0]):

@@ -28,7 +28,7 @@ RADIUS = 9
 L2 = 10
 AVERAGE = 11
 GRADIENTS = 12  # running sum of squared gradient norms
-ETAS = 13  # running sum of step sizes
+ETAS = 13  # running sum of step sizes; of steps, where KEEP fades it
 SEED = 14
 POSITIVES = 15  # CLASSES: records of the positive class so far
 TABLE = 16  # FULL: address of the table of blocks
@@ -42,6 +42,7 @@ CENTRE = 23  # where its scores are
 SPREAD = 24  # their standard deviation
 OFFSET = 25  # log-odds at the centre
 SLOPE = 26  # what they rise by in a standard deviation
+KEEP = 27  # what is kept of the running sums from one record to the next; 0: all, for ever
 HEADER = 32
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streampair import buffers, losses
 from streampair import kernels as k
 from streampair.errors import ConfigError
+from streampair.learners.settings import whole
 from streampair.learners.storage import Blocks, Classes, LeastSquares, Means, Memory, Rows
 from streampair.learners.tasks import Task
 
@@ -44,6 +45,11 @@ class FlatRule(abc.ABC):
         policy = buffers.FIFO(1) if learner.buffer is None else learner.buffer
         if not isinstance(policy, buffers.Buffer):
             raise ConfigError(f"buffer is {policy!r}", fix="give a buffer such as buffers.FIFO(1)")
+        if getattr(learner, "half_life", None) is not None and not isinstance(policy, buffers.FIFO):
+            raise ConfigError(
+                f"half_life is {learner.half_life!r}, and {policy!r} keeps records of long ago",
+                fix="use a buffer that forgets, buffers.FIFO(size), or leave the half_life out",
+            )
         return policy
 
     def shape(self, d: int) -> tuple[int, ...]:
@@ -67,8 +73,19 @@ class FlatRule(abc.ABC):
         """ValueError if saved weights cannot be this rule's."""
 
 
+def _fade(learner: Any, header: Array) -> None:
+    """Let the running sums of a fresh state fade, if that was asked for."""
+    half_life = getattr(learner, "half_life", None)
+    if half_life is not None:
+        header[k.KEEP] = 2.0 ** (-1.0 / whole("half_life", half_life, 1))
+
+
 class OGDRule(FlatRule):
     """Gradient descent on a linear score."""
+
+    def mark(self, learner: Any, header: Array) -> None:
+        """What its sums keep."""
+        _fade(learner, header)
 
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
         """By the buffer: rows, classes, blocks, or for least squares moments."""
@@ -110,7 +127,8 @@ class MetricRule(FlatRule):
         return Rows(policy), k.metric_learn, k.metric_learn_many
 
     def mark(self, learner: Any, header: Array) -> None:
-        """Whether W is kept positive semi-definite."""
+        """Whether W is kept positive semi-definite, and what its sums keep."""
+        _fade(learner, header)
         header[k.PSD] = bool(learner.psd)
 
     def check(self, vectors: Mapping[str, Array]) -> None:

@@ -24,7 +24,9 @@ class PairOGD:
         l2: float = 0.0,
         seed: int = 0,
         width: float = 0.0,
+        keep: float = 1.0,
     ) -> None:
+        self.keep, self.norms = keep, [0.0]
         self.width = width
         self.loss, self.learning_rate, self.radius, self.l2 = loss, learning_rate, radius, l2
         self.buffer = Buffer(policy, size, seed)
@@ -52,6 +54,10 @@ class PairOGD:
             j = len(self.etas) + 1
             self.squares += dot(g, g)
             self.least_gradient = min(self.least_gradient, math.sqrt(dot(g, g)) or math.inf)
+            self.norms.append(dot(g, g))
+            if self.keep < 1.0:  # all sums anew, by age
+                self.squares = math.fsum(n * self.keep**age for age, n in enumerate(reversed(self.norms)))
+                j = math.fsum(self.keep**age for age in range(j))
             if self.learning_rate is not None:
                 eta = self.learning_rate / math.sqrt(j)
             else:
@@ -68,11 +74,14 @@ class PairOGD:
     @property
     def average(self) -> list[float]:
         """sum_j eta_j w_{j-2} / sum_j eta_j; the list of iterates starts with w_{-1}."""
-        total = math.fsum(self.etas)
+        etas = self.etas
+        if self.keep < 1.0:
+            etas = [self.keep**age for age in reversed(range(len(etas)))]
+        total = math.fsum(etas)
         if not total:
             return [0.0] * len(self.last)
         return [
-            math.fsum(eta * w[i] for eta, w in zip(self.etas, self.iterates, strict=False)) / total
+            math.fsum(eta * w[i] for eta, w in zip(etas, self.iterates, strict=False)) / total
             for i in range(len(self.last))
         ]
 

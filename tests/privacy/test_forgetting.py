@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.drift import scores, turning, window_auc
 from scipy import stats
 
 from streampair import auc, losses
@@ -282,3 +283,30 @@ def test_a_learner_without_one_has_the_parameters_and_the_noise_of_before() -> N
     state = auc.PairFTRL(features=["a"], noise_key=b"k" * 32).to_state()
     assert "half_life" not in state["params"]  # type: ignore[operator]
     assert "half_life" in auc.PairFTRL(features=["a"], half_life=9).to_state()["params"]  # type: ignore[operator]
+
+
+# ---- drift ---------------------------------------------------------------------------------------------
+
+
+def test_the_ranking_follows_a_turn_within_two_half_lives_and_without_one_does_not() -> None:
+    every, half_life, names = 20_000, 2000, list(range(4))
+    rows, labels = turning(2 * every, every, len(names), seed=2)
+    budget: dict[str, Any] = {"features": names, "bounds": dict.fromkeys(names, (-1.0, 1.0)), "seed": 1}
+    models = {
+        "private": auc.PairFTRL(1.0, 1e-5, half_life=half_life, **budget),
+        "open": auc.PairOGD(half_life=half_life),
+        "private, for ever": auc.PairFTRL(1.0, 1e-5, **budget),
+        "open, for ever": auc.PairOGD(),
+    }
+    before, after = {}, {}
+    for name, model in models.items():
+        found = scores(model, rows, labels)
+        before[name] = window_auc(found, labels, every - 3 * half_life, every)
+        after[name] = window_auc(found, labels, every + 2 * half_life, every + 4 * half_life)
+    for name in ("private", "open"):
+        assert after[name] > before[name] - 0.02
+    assert abs(after["private"] - after["open"]) < 0.02
+    assert abs(before["private"] - before["private, for ever"]) < 0.02
+    # The twins: what forgets nothing.
+    for name in ("private, for ever", "open, for ever"):
+        assert after[name] < before[name] - 0.2

@@ -333,6 +333,10 @@ def ogd(kernel: Any, rng: Rng) -> None:
     for code, name in policies.items():
         s = flat(3, code, 4, 2 * 4 * 4, LOSS=k.LOGISTIC)
         learn(kernel, s, naive.PairOGD(3, "Logistic", name, 4, None, 2.0, 0.01, 5), records(rng, 3))
+    for rate in (None, 0.3):  # sums that fade
+        s = flat(3, k.FIFO, 4, 4 * 4, LOSS=k.LOGISTIC, KEEP=0.8, RATE=rate or 0.0)
+        twin = naive.PairOGD(3, "Logistic", "fifo", 4, rate, 2.0, 0.01, 5, keep=0.8)
+        learn(kernel, s, twin, records(rng, 3))
 
 
 @against(naive.FullHistory, "history_learn", "history_learn_many")
