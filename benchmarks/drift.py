@@ -11,9 +11,10 @@ streams and noise. The private learner has epsilon 1, delta 1e-5. The bars, for 
 - there the private one is at most .02 below the one that is not private.
 
 `turning` turns its weights by 90 degrees every 1e5 records. The others are River's generators, of which one
-takes the place of another in the middle, over a thousand records (`synth.ConceptDriftStream`): SEA with another threshold, hyperplanes
-of other weights, Agrawal's second function after its third; in `Hyperplane, slow` the weights drift at every
-record, and what stands behind the middle is no change. Their bounds are declared.
+takes the place of another in the middle, over a thousand records (`synth.ConceptDriftStream`): SEA with
+another threshold (which changes labels and not the order), hyperplanes of other weights, Agrawal's second
+function after its third; in `Hyperplane, slow` the weights drift at every record, and what stands behind the
+middle is no change. Their bounds are declared.
 """
 
 from __future__ import annotations

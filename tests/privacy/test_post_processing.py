@@ -34,6 +34,7 @@ def settings(warmup: int = PREFIX, **more: Any) -> dict[str, Any]:
 LEARNERS: dict[str, Callable[[], Any]] = {
     "moments": lambda: auc.PairFTRL(**settings(horizon=SLOTS)),
     "moments without end": lambda: auc.PairFTRL(**settings()),
+    "moments that fade": lambda: auc.PairFTRL(**settings(half_life=16)),
     "gradients, square root": lambda: auc.PairFTRL(**settings(horizon=SLOTS, solver="gradients")),
     "gradients, BLT": lambda: auc.PairFTRL(**settings(solver="gradients", buffer=buffers.FIFO(4))),
     "gradients, reservoir": lambda: auc.PairFTRL(**settings(buffer=buffers.Reservoir(4), max_uses=6)),

@@ -46,8 +46,8 @@ class ForgettingRun(MomentsRun):
         self._running += noisy
         numbers[0] = slots = plan.keep * numbers[0] + plan.length
         numbers[2] = self.steps
-        self.block.clear()
         self._releases += 1
+        self.block.clear()
         self._due = self._next_end()
         # T is `slots` times the mean record, under noise of this variance.
         variance = plan.variance(self._releases)
