@@ -113,6 +113,23 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert both["mu_spent"] == pytest.approx(one["mu_spent"] * 2**0.5)
 
 
+def test_what_fades_has_no_running_total(tmp_path: Path) -> None:
+    options = "options = {epsilon = 1.0, delta = 1e-4, half_life = 40, warmup = 50, window = 50, forks = 1}"
+    path = write(tmp_path, options=options)
+    held, spent = hold(path), []
+    for _ in range(2):
+        held.take(200)
+        held.commit()
+        spent.append(json.loads(call("budget", "show", path, "--json"))["accounts"][0])
+    held.close()
+    early, late = spent
+    assert (early["releases"], late["releases"]) == (1 + 30, 1 + 70)
+    assert early["horizon_left"] is late["horizon_left"] is None
+    assert 0.0 < early["mu_spent"] <= late["mu_spent"] < early["mu_spent"] * (1 + 1e-3)
+    # Room for the second view is left.
+    assert late["mu_spent"] < 0.9 * mu_from(1.0, 1e-4)
+
+
 def blocks(text: str) -> list[tuple[str, dict[str, str]]]:
     """What a reader sees: a title and its labelled values, the lines of a value joined again."""
     found: list[tuple[str, dict[str, str]]] = []
