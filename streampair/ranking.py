@@ -10,6 +10,7 @@ from streampair import buffers, kernels, losses
 from streampair.learners import choose
 from streampair.learners.faces import Regressor
 from streampair.learners.flat import FlatLearner
+from streampair.learners.leaders import LeaderLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OGDRule
 from streampair.learners.tasks import RelevanceTask
@@ -125,16 +126,22 @@ class PairOGD(Regressor, FlatLearner):
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Regressor, PrivateLearner):
+class PairFTRL(Regressor, LeaderLearner):
     """Private ranking by a real-valued relevance: follow the regularised leader, with correlated noise.
 
-    The algorithm of `streampair.auc.PairFTRL` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
-    w.(x - x')``.
+    The algorithms of `streampair.auc.PairFTRL`, for relevances y:
+
+    ``solver="moments"``
+        The leader of ``(y - y' - w.(x - x'))^2`` over all pairs, which is the regression on the covariance.
+        It follows from second moments, which are summed over blocks and released under noise. The warm-up
+        releases the mean relevance too. Differences of scores estimate those of relevances in [-1, 1].
+    ``solver="gradients"``
+        Clipped gradients of any pair loss with the margin ``(y - y') w.(x - x')``, over a buffer.
 
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses, forks, window, entity
+    strategy, max_uses, forks, window, entity, solver
         As in `streampair.auc.PairFTRL`.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
@@ -142,9 +149,16 @@ class PairFTRL(Regressor, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
-    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.3): mu-GDP under replacement of one record's content, the
+    relevance included, with ``mu`` exact for (epsilon, delta). Gradients have D = min(2 clip, G), for real
+    labels as for two classes, and moments D = 3 / sqrt(2). What holds for null records, copies and the report
+    is said in `streampair.auc.PairFTRL`.
+
+    Least squares mind how far relevances are apart. Where few of them are far from all others, gradients of
+    the hinge may rank better (``solver="gradients"``), if there are records enough for their noise.
+
+    A state or a plan from before there was a solver is of gradients: a learner with ``solver="auto"`` goes on
+    with them.
 
     Examples
     --------
@@ -159,10 +173,7 @@ class PairFTRL(Regressor, PrivateLearner):
     (1.0, 0)
     """
 
-    _: KW_ONLY
-    strategy: str = "auto"
-
-    _choose = choose.gradients
+    _choose = choose.ranking_leader
 
 
 @dataclass(eq=False, repr=False)

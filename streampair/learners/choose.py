@@ -6,7 +6,7 @@ or None while they are not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from streampair.errors import ConfigError
@@ -17,8 +17,9 @@ from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
 from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
+from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 
-__all__ = ["centred_output", "continue_under", "gradients", "leader", "noisy", "output"]
+__all__ = ["centred_output", "continue_under", "gradients", "leader", "noisy", "output", "ranking_leader"]
 
 
 def gradients(learner: Any, features: int | None) -> Mechanism:
@@ -35,8 +36,13 @@ def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
     learner._by_gradients = "strategy" in rule
 
 
-def leader(learner: Any, features: int | None) -> Mechanism:
+def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
     """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
+
+    Parameters
+    ----------
+    moments
+        Those of the family.
 
     Raises
     ------
@@ -47,7 +53,10 @@ def leader(learner: Any, features: int | None) -> Mechanism:
     solver, horizon = learner.solver, learner.horizon
     if solver not in ("auto", "moments", "gradients"):
         raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
-    given = [name for name in ("loss", "buffer", "clip", "max_uses") if getattr(learner, name) is not None]
+    unused = ["loss", "buffer", "clip", "max_uses"]
+    if moments is not Moments or getattr(learner, "half_life", None) is not None:
+        unused.append("entity")
+    given = [name for name in unused if getattr(learner, name) is not None]
     if learner.strategy != "auto":
         given.append("strategy")
     if learner.warmup is not None and learner.warmup == 0:
@@ -65,7 +74,12 @@ def leader(learner: Any, features: int | None) -> Mechanism:
         many = features is not None and features > MOST_FEATURES
         before = getattr(learner, "_by_gradients", False)
         solver = "gradients" if given or short or many or before else "moments"
-    return Moments() if solver == "moments" else by_gradients
+    return moments() if solver == "moments" else by_gradients
+
+
+def ranking_leader(learner: Any, features: int | None) -> Mechanism:
+    """`leader` for relevances."""
+    return leader(learner, features, RankingMoments)
 
 
 def _forgetting(learner: Any, given: list[str]) -> Mechanism:

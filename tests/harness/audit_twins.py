@@ -15,6 +15,7 @@ import pytest
 
 from streampair import auc, buffers, kernels, losses, metric, ranking
 from streampair.learners.run import SlotRun
+from streampair.learners.tasks import RelevanceTask
 from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.mechanisms import forgetting_plan, ftrl, moments_plan, warmup
 from streampair.privacy.mechanisms.base import ExactSums
@@ -65,6 +66,12 @@ def no_bounds(patch: pytest.MonkeyPatch) -> None:
 
 def _as_they_are(self: Design, raw: np.ndarray, ready: np.ndarray, usable: np.ndarray) -> None:
     ready[:], usable[:] = raw, np.isfinite(raw).all(axis=1)
+
+
+def wide_relevance(patch: pytest.MonkeyPatch) -> None:
+    """Relevances reach a tenth beyond what they are scaled to."""
+    true = RelevanceTask.label
+    patch.setattr(RelevanceTask, "label", lambda self, y: 1.1 * true(self, y))
 
 
 def learned_twice(patch: pytest.MonkeyPatch) -> None:
@@ -158,6 +165,12 @@ CASES = {
         auc.OnPairC(**CLIPPED, features=["a"], entity=EntityLimit(3, 6)), 40, 0.9, {one_record: "learning"}
     ),
     "ranking": Case(ranking.PairFTRL(**SMALL, horizon=40, relevance=(0, 4)), 24, 0.98),
+    "ranking, moments": Case(
+        ranking.PairFTRL(**BUDGET, horizon=10**4, relevance=(0, 4), features=["a", "b"]),
+        12,
+        0.98,
+        {small_diameter: BOTH, small_noise: BOTH, wide_relevance: BOTH},
+    ),
     "metric": Case(metric.PairFTRL(**SMALL, horizon=90), 90, 0.98),
     "metric OnPairStrC": Case(
         metric.OnPairStrC(**{**CLIPPED, "clip": 0.1}, l2=0.1), 40, 0.9, {small_diameter: "learning"}

@@ -42,6 +42,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "output": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "output, few releases": lambda: auc.OnPairC(**settings(horizon=SLOTS, releases=9)),
     "ranking": lambda: ranking.PairFTRL(**settings()),
+    "ranking, gradients": lambda: ranking.PairFTRL(**settings(solver="gradients")),
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
     "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "metric, noise in the gradient": lambda: metric.NoisyOGD(**settings()),
@@ -237,7 +238,7 @@ def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TWINS = [
     *[(name, raw_variances) for name in LEARNERS],
-    *[(name, raw_label_mean) for name in ("moments", "moments without end")],
+    *[(name, raw_label_mean) for name in ("moments", "moments without end", "ranking")],
     *[(name, raw_ridge) for name in ("moments", "moments without end")],
     ("gradients, square root", raw_step(SummedGradients)),
     ("gradients, BLT", raw_step(SummedGradients)),

@@ -289,6 +289,9 @@ class Moments(Mechanism):
     """The leader of the squared loss over all pairs, computed from second moments of blocks of records."""
 
     label_mean: ClassVar[bool] = True
+    #: What a run is, and whose mean the warm-up releases, in words.
+    run: ClassVar[type[MomentsRun]] = MomentsRun
+    mean_of: ClassVar[str] = "the share of labels"
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
@@ -315,7 +318,7 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return MomentsRun(_continued(plan, saved))
+        return self.run(_continued(plan, saved))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
@@ -323,7 +326,7 @@ class Moments(Mechanism):
             "Mechanism: second moments of the records, and of their labels with them, are summed over "
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
             "correlated over the blocks, and every model is computed from these releases. The first "
-            f"{settings.warmup} records are used for one release of means, variances and the share of "
-            "labels only, the later ones for learning only, so each has "
+            f"{settings.warmup} records are used for one release of means, variances and {self.mean_of} "
+            "only, the later ones for learning only, so each has "
             + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

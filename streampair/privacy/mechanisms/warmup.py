@@ -64,7 +64,7 @@ class WarmupPlan:
         blank = records * math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2) + labels)
         return Release(
             name="warm-up: sums of x, of x^2" + (" and of the labels" if labels else ""),
-            domain="features scaled and clipped to [-1, 1]" + (", a label -1 or 1" if labels else ""),
+            domain="features scaled and clipped to [-1, 1]" + (", a label in [-1, 1]" if labels else ""),
             relation=self.relation,
             lemma="docs/privacy.md, Lemma 18",
             sensitivity=sensitivity,
@@ -154,14 +154,16 @@ class Warmup:
     def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
         """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0.
 
-        So do labels that are NaN; others are -1 or 1, where they are released.
+        So do labels that are NaN; others are in [-1, 1], where they are released.
         """
         self.sums.add(kernels.moment_sums, rows, usable, float(WarmupPlan.PER_UNIT))
         if self.plan.labels:
             self.sums.add(self._add_labels, labels)
 
     def _add_labels(self, labels: Floats, cells: NDArray[np.int64]) -> None:
-        cells[0, self._dim] += WarmupPlan.PER_UNIT * int(np.nansum(labels))
+        # Each label is rounded, not their sum: a whole number of steps, at most one unit.
+        steps = np.floor(labels[~np.isnan(labels)] * WarmupPlan.PER_UNIT + 0.5)
+        cells[0, self._dim] += int(steps.sum())
 
     def release(self, stream: Stream) -> tuple[Floats, Floats, float]:
         """Means (d,), what centred values are multiplied with (d,) for `E |x|^2 = 1`, and the label mean."""
