@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from streampair import buffers, losses
 from streampair.learners import choose
 from streampair.learners.faces import Transformer
 from streampair.learners.flat import FlatLearner
+from streampair.learners.leaders import LeaderLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import MetricRule
 
@@ -101,32 +104,49 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class PairFTRL(Transformer, LeaderLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: follow the regularised leader, with correlated noise.
 
-    The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
-    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
-    transformed with is its positive semi-definite part.
+    W is symmetric and in a Frobenius ball; what is transformed with is its positive semi-definite part.
+
+    ``solver="moments"``, for declared classes
+        Second moments of the records, sums of each class and its count are summed over blocks and released
+        under noise; from them follow the scatter within classes and between, and from that a metric in closed
+        form: the log-likelihood ratio of differences, for normal classes of one covariance. It has as many
+        directions as classes stand out of the noise, less one; until two do, it is the identity.
+    ``solver="gradients"``
+        The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with
+        ``u = x - x'`` and s = 1 for two records of one class, else -1.
 
     Parameters
     ----------
     epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
     strategy, max_uses, forks, window, entity
         As in `streampair.auc.PairFTRL`.
+    classes
+        Labels that there can be, 2 to 256 texts or numbers, by declaration; any other makes a null slot.
+        None: any label.
+    solver
+        As in `streampair.auc.PairFTRL`; ``"auto"`` is gradients where no classes are declared.
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
-    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
-    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-    A step that learns from the transformed records, such as neighbours, is not private.
+    Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.4): mu-GDP under replacement of one record's content, the class
+    included, with ``mu`` exact for (epsilon, delta). Moments have D = 3 / sqrt(2), whatever the number of
+    classes. Gradients have D = min(2 clip, 2 G), and the noise is that of a symmetric matrix: in the
+    d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the Euclidean one. What holds for null
+    records, copies and the report is said in `streampair.auc.PairFTRL`. A step that learns from the
+    transformed records, such as neighbours, is not private.
+
+    References
+    ----------
+    Koestinger, M. et al. (2012). Large scale metric learning from equivalence constraints. CVPR.
 
     Examples
     --------
     >>> from river import datasets
     >>> from streampair import metric
-    >>> model = metric.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000)
+    >>> model = metric.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000, classes=[True, False])
     >>> for x, y in datasets.Phishing().take(1000):
     ...     model.learn_one(x, y)
     >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
@@ -134,9 +154,15 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     """
 
     _: KW_ONLY
-    strategy: str = "auto"
+    classes: Sequence[Any] | None = None
 
-    _choose = choose.gradients
+    _choose = choose.metric_leader
+
+    def _fingerprint(self) -> dict[str, object]:
+        told = super()._fingerprint()
+        if self.classes is None:  # as before they could be declared
+            del told["classes"]
+        return told
 
 
 @dataclass(eq=False, repr=False)

@@ -63,8 +63,9 @@ class Trial:
         }
         self.claimed: float = settings.mu
         self.entity = settings.entity
-        self.metric = hasattr(type(learner), "metric_")
         self.moments = isinstance(settings.mechanism, Moments)
+        # One that is learned from pairs: moments have none, and a metric's are like any.
+        self.metric = hasattr(type(learner), "metric_") and not self.moments
         self.size = settings.buffer.influence.size
         self.high, self.low = _two_labels(learner)
         # Whether the rule's own iterate has no noise.
@@ -243,5 +244,7 @@ def _two_labels(learner: Any) -> tuple[Any, Any]:
     if hasattr(learner, "relevance"):
         low, high = learner.relevance
         return float(high), float(low)
+    if getattr(learner, "classes", None) is not None:
+        return learner.classes[0], learner.classes[1]
     high = getattr(learner, "positive", True)
     return high, (not high) if isinstance(high, bool) else f"not {high!r}"

@@ -37,7 +37,7 @@ from streampair.kernels.metric import (
     metric_learn,
     metric_learn_many,
 )
-from streampair.kernels.moments import leader_sums, moment_sums
+from streampair.kernels.moments import class_sums, leader_sums, moment_sums
 from streampair.kernels.noise import blt_noise, normals_from_bits, toeplitz_noise
 from streampair.kernels.numerics import (
     cos_octant,
@@ -218,6 +218,7 @@ __all__ = [
     "auc_revert",
     "blt_noise",
     "blt_variances",
+    "class_sums",
     "clip_rows",
     "cos_octant",
     "cube_root",

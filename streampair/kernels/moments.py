@@ -26,6 +26,39 @@ def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int
 
 
 @kernel
+def class_sums(rows: Array, labels: Array, classes: Array, grid: float, sums: NDArray[np.int64]) -> None:
+    """Add `rnd((x x', e_y (x) x, e_y / 2) / grid)` of each row (n, d) to the sums.
+
+    Of x x' the lower triangle is kept, packed as in `symmetric`. A label is one of `classes` (K,); a row with
+    any other, or NaN, is a null record, which adds 0.
+    """
+    d = rows.shape[1]
+    root = ROOT2 / grid
+    unit = 1.0 / grid
+    triangle = d * (d + 1) // 2
+    for r in range(rows.shape[0]):
+        place = -1
+        for c in range(len(classes)):
+            if classes[c] == labels[r]:
+                place = c
+        if place < 0:
+            continue
+        x = rows[r]
+        at = 0
+        for i in range(d):
+            scaled = x[i] * root
+            for j in range(i):
+                sums[at] += np.int64(math.floor(scaled * x[j] + 0.5))
+                at += 1
+            sums[at] += np.int64(math.floor(x[i] * x[i] * unit + 0.5))
+            at += 1
+        at = triangle + place * d
+        for i in range(d):
+            sums[at + i] += np.int64(math.floor(x[i] * unit + 0.5))
+        sums[triangle + len(classes) * d + place] += np.int64(math.floor(0.5 * unit + 0.5))
+
+
+@kernel
 def leader_sums(
     rows: Array, labels: Array, centre: float, weight: float, grid: float, sums: NDArray[np.int64]
 ) -> None:

@@ -14,12 +14,22 @@ from streampair.learners.settings import scale, whole
 from streampair.privacy.mechanisms.base import Mechanism
 from streampair.privacy.mechanisms.forgetting import Forgetting
 from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
+from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 
-__all__ = ["centred_output", "continue_under", "gradients", "leader", "noisy", "output", "ranking_leader"]
+__all__ = [
+    "centred_output",
+    "continue_under",
+    "gradients",
+    "leader",
+    "metric_leader",
+    "noisy",
+    "output",
+    "ranking_leader",
+]
 
 
 def gradients(learner: Any, features: int | None) -> Mechanism:
@@ -80,6 +90,27 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:
     """`leader` for relevances."""
     return leader(learner, features, RankingMoments)
+
+
+def metric_leader(learner: Any, features: int | None) -> Mechanism:
+    """`leader` for declared classes; gradients where none are.
+
+    Raises
+    ------
+    ConfigError
+        If moments are asked for, and no classes.
+    """
+    declared = learner._task.classes
+    if declared is not None:
+        return leader(learner, features, lambda: MetricMoments(declared))
+    if learner.solver == "moments":
+        raise ConfigError(
+            "solver='moments' needs the classes that there are, for it keeps a sum for each",
+            fix="declare them with classes=, or use solver='gradients'",
+        )
+    if learner.solver == "auto":
+        return gradients(learner, features)
+    return leader(learner, features)
 
 
 def _forgetting(learner: Any, given: list[str]) -> Mechanism:

@@ -147,7 +147,7 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
     _root: tuple[int, Array | None] = (-1, None)
 
     def _make_task(self) -> ClassTask:
-        return ClassTask()
+        return ClassTask(getattr(self, "classes", None))
 
     @property
     def metric_(self) -> Array:

@@ -22,6 +22,9 @@ __all__ = ["BinaryTask", "ClassTask", "RelevanceTask", "Task"]
 
 Array = NDArray[np.float64]
 
+#: Of a metric that keeps a sum for each.
+MOST_CLASSES = 256
+
 
 class _NoLabel:
     """A label that no record has; equal to its copies in nothing, and cheap to copy and pickle."""
@@ -301,11 +304,40 @@ def class_number(y: Any) -> float:
 
 
 class ClassTask(Task):
-    """Any number of classes, by text or number; pairs are of one class or of two."""
+    """Any number of classes, by text or number; pairs are of one class or of two.
+
+    Parameters
+    ----------
+    classes
+        Those that there can be; None: any.
+
+    Raises
+    ------
+    ConfigError
+        If they are not at least two different ones.
+
+    Attributes
+    ----------
+    classes
+        Their numbers; None: any.
+    """
 
     form = "metric"
     pairs = kernels.METRIC_PAIRS
     most_features = 256
+
+    def __init__(self, classes: Any = None) -> None:
+        self.classes: tuple[float, ...] | None = None
+        if classes is None:
+            return
+        fix = f"give a list of 2 to {MOST_CLASSES} different texts or numbers, for example ['cat', 'dog']"
+        try:
+            numbers = () if isinstance(classes, str | bytes) else tuple(self.label(y) for y in classes)
+        except (TypeError, RecordError):
+            numbers = ()
+        if not 2 <= len(set(numbers)) == len(numbers) <= MOST_CLASSES:
+            raise ConfigError(f"classes is {classes!r}", fix=fix)
+        self.classes = numbers
 
     @staticmethod
     def coordinates(d: int) -> int:
@@ -318,15 +350,22 @@ class ClassTask(Task):
         Raises
         ------
         RecordError
-            If the label is unknown (None or NaN), or neither text nor a number.
+            If the label is unknown (None or NaN), neither text nor a number, or of no declared class.
         """
         try:
             # Long texts are not remembered: a thousand of them could be much.
-            if isinstance(y, str | bytes) and len(y) > 100:
-                return class_number.__wrapped__(y)
-            return class_number(y)
+            long = isinstance(y, str | bytes) and len(y) > 100
+            number = class_number.__wrapped__(y) if long else class_number(y)
         except (TypeError, ValueError, OverflowError):
             pass
+        else:
+            if self.classes is None or number in self.classes:
+                return number
+            raise RecordError(
+                f"the label is none of the declared classes: {_features.short(y)}",
+                fix="declare all classes that there can be with classes=",
+                stage="label",
+            )
         try:
             unknown = y is None or bool(y != y)
         except (TypeError, ValueError):

@@ -172,6 +172,12 @@ CASES = {
         {small_diameter: BOTH, small_noise: BOTH, wide_relevance: BOTH},
     ),
     "metric": Case(metric.PairFTRL(**SMALL, horizon=90), 90, 0.98),
+    "metric, moments": Case(
+        metric.PairFTRL(**BUDGET, horizon=10**4, features=["a", "b"], classes=["x", "y", "z"]),
+        12,
+        0.98,
+        {small_diameter: BOTH, small_noise: BOTH, no_ball: "learning"},
+    ),
     "metric OnPairStrC": Case(
         metric.OnPairStrC(**{**CLIPPED, "clip": 0.1}, l2=0.1), 40, 0.9, {small_diameter: "learning"}
     ),

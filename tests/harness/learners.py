@@ -54,6 +54,7 @@ LEARNERS: list[Any] = [
     ranking.PairFTRL(warmup=20, solver="gradients", noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
     metric.PairFTRL(horizon=5000, warmup=0, noise_key=KEY),
+    metric.PairFTRL(warmup=20, classes=["a", "b", "c"], noise_key=KEY),
     metric.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, noise_key=KEY),
     metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
 ]
@@ -71,6 +72,9 @@ PRIVATE: dict[str, Callable[..., Any]] = {
     "auc-sampled": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, buffer=buffers.Reservoir(4), releases=7),
 }
 PRIVATE["ranking-moments"] = partial(ranking.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments")
+PRIVATE["metric-moments"] = partial(
+    metric.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
+)
 PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]

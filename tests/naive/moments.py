@@ -33,6 +33,26 @@ def leader_sums(
     return total
 
 
+def class_contribution(x: Sequence[float], place: int, classes: int, count: float = 0.5) -> np.ndarray:
+    """(x x', e_y (x) x, e_y / 2): the triangle as in `contribution`, then a row and a count a class."""
+    rows, counts = np.zeros((classes, len(x))), np.zeros(classes)
+    rows[place], counts[place] = x, count
+    return np.concatenate((contribution(x, 0.0)[: -len(x)], rows.ravel(), counts))
+
+
+def class_sums(
+    rows: Sequence[Sequence[float]], labels: Sequence[float], classes: Sequence[float], grid: float
+) -> np.ndarray:
+    """Sum of the contributions in whole steps of the grid; other labels are null records, and add 0."""
+    d, many = len(rows[0]), len(classes)
+    total = np.zeros(d * (d + 1) // 2 + d * many + many, dtype=np.int64)
+    for x, y in zip(rows, labels, strict=True):
+        if y in classes:
+            added = class_contribution(x, list(classes).index(y), many)
+            total += np.floor(added / grid + 0.5).astype(np.int64)
+    return total
+
+
 def best_weights(w: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> float:
     """Squared pair loss of weights over all pairs of two samples."""
     margins = 2.0 * np.subtract.outer(positives @ w, negatives @ w)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness.learners import NAMES, PRIVATE, stream
 
-from streampair import auc, losses
+from streampair import auc, losses, metric
 from streampair.errors import SnapshotError
 from streampair.learners import settings
 from streampair.privacy import BLT, EntityLimit
@@ -24,6 +24,10 @@ from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output, o
 KEY = bytes(range(32))
 MAKES = {
     **PRIVATE,
+    # So that classes stand out of the noise: else there is no metric, and nothing to tell runs apart by.
+    "metric-moments": partial(
+        metric.PairFTRL, 100.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
+    ),
     "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 200, solver="moments"),
     "auc-warm-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="gradients", strategy="blt"),
     "auc-entities": partial(

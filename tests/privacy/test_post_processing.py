@@ -44,6 +44,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ranking": lambda: ranking.PairFTRL(**settings()),
     "ranking, gradients": lambda: ranking.PairFTRL(**settings(solver="gradients")),
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
+    "metric, moments": lambda: metric.PairFTRL(**settings(horizon=SLOTS, classes=[True, False])),
     "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "metric, noise in the gradient": lambda: metric.NoisyOGD(**settings()),
 }

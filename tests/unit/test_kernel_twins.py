@@ -629,6 +629,16 @@ def moment_sums(kernel: Any, rng: Rng) -> None:
     assert sums.tolist() == naive.moment_sums(np.delete(rows, 2, axis=0).tolist(), 64.0)
 
 
+@against(naive.class_sums)
+def class_sums(kernel: Any, rng: Rng) -> None:
+    rows, sums = rng.uniform(-1, 1, (6, 3)), np.zeros(6 + 9 + 3, dtype=np.int64)
+    labels, classes = np.array([5.0, 2.0, math.nan, 7.0, 5.0, 9.0]), np.array([2.0, 5.0, 9.0])
+    kernel(rows, labels, classes, 2.0**-9, sums)
+    assert (
+        np.abs(sums - naive.class_sums(rows.tolist(), labels.tolist(), [2.0, 5.0, 9.0], 2.0**-9)).max() <= 1
+    )
+
+
 @against(naive.leader_sums)
 def leader_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros(9, dtype=np.int64)

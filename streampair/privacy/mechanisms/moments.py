@@ -157,10 +157,14 @@ class MomentsRun(Run):
         return (self.total if self._at_horizon() else self.block).cells()
 
     def _add(self, rows: Floats, labels: Floats) -> None:
-        self.block.add(kernels.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
+        self._sum_up(rows, labels)
         self.steps += len(rows)
         if self._at_horizon():
             self.total.absorb(self.block)
+
+    def _sum_up(self, rows: Floats, labels: Floats) -> None:
+        """Add what is summed of each record to the open block."""
+        self.block.add(kernels.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
 
     def _next_end(self) -> int:
         end, horizon = self.plan.end(self._releases + 1), self.plan.horizon
@@ -289,9 +293,9 @@ class Moments(Mechanism):
     """The leader of the squared loss over all pairs, computed from second moments of blocks of records."""
 
     label_mean: ClassVar[bool] = True
-    #: What a run is, and whose mean the warm-up releases, in words.
+    #: What a run is, and what the warm-up releases, in words.
     run: ClassVar[type[MomentsRun]] = MomentsRun
-    mean_of: ClassVar[str] = "the share of labels"
+    prefix: ClassVar[str] = "means, variances and the share of labels"
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
@@ -307,8 +311,12 @@ class Moments(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        return self.run(_continued(self.calibrated(settings), saved))
+
+    def calibrated(self, settings: Settings) -> SecondMomentsPlan:
+        """The plan, fitted here."""
         assert settings.features is not None
-        plan = plan_second_moments(
+        return plan_second_moments(
             settings.mu_learning,
             features=settings.features,
             base=float(settings.warmup),
@@ -318,7 +326,6 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return self.run(_continued(plan, saved))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
@@ -326,7 +333,7 @@ class Moments(Mechanism):
             "Mechanism: second moments of the records, and of their labels with them, are summed over "
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
             "correlated over the blocks, and every model is computed from these releases. The first "
-            f"{settings.warmup} records are used for one release of means, variances and {self.mean_of} "
-            "only, the later ones for learning only, so each has "
+            f"{settings.warmup} records are used for one release of {self.prefix} only, the later ones for "
+            "learning only, so each has "
             + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

@@ -107,6 +107,8 @@ class SecondMomentsPlan:
         Whether a second view is charged the fullest window *and* the release at the horizon, though no window
         may hold both: as plans with a horizon and forks were before. For those, which have gone on with more
         noise than they need.
+    classes
+        Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
@@ -124,6 +126,7 @@ class SecondMomentsPlan:
     window: int = 4096
     relation: Relation = ONE_RECORD
     summed: bool = False
+    classes: int = 0
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
@@ -156,7 +159,7 @@ class SecondMomentsPlan:
     def dim(self) -> int:
         """Coordinates of a release."""
         d = self.features
-        return d * (d + 1) // 2 + d
+        return d * (d + 1) // 2 + d * max(self.classes, 1) + self.classes
 
     @property
     def _one_move(self) -> float:
@@ -244,13 +247,16 @@ class SecondMomentsPlan:
 
         def kind(name: str, move: float, sigma: float, releases: int | None) -> Release:
             replace = move / sigma
-            # Blanking moves a sum by |F| <= sqrt 2.
-            blank = min((math.sqrt(2.0) + self.grid * math.sqrt(dim)) / self._one_move, 1.0)
+            # Blanking moves a sum by |F| <= sqrt 2, and with the count of a class by 3/2.
+            most = 1.5 if self.classes else math.sqrt(2.0)
+            blank = min((most + self.grid * math.sqrt(dim)) / self._one_move, 1.0)
             return Release(
                 name=name,
-                domain="records in the unit ball, with a label weighted into [-1, 1]",
+                domain="records in the unit ball, with "
+                + ("one of the declared classes" if self.classes else "a label weighted into [-1, 1]"),
                 relation=self.relation,
-                lemma="docs/privacy.md, Lemma 16, Lemma 31 and Lemma " + ("32" if self._alone else "55"),
+                lemma=f"docs/privacy.md, Lemma 16, Lemma {42 if self.classes else 31} and Lemma "
+                + ("32" if self._alone else "55"),
                 sensitivity=move,
                 sigma=sigma,
                 replace=replace,

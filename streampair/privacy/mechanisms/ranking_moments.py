@@ -45,4 +45,4 @@ class RankingMoments(Moments):
     """The leader of the squared error of differences, computed from second moments of blocks of records."""
 
     run: ClassVar[type[MomentsRun]] = RankingRun
-    mean_of: ClassVar[str] = "the mean relevance"
+    prefix: ClassVar[str] = "means, variances and the mean relevance"
