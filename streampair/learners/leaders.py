@@ -38,7 +38,7 @@ class LeaderLearner(PrivateLearner):
         strategy: Mapping[str, Any] | None = None,
     ) -> SlotRun:
         # The matrix C of gradients is fitted, that of moments is not; a state of 0.1 has it without a plan.
-        fitted = strategy is not None if plan is None else "strategy" in plan["rule"]
+        fitted = bool(strategy) if plan is None else "strategy" in plan["rule"]
         self._by_gradients = fitted and self.solver == "auto"
         return super()._begin(names, plan, strategy)
 

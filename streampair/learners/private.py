@@ -103,8 +103,7 @@ class PrivateLearner(TakesBatches):
                 fix="select or hash the features first",
             )
         settings = self._settle(len(names))
-        if plan is not None:
-            settings = planned(settings, plan, declared=self.warmup is not None)
+        settings = planned(settings, plan, strategy, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
         run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan, strategy)
         self._run = run

@@ -63,7 +63,7 @@ class SlotRun:
         What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
         that are fitted here.
     strategy
-        The noise matrix of a state of 0.1, which has no plan.
+        The noise matrix of a state of 0.1, which has no plan; empty if its mechanism has none.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class SlotRun:
         self.counts = counts
         self.admission = admission
         self.design = Design(names, settings.bounds)
-        saved = {"strategy": strategy} if strategy is not None else None
+        saved = {"strategy": strategy} if strategy else None
         if plan is not None:
             saved = plan["rule"]
         self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)

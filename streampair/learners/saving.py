@@ -52,7 +52,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     _check(saved)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
-        strategy = saved["rule"].get("strategy") if plan is None else None
+        strategy = saved["rule"].get("strategy", {}) if plan is None else None
         choose.continue_under(learner, saved["rule"] if plan is None else plan["rule"])
         run = learner._begin(saved["names"], plan, strategy)
         run.load_state(saved)

@@ -207,7 +207,9 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
     )
 
 
-def planned(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> Settings:
+def planned(
+    settings: Settings, plan: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, *, declared: bool
+) -> Settings:
     """The settings of a learner under a plan that was written down.
 
     Parameters
@@ -215,7 +217,9 @@ def planned(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> S
     settings
         As they are settled here.
     plan
-        See `SlotRun.written`.
+        See `SlotRun.written`; None: nothing was written down.
+    strategy
+        What a state of 0.1 has in its place, maybe empty; None: there is no state either.
     declared
         Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
         the other side.
@@ -225,6 +229,16 @@ def planned(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> S
     ValueError
         If the plan is not of such settings.
     """
+    if plan is None and strategy is None:
+        return settings
+    mechanism = settings.mechanism.of({} if plan is None else plan["rule"])
+    if mechanism != settings.mechanism:
+        settings = replace(settings, mechanism=mechanism)
+        length = mechanism.default_warmup(settings.mu, settings.horizon, settings.features)
+        if length is not None and not declared:
+            settings = replace(settings, warmup=length)
+    if plan is None:
+        return settings
     warmup = plan["warmup"]
     if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > (not declared):
         raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")

@@ -68,8 +68,10 @@ def by_library(model: Any, events: list[Any]) -> str:
     """The twin: the leader of the moments by LAPACK, as it was."""
     true = leader.kernels.ridge_solution
 
-    def solve(second: Any, cross: Any, ridge: float, out: Any) -> float:
+    def solve(second: Any, cross: Any, ridge: float, noise: float, out: Any) -> float:
         values, vectors = np.linalg.eigh(second)
+        gaps = values[:, None] - values
+        values = values - noise * np.sum(gaps / (gaps**2 + noise / 2), axis=1)
         inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
         out[:] = vectors @ ((vectors.T @ cross) * inverse)
         return float(inverse.sum())

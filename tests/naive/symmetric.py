@@ -44,7 +44,10 @@ def psd_root(w: np.ndarray) -> np.ndarray:
     return np.asarray(vectors @ np.diag(np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
-def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float) -> tuple[np.ndarray, float]:
+def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float, noise: float) -> tuple[np.ndarray, float]:
     values, vectors = np.linalg.eigh(w)
+    if noise:
+        gaps = values[:, None] - values
+        values = values - noise * np.sum(gaps / (gaps**2 + noise / 2), axis=1)
     inverse = vectors @ np.diag(1.0 / (np.maximum(values, 0.0) + ridge)) @ vectors.T
     return np.asarray(inverse @ right), float(np.trace(inverse))

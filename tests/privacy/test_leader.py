@@ -310,6 +310,28 @@ def test_the_leader_is_that_of_all_pairs_where_classes_share_their_covariance() 
             assert some < naive.best_weights(bent, x[y][:1500], x[~y][:1500])
 
 
+def test_under_noise_the_leader_is_better_where_eigenvalues_are_pulled_together() -> None:
+    """Twin: the ridge alone."""
+    rng = np.random.default_rng(1)
+    d, std = 12, 0.007
+    second = np.diag(1.0 / np.arange(1, d + 1))
+    second /= np.trace(second)
+
+    def worth(noise: float, noisy: Any, seen: Any, cross: Any) -> float:
+        """Correlation of the leader's scores with the best ones'."""
+        w, _ = leader_of(noisy, seen, 0.5, math.sqrt(d) * std, noise)
+        return float(w @ cross / math.sqrt((w @ second @ w) * (cross @ np.linalg.solve(second, cross))))
+
+    gains = []
+    for _ in range(40):
+        cross = 0.05 * second @ rng.normal(size=d)
+        noise = rng.normal(0.0, std, (d, d))  # on and beside the diagonal, where it is the mean of two cells
+        given = second + (noise + noise.T) / 2.0, cross + 0.5 * std * rng.normal(size=d), cross
+        gains.append(worth(std * std, *given) - worth(0.0, *given))
+    assert stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue < 1e-4
+    assert np.mean(gains) > 0.02
+
+
 @pytest.mark.parametrize("horizon", [None, 900])
 def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: int | None) -> None:
     rng = np.random.default_rng(0)
@@ -340,7 +362,7 @@ def test_the_solver_follows_the_parameters() -> None:
     model = auc.PairFTRL(horizon=1000, features=["a", "b"])
     assert isinstance(model.run.rule, MomentsRun)
     assert model.pair_loss == losses.Square()
-    assert model.settings.warmup == int(40 * math.sqrt(2) / mu_from(1.0, 1e-6))
+    assert model.settings.warmup == int(20 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
     assert auc.PairFTRL(horizon=10**6, features=["a"]).settings.warmup == 10**5
     mu = mu_from(1.0, 1e-6)
     assert auc.PairFTRL(features=list("abcd")).settings.warmup == math.ceil(200 / mu)

@@ -17,7 +17,7 @@ from harness.learners import NAMES, PRIVATE, stream
 
 from streampair import auc, losses, metric
 from streampair.errors import SnapshotError
-from streampair.learners import settings
+from streampair.learners import choose, settings
 from streampair.privacy import BLT, EntityLimit
 from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output, output_plan, warmup
 
@@ -236,6 +236,37 @@ def test_blocks_end_where_exact_arithmetic_says() -> None:
             assert growth == pytest.approx(1.1**block, rel=1e-15 * block)
             assert plan.end(block) == math.ceil(base * (growth - 1.0)) + block
     assert np.all(np.diff([moments_plan._growth(block) for block in range(300)]) > 0)
+
+
+def test_a_run_of_the_first_release_goes_on_under_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its warm-up was longer, and its leader another: both are part of what a replay must repeat."""
+    make = partial(auc.PairFTRL, 8.0, 1e-3, 200, features=NAMES, noise_key=KEY, solver="moments")
+    events = events_of(make())
+    with monkeypatch.context() as patch:
+        patch.setattr(choose, "Moments", partial(moments.Moments, 1))
+        model = make()
+        wanted = run(model, events)
+        first = make()
+        run(first, events[:45])
+    plan, saved = model.plan(), first.to_state()
+    assert "version" not in plan["plan"]["rule"]
+    own = make()
+    assert own.settings.warmup < model.settings.warmup < 45  # what is released after it is compared below
+    assert run(own, events) != wanted  # the twin
+    assert own.plan()["plan"]["rule"]["version"] == moments_plan.VERSION
+    given = make()
+    given.load_plan(plan)
+    assert run(given, events) == wanted
+    # The first release wrote no plan into a state, a later one did.
+    for state in (saved, {key: value for key, value in saved.items() if key != "plan"}):
+        other = restored(make(), state)
+        assert other.plan() == plan
+        assert run(other, events[45:]) == tuple(part[45:] for part in wanted)
+    for version in (0.0, moments_plan.VERSION + 1.0, 1.5):
+        unknown = copy.deepcopy(plan)
+        unknown["plan"]["rule"]["version"] = version
+        with pytest.raises(SnapshotError, match="a plan of version"):
+            make().load_plan(unknown)
 
 
 @pytest.mark.parametrize("window", [8, 500])

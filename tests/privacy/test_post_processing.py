@@ -205,7 +205,7 @@ def raw_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(moments_module.MomentsRun, "_release", release)
     monkeypatch.setattr(
-        moments_module, "leader_of", lambda second, cross, rate, ridge: true(second, cross, rate, trace[0])
+        moments_module, "leader_of", lambda second, cross, rate, *rest: true(second, cross, rate, trace[0])
     )
 
 

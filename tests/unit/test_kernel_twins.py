@@ -5,6 +5,7 @@ More about a kernel (its corners, its last bits) is in the tests of what it is f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -459,10 +460,10 @@ def project_psd(kernel: Any, rng: Rng) -> None:
 
 @against(naive.ridge_solution)
 def ridge_solution(kernel: Any, rng: Rng) -> None:
-    for d in (1, 4, 9):
+    for d, noise in itertools.product((1, 4, 9), (0.0, 0.1)):
         w, right, out = symmetric(rng, d), rng.normal(size=d), np.empty(d)
-        trace = kernel(w, right, 0.3, out)
-        solution, wanted = naive.ridge_solution(w, right, 0.3)
+        trace = kernel(w, right, 0.3, noise, out)
+        solution, wanted = naive.ridge_solution(w, right, 0.3, noise)
         close(out, solution)
         close(trace, wanted)
 

@@ -381,6 +381,16 @@ class Mechanism(abc.ABC):
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
         return None
 
+    def of(self, saved: Mapping[str, Any]) -> Mechanism:
+        """The mechanism as it was when this was fitted (`fitted.written`), in the first release if empty.
+
+        Raises
+        ------
+        ValueError
+            If it has never been so.
+        """
+        return self
+
     @property
     def default_clip(self) -> float:
         """What `clip=None` means."""

@@ -35,7 +35,9 @@ def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
     return second, mean[-d:]
 
 
-def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> tuple[Floats, float]:
+def leader_of(
+    second: Floats, cross: Floats, rate: float, ridge: float, noise: float = 0.0
+) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
 
     With them what noise of variance 1 in each cell of `cross` adds to `w . cross` in the mean.
@@ -50,6 +52,9 @@ def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> tuple
         Share of positives.
     ridge
         Added to every eigenvalue, at least 0, which are floored at 0 before.
+    noise
+        Variance of the noise in a coordinate of `second`, packed: by it the eigenvalues are pulled together
+        first (`kernels.ridge_solution`).
 
     Notes
     -----
@@ -60,7 +65,7 @@ def leader_of(second: Floats, cross: Floats, rate: float, ridge: float) -> tuple
     """
     # Not by a library of linear algebra: its last digits differ between processors, and so would scores.
     w = np.empty(len(cross))
-    trace = float(kernels.ridge_solution(second, cross, ridge, w))
+    trace = float(kernels.ridge_solution(second, cross, ridge, noise, w))
     spread = rate * (1.0 - rate)
     explained = min(max(float(kernels.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread

@@ -14,7 +14,7 @@ from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Se
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, unpacked
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
-from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, plan_second_moments
+from streampair.privacy.mechanisms.moments_plan import VERSION, SecondMomentsPlan, plan_second_moments
 from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 
@@ -37,8 +37,7 @@ MOST_FEATURES = 512
 _MOST_SLOTS = 2.0**40
 _CAP = 3.0  # standard deviations, where standardised values end
 _SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
-_WITHIN = 40.0  # sqrt(d) / mu slots bring the noise of the means below a twentieth of their range
-_OPEN = 100.0  # the same without a horizon, where the warm-up has to last
+_MANY = 7.0  # root of the number of features from where on the warm-up without a horizon is no longer
 
 # Of the label mean that is released with the warm-up: beyond it a class is too rare to be seen.
 MOST_CENTRE = 0.98
@@ -209,7 +208,8 @@ class MomentsRun(Run):
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known)
-        w, noise = leader_of(second, cross, rate, ridge)
+        given = (1.0 / known,) if self.plan.version > 1 else ()
+        w, noise = leader_of(second, cross, rate, ridge, *given)
         length = math.sqrt(float(kernels.dot(w, w)))
         if length > self.plan.radius:
             kernels.project_ball(w, self.plan.radius)
@@ -290,7 +290,15 @@ def _continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> Seco
 
 @dataclass(frozen=True)
 class Moments(Mechanism):
-    """The leader of the squared loss over all pairs, computed from second moments of blocks of records."""
+    """The leader of the squared loss over all pairs, computed from second moments of blocks of records.
+
+    Parameters
+    ----------
+    version
+        Of the plan, and of the length of the warm-up: a run goes on under the one that it began with.
+    """
+
+    version: int = VERSION
 
     label_mean: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
@@ -302,12 +310,22 @@ class Moments(Mechanism):
         return losses.Square()
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """As many slots as the noise of the means needs."""
+        """As many slots as the noise of the means needs, which is `2 sqrt(d + 1) / mu` over their number."""
         root = math.sqrt(features or 1)
         if horizon is None:
-            return math.ceil(min(_OPEN * root / mu, _MOST_SLOTS))
+            # Without a horizon it has to last, but many features drown in the moments' noise before.
+            lasting = root if self.version == 1 else min(root, _MANY)
+            return math.ceil(min(100.0 * lasting / mu, _MOST_SLOTS))
         least, most = _SHARES
-        return max(int(min(most * horizon, max(least * horizon, _WITHIN * root / mu))), 1)
+        within = (40.0 * root if self.version == 1 else 20.0 * (root + 1.0)) / mu
+        return max(int(min(most * horizon, max(least * horizon, within))), 1)
+
+    def of(self, saved: Mapping[str, Any]) -> Moments:
+        """Plans of the first release have no version."""
+        version = saved.get("version", 1.0)
+        if version not in range(1, VERSION + 1):
+            raise ValueError(f"a plan of version {version!r}")
+        return replace(self, version=int(version))
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
@@ -325,6 +343,7 @@ class Moments(Mechanism):
             forks=settings.forks,
             window=settings.window,
             relation=settings.relation,
+            version=self.version,
         )
 
     def describe(self, settings: Settings) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +37,11 @@ RATIO = 1.1
 
 RUNNING_SHARE = 1.0 / 3.0
 """Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
+
+VERSION = 2
+"""Of `SecondMomentsPlan`: what new runs begin with."""
+
+_FITTED = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
 
 # One record is in one block.
 _PATTERN = np.ones(1)
@@ -109,6 +114,9 @@ class SecondMomentsPlan:
         noise than they need.
     classes
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
+    version
+        How models are computed from the releases: 1 as the first release did it, 2 with eigenvalues that are
+        pulled together by the noise. A run goes on as it began.
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
@@ -127,13 +135,17 @@ class SecondMomentsPlan:
     relation: Relation = ONE_RECORD
     summed: bool = False
     classes: int = 0
+    version: int = VERSION
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
     sigma_last: float = field(init=False)
     spread: float = field(init=False)
 
-    FITTED: ClassVar = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
+    @property
+    def FITTED(self) -> tuple[str, ...]:
+        """What is written down; plans of the first release have no version."""
+        return _FITTED if self.version == 1 else (*_FITTED, "version")
 
     def __post_init__(self) -> None:
         running = None if self.horizon is None else len(self._ends_before(self.horizon))
@@ -326,6 +338,7 @@ def plan_second_moments(
     forks: int = 0,
     window: int = 4096,
     relation: Relation = ONE_RECORD,
+    version: int = VERSION,
 ) -> SecondMomentsPlan:
     """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
 
@@ -336,4 +349,4 @@ def plan_second_moments(
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
     (19, 1.0)
     """
-    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation)
+    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation, version=version)
