@@ -240,7 +240,7 @@ class PairFTRL(Classifier, PrivateLearner):
         scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
     warmup
         Number of first records that are spent on private means and variances only, which the later ones are
-        standardised with. None: enough for their noise, which is ``20 (sqrt(d) + 1) / mu`` within a tenth to
+        standardised with. None: enough for their noise, which is ``18 (sqrt(d) + 1) / mu`` within a tenth to
         a quarter of a horizon, and ``100 min(sqrt(d), 7) / mu`` without one. With gradients, where 0 is none,
         it is a tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
     positive

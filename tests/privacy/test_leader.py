@@ -362,7 +362,7 @@ def test_the_solver_follows_the_parameters() -> None:
     model = auc.PairFTRL(horizon=1000, features=["a", "b"])
     assert isinstance(model.run.rule, MomentsRun)
     assert model.pair_loss == losses.Square()
-    assert model.settings.warmup == int(20 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
+    assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
     assert auc.PairFTRL(horizon=10**6, features=["a"]).settings.warmup == 10**5
     mu = mu_from(1.0, 1e-6)
     assert auc.PairFTRL(features=list("abcd")).settings.warmup == math.ceil(200 / mu)

@@ -317,7 +317,7 @@ class Moments(Mechanism):
             lasting = root if self.version == 1 else min(root, _MANY)
             return math.ceil(min(100.0 * lasting / mu, _MOST_SLOTS))
         least, most = _SHARES
-        within = (40.0 * root if self.version == 1 else 20.0 * (root + 1.0)) / mu
+        within = (40.0 * root if self.version == 1 else 18.0 * (root + 1.0)) / mu
         return max(int(min(most * horizon, max(least * horizon, within))), 1)
 
     def of(self, saved: Mapping[str, Any]) -> Moments:
