@@ -13,6 +13,8 @@ from naive.vectors import dot, project_ball
 class PairOGD:
     """Yang et al. 2021, Algorithm 2, with the buffers of Kar et al. 2013, on lists of floats."""
 
+    keep = 1.0  # of the sums, from one record to the next
+
     def __init__(
         self,
         d: int,

@@ -92,4 +92,4 @@ class SPAUC:
         self.iterates.append(project_ball(step, self.radius))
 
     last = PairOGD.last
-    average = PairOGD.average
+    average, keep = PairOGD.average, PairOGD.keep
