@@ -68,6 +68,10 @@ class Forgetting(Moments):
 
     half_life: int = 1
 
+    def of(self, saved: Mapping[str, Any]) -> Forgetting:
+        """There is one version."""
+        return self
+
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> ForgettingRun:

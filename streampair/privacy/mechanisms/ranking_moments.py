@@ -34,7 +34,7 @@ class RankingRun(MomentsRun):
         second, cross = unpacked(self._weighted / known, d)
         w = np.empty(d)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
-        kernels.ridge_solution(second, cross / self._weight, math.sqrt(d / known), w)
+        kernels.ridge_solution(second, cross / self._weight, math.sqrt(d / known), 0.0, w)
         kernels.project_ball(w, self.plan.radius)
         # Nobody asks a ranking for probabilities.
         return w, self._link
