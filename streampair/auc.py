@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from streampair import buffers, losses
 from streampair.learners import choose
-from streampair.learners.faces import Classifier
+from streampair.learners.faces import Classifier, PrivateClassifier
 from streampair.learners.flat import FlatLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OAMRule, OGDRule, SPAUCRule
@@ -196,12 +196,12 @@ class SPAUC(Classifier, FlatLearner):
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Classifier, PrivateLearner):
+class PairFTRL(PrivateClassifier, PrivateLearner):
     """Private online ranking: follow the regularised leader on pairs, with correlated noise.
 
     What the leader needs is summed over the stream under noise that is correlated over time, so that every
     sum so far has little of it, and the model is computed from the noisy sums. All models of the run together
-    are (epsilon, delta)-differentially private for each record. There are two ways to the leader:
+    are (epsilon, delta)-differentially private for each record. The first score is 0. Two ways lead there:
 
     ``solver="moments"``
         The leader of the squared loss over all pairs follows from second moments of the records. They are
@@ -212,8 +212,6 @@ class PairFTRL(Classifier, PrivateLearner):
     ``solver="gradients"``
         Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
         averaged over the places of the buffer, are summed, and a model is released after every record.
-
-    Until its first release the learner scores 0.
 
     Parameters
     ----------
@@ -266,6 +264,9 @@ class PairFTRL(Classifier, PrivateLearner):
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
         `max_uses`, `strategy`, ``warmup=0``).
+    positive_rate
+        Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
+        with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
     entity
         A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
         are learned from as often as it says, the others are null slots. Needs `features`; more noise.
@@ -324,7 +325,7 @@ class PairFTRL(Classifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(Classifier, PrivateLearner):
+class OnPairStrC(PrivateClassifier, PrivateLearner):
     """Private online ranking by output perturbation, for strongly convex losses (Huai et al. 2020, Alg. 1).
 
     Gradient descent on pairs runs without noise, in secret, and its iterates are released under fresh
@@ -356,7 +357,7 @@ class OnPairStrC(Classifier, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, forks, window, entity
+    features, bounds, warmup, positive, noise_key, seed, forks, window, entity, positive_rate
         As in `PairFTRL`.
     max_uses
         For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
@@ -407,7 +408,7 @@ class OnPairStrC(Classifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(Classifier, PrivateLearner):
+class OnPairC(PrivateClassifier, PrivateLearner):
     """Private online ranking by output perturbation, for convex losses (Huai et al. 2020, Algorithm 2).
 
     `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha follows from the horizon. With
@@ -420,7 +421,7 @@ class OnPairC(Classifier, PrivateLearner):
     l2
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity, positive_rate
         As in `OnPairStrC`.
 
     Notes
@@ -451,7 +452,7 @@ class OnPairC(Classifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(Classifier, PrivateLearner):
+class NoisyOGD(PrivateClassifier, PrivateLearner):
     """Private online gradient descent on pairs: noise in every gradient. A baseline.
 
     One pass, in which the noisy iterate is the only state; it needs far more data than `PairFTRL`.
@@ -469,7 +470,7 @@ class NoisyOGD(Classifier, PrivateLearner):
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     epsilon, delta, horizon, features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window,
-    entity
+    entity, positive_rate
         As in `PairFTRL`.
 
     Notes

@@ -267,7 +267,7 @@ def audit(
     if slots is None:
         size = settings.buffer.influence.size
         # A metric is brought away from 0 first; output perturbation costs late records more.
-        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, Output)
+        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism.core, Output)
         slots = 2 * size + (32 + 2 * PUSH if late else 32)
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)

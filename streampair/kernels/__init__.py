@@ -37,7 +37,7 @@ from streampair.kernels.metric import (
     metric_learn,
     metric_learn_many,
 )
-from streampair.kernels.moments import class_sums, leader_sums, moment_sums
+from streampair.kernels.moments import class_sums, leader_sums, moment_sums, score_sums
 from streampair.kernels.noise import blt_noise, normals_from_bits, toeplitz_noise
 from streampair.kernels.numerics import (
     cos_octant,
@@ -281,6 +281,7 @@ __all__ = [
     "rows_of_columns",
     "score_and_cells",
     "score_many",
+    "score_sums",
     "sigmoid",
     "sigmoid_many",
     "sin_cos",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.symmetric import ROOT2
+from streampair.kernels.vectors import dot
 
 
 @kernel
@@ -85,3 +86,26 @@ def leader_sums(
         s = weight * (labels[r] - centre) * unit
         for i in range(d):
             sums[at + i] += np.int64(math.floor(s * x[i] + 0.5))
+
+
+@kernel
+def score_sums(rows: Array, labels: Array, w: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
+    """Add (1, s, t^2, x, s x) of each row x (n, d) with label s, +1 or -1, in steps of 1 / per_unit.
+
+    sums (3 + 2 d). t is `w . x`, cut to [-1, 1]. A row whose label is NaN is a null record, which adds 0.
+    """
+    d = rows.shape[1]
+    unit = np.int64(per_unit)
+    for r in range(rows.shape[0]):
+        s = labels[r]
+        if s != s:
+            continue
+        t = min(max(dot(w, rows[r]), -1.0), 1.0)
+        sign = np.int64(1) if s > 0.0 else np.int64(-1)
+        sums[0] += unit
+        sums[1] += sign * unit
+        sums[2] += np.int64(math.floor(t * t * per_unit + 0.5))
+        for i in range(d):
+            cell = np.int64(math.floor(rows[r, i] * per_unit + 0.5))
+            sums[3 + i] += cell
+            sums[3 + d + i] += sign * cell

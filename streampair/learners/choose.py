@@ -19,6 +19,7 @@ from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, 
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
+from streampair.privacy.mechanisms.rate import Rated, checked_rate
 
 __all__ = [
     "centred_output",
@@ -32,10 +33,24 @@ __all__ = [
 ]
 
 
+def _rated(learner: Any, mechanism: Mechanism) -> Mechanism:
+    """The mechanism, with a share of positives if one is asked for."""
+    asked = getattr(learner, "positive_rate", None)
+    if asked is None:
+        return mechanism
+    declared = checked_rate(asked)
+    if declared is None and isinstance(mechanism, Output) and mechanism.paper:
+        raise ConfigError(
+            "the paper's calibration leaves nothing of the budget for a share of positives",
+            fix="declare it with positive_rate=, or use calibration='tight'",
+        )
+    return Rated(mechanism, declared)
+
+
 def gradients(learner: Any, features: int | None) -> Mechanism:
     """FTRL on gradients."""
     check_strategy(learner.strategy, learner.horizon)
-    return FTRL(learner.strategy)
+    return _rated(learner, FTRL(learner.strategy))
 
 
 def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
@@ -84,7 +99,15 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
         many = features is not None and features > MOST_FEATURES
         before = getattr(learner, "_by_gradients", False)
         solver = "gradients" if given or short or many or before else "moments"
-    return moments() if solver == "moments" else by_gradients
+    if solver == "gradients":
+        return by_gradients
+    if getattr(learner, "positive_rate", None) is not None:
+        raise ConfigError(
+            f"solver='moments' cannot use positive_rate={learner.positive_rate!r}: it releases the share of "
+            "positives with its warm-up",
+            fix="leave it out, or use solver='gradients'",
+        )
+    return moments()
 
 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:
@@ -136,7 +159,7 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
 
 def noisy(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
-    return Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2))
+    return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2)))
 
 
 def output(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
@@ -165,7 +188,7 @@ def output(learner: Any, features: int | None, *, centred: bool = False) -> Mech
             "the paper's calibration knows no releases, warm-up, clipping, forks or entities",
             fix="leave them out, or use calibration='tight'",
         )
-    return mechanism
+    return _rated(learner, mechanism)
 
 
 def centred_output(learner: Any, features: int | None) -> Mechanism:

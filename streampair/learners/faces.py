@@ -17,7 +17,7 @@ from streampair.learners.tasks import BinaryTask, ClassTask, RelevanceTask
 from streampair.records import features as _features
 from streampair.records.frames import Table
 
-__all__ = ["Classifier", "Regressor", "Transformer"]
+__all__ = ["Classifier", "PrivateClassifier", "Regressor", "Transformer"]
 
 Array = NDArray[np.float64]
 
@@ -110,6 +110,14 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
         """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
         table, scores = self._table_scores(X)
         return table.series((self._probas(scores) > 0.5) != self._flipped, self._y_name)
+
+
+@dataclass(eq=False, repr=False)
+class PrivateClassifier(Classifier):
+    """A classifier whose probabilities need a share of positives that is declared, or released."""
+
+    _: KW_ONLY
+    positive_rate: float | str | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -138,9 +138,7 @@ class PrivateLearner(TakesBatches):
 
     def _fingerprint(self) -> dict[str, object]:
         """As in the base, without the key: a lane may get another one, and goes on."""
-        told = super()._fingerprint()
-        del told["noise_key"]
-        return told
+        return saving.named(super()._fingerprint())
 
     # ---- learning --------------------------------------------------------------------------------------
 

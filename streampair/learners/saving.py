@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from streampair.privacy.noise import NoiseKey
     from streampair.privacy.report import Standing
 
-__all__ = ["exported", "give_key", "noted", "restore", "start_under", "take"]
+__all__ = ["exported", "give_key", "named", "noted", "restore", "start_under", "take"]
+
+# Parameters younger than 0.1, and what they say where all is as it was then: unmentioned, so that its states
+# and the noise of its keys go on.
+_YOUNGER = {"positive_rate": repr(None)}
+
+
+def named(told: dict[str, object]) -> dict[str, object]:
+    """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
+    return {
+        name: value for name, value in told.items() if name != "noise_key" and _YOUNGER.get(name) != value
+    }
 
 
 def exported(learner: PrivateLearner) -> dict[str, Any]:

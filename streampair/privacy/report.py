@@ -142,7 +142,8 @@ def build_report(
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")
-    if settings.two_classes and not settings.mechanism.label_mean:
+    how = settings.mechanism
+    if settings.two_classes and not (how.label_mean or how.calibrated):
         notes.append(
             "Probabilities are uncalibrated: no release tells the share of positives, so they are those of "
             "scores in standard units."

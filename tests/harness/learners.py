@@ -50,6 +50,7 @@ LEARNERS: list[Any] = [
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
+    auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
     ranking.PairFTRL(warmup=20, noise_key=KEY),
     ranking.PairFTRL(warmup=20, solver="gradients", noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
@@ -75,6 +76,7 @@ PRIVATE["ranking-moments"] = partial(ranking.PairFTRL, 1.0, 1e-3, 60, warmup=10,
 PRIVATE["metric-moments"] = partial(
     metric.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
 )
+PRIVATE["auc-rated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients", positive_rate="released")
 PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]

@@ -24,6 +24,7 @@ from naive.moments import (
     dearest_windows,
     leader_sums,
     moment_sums,
+    score_sums,
 )
 from naive.noise import blt_noise, dense, normals, normals_in_order, toeplitz_noise
 from naive.numerics import (
@@ -158,6 +159,7 @@ __all__ = [
     "score",
     "score_and_cells",
     "score_many",
+    "score_sums",
     "sigmoid",
     "sigmoid_many",
     "sin_cos",

@@ -102,3 +102,24 @@ def moment_sums(rows: Sequence[Sequence[float]], per_unit: float) -> list[list[i
     """Sums of the values and of their squares in whole steps of 1 / per_unit."""
     columns = list(zip(*rows, strict=True))
     return [[sum(cells(v**power, 1 / per_unit) for v in column) for column in columns] for power in (1, 2)]
+
+
+def score_sums(
+    rows: Sequence[Sequence[float]], labels: Sequence[float], w: Sequence[float], per_unit: float
+) -> list[int]:
+    """Sums of (1, s, t^2, x, s x) in whole steps of 1 / per_unit; t is the score, cut to [-1, 1]."""
+    total = [0] * (3 + 2 * len(w))
+    for x, s in zip(rows, labels, strict=True):
+        if math.isnan(s):
+            continue
+        t = min(max(sum(a * b for a, b in zip(w, x, strict=True)), -1.0), 1.0)
+        near = [cells(v, 1 / per_unit) for v in x]
+        values = [
+            int(per_unit),
+            int(s * per_unit),
+            cells(t * t, 1 / per_unit),
+            *near,
+            *(int(s) * c for c in near),
+        ]
+        total = [a + b for a, b in zip(total, values, strict=True)]
+    return total

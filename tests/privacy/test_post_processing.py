@@ -41,6 +41,9 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "noise in the gradient": lambda: auc.NoisyOGD(**settings(l2=0.1)),
     "output": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "output, few releases": lambda: auc.OnPairC(**settings(horizon=SLOTS, releases=9)),
+    "gradients, with a share": lambda: auc.PairFTRL(
+        **settings(horizon=SLOTS, solver="gradients", positive_rate="released")
+    ),
     "ranking": lambda: ranking.PairFTRL(**settings()),
     "ranking, gradients": lambda: ranking.PairFTRL(**settings(solver="gradients")),
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),

@@ -648,6 +648,14 @@ def leader_sums(kernel: Any, rng: Rng) -> None:
     assert np.abs(sums - naive.leader_sums(rows.tolist(), labels.tolist(), 0.2, 0.6, 2.0**-9)).max() <= 1
 
 
+@against(naive.score_sums)
+def score_sums(kernel: Any, rng: Rng) -> None:
+    rows, w, sums = rng.uniform(-1, 1, (6, 3)), rng.uniform(-1, 1, 3), np.zeros(9, dtype=np.int64)
+    labels = np.array([1.0, -1.0, math.nan, 1.0, 1.0, -1.0])
+    kernel(rows, labels, w, 64.0, sums)
+    assert sums.tolist() == naive.score_sums(rows.tolist(), labels.tolist(), w.tolist(), 64.0)
+
+
 # ---- private gradients, buffers and steps --------------------------------------------------------------
 
 D, N, PLACES, GRID = 2, 9, 3, 2.0**-16

@@ -376,6 +376,13 @@ class Mechanism(abc.ABC):
     radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
     #: Whether the warm-up releases the mean of the labels too.
     label_mean: ClassVar[bool] = False
+    #: Whether probabilities know the share of positives some other way.
+    calibrated: ClassVar[bool] = False
+
+    @property
+    def core(self) -> Mechanism:
+        """How it learns, whatever else is released beside it."""
+        return self
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""

@@ -1,0 +1,401 @@
+"""Probabilities of learners by gradients: a share of positives, declared or released (docs/privacy.md 10.9).
+
+What gradients release does not tell how common positives are, nor how far their scores lie from the others'.
+Both can be had for `SHARE` of mu^2. Learned slots fall into blocks, each as long as all before it together.
+A block has fixed weights, those that were published when it began. Of a record x, |x| <= 1, with label s, +1
+or -1, and with their score t, in units in which it lies in [-1, 1], it sums
+
+    F(x, s) = (1, s, t^2, x, s x),
+
+which is released once, at its end, under Gaussian noise. A record is in one block, so blocks compose in
+parallel, on streams without end too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair import kernels
+from streampair.errors import ConfigError
+from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
+from streampair.privacy.mechanisms.fitted import near
+from streampair.privacy.mechanisms.link import Link, normal_link, rate_link, unit_link
+from streampair.privacy.mechanisms.rate_plan import GRID, SHARE, RatedPlan, RatePlan
+from streampair.privacy.mechanisms.run import Asked, Run
+from streampair.privacy.noise import ChainedNoise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["RELEASED", "Rated", "RatedRun", "checked_rate"]
+
+RELEASED = "released"
+"""What `positive_rate` says for a share that is released."""
+
+_CUT = 3.0  # standard deviations, where a score ends
+_RAREST = 0.01  # of the released shares of either class
+_FARTHEST = 3.0  # standard deviations between the classes, at most: an area of .983
+_FLATTEST = 0.05  # of the variance that scores are believed to have, at least
+
+
+def checked_rate(value: Any) -> float | None:
+    """A declared share of positives, or None for a released one.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    if isinstance(value, str) and value == RELEASED:
+        return None
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 1e-6 <= value <= 1.0 - 1e-6:
+        raise ConfigError(
+            f"positive_rate is {value!r}",
+            fix="give the share of positives, between 0 and 1, as it is publicly known, or 'released'",
+        )
+    return float(value)
+
+
+class _Beside:
+    """A chain whose step depends on more than its caller says."""
+
+    def __init__(self, chain: ChainedNoise, more: bytes) -> None:
+        self._chain, self._more = chain, more
+
+    def advance(self, values: bytes) -> None:
+        self._chain.advance(values + self._more)
+
+    def take(self, count: int) -> Floats:
+        return self._chain.take(count)
+
+    def words(self, count: int) -> Any:
+        return self._chain.words(count)
+
+
+class RatedRun(Run):
+    """A run of gradients, with probabilities.
+
+    Parameters
+    ----------
+    plan
+        Of both.
+    run
+        That of the gradients.
+    settings
+        What is promised.
+    declared
+        The share of positives; None: it is released.
+    """
+
+    plan: RatedPlan
+
+    def __init__(self, plan: RatedPlan, run: Run, settings: Settings, declared: float | None) -> None:
+        self.plan, self.inner = plan, run
+        self.steps = run.steps
+        self.spread, self.cap, self.secret_iterate = run.spread, run.cap, run.secret_iterate
+        self._declared = declared
+        self._start = self._blocks = 0
+        self._w = np.zeros(len(run.average))
+        self._squares = np.zeros(2)  # released sums of 1 and of t^2 over the last block that had weights
+        self._sums = np.zeros(0)  # released sums over all blocks
+        if plan.rate is not None:
+            self._sums = np.zeros(plan.rate.cells)
+            self.sums = ExactSums(plan.rate.release(settings), (plan.rate.cells,))
+            self._due = plan.rate.end(0)
+
+    # ---- the gradients ---------------------------------------------------------------------------------
+
+    @property
+    def average(self) -> Floats:
+        """The published weights: a view."""
+        return self.inner.average
+
+    @property
+    def door(self) -> Any:
+        """Through which gradients leave."""
+        return self.inner.door  # type: ignore[attr-defined]
+
+    @property
+    def releases(self) -> int:
+        """Models released so far, and blocks."""
+        return self.inner.releases + self._blocks
+
+    @property
+    def released(self) -> Floats:
+        """What has left through the door of the gradients last."""
+        return self.inner.released
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return self.inner.buffer_records
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+        return self.inner.card() if self.plan.rate is None else (*self.inner.card(), self.sums.release)
+
+    def centre(self, mean: float) -> None:
+        """Take a released mean of the labels, before the first record."""
+        self.inner.centre(mean)
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        own = self.inner.numbers()
+        return own if self.plan.rate is None else [*own, self.plan.rate.sigma, GRID]
+
+    # ---- slots -----------------------------------------------------------------------------------------
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row; label NaN makes it a null slot."""
+        self.take(rows, labels, stream, (), None)
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        if self.plan.rate is None:
+            self.inner.learn_chained(row, label, chain)
+            self.steps = self.inner.steps
+            return
+        self._add(row, label)
+        due = self.steps + 1 == self._due
+        beside: Any = _Beside(chain, self.sums.cells()) if due else chain
+        self.inner.learn_chained(row, label, beside)
+        self._went(chain)
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run, in one go up to the last slot of a block."""
+        if self.plan.rate is None:
+            self.inner.take(rows, labels, stream, records, asked)
+            self.steps = self.inner.steps
+            return
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        at, n = 0, len(rows)
+        while at < n:
+            stop = min(n, max(at + self._due - self.steps - 1, at + 1))
+            part = slice(at, stop)
+            if chain is not None and self.steps + 1 == self._due:
+                if asked is not None:
+                    asked.scores[at] = kernels.dot(self.average, asked.rows[at])
+                chain.record(records[at])
+                self.learn_chained(rows[part], labels[part], chain)
+            else:
+                self._add(rows[part], labels[part])
+                told = None if asked is None else Asked(asked.rows[part], asked.scores[part])
+                self.inner.take(rows[part], labels[part], stream, records[part], told)
+                self._went(stream)
+            at = stop
+
+    def _add(self, rows: Floats, labels: Floats) -> None:
+        self.sums.add(kernels.score_sums, rows, labels, self._w, 1.0 / GRID)
+
+    def _went(self, stream: Stream) -> None:
+        """Slots have been taken; the block's sums leave, if they are due."""
+        self.steps = self.inner.steps
+        rate = self.plan.rate
+        assert rate is not None
+        if self.steps != self._due:
+            return
+        out = self.sums.emit(rate.sigma * stream.take(rate.cells))
+        self.sums.clear()
+        self._sums += out
+        if self._w.any():
+            self._squares[:] = out[0], out[2]
+        self._blocks += 1
+        self._start = self.steps
+        self._due = rate.end(self._start)
+        self._w[:] = self._per_unit() * self.average
+
+    # ---- probabilities ---------------------------------------------------------------------------------
+
+    def _per_unit(self) -> float:
+        """What scores are multiplied with to lie in [-1, 1] and have the std `1 / _CUT`, about."""
+        return unit_link(self.average, self.spread).slope / _CUT if self.average.any() else 0.0
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, as far as the releases tell."""
+        if self._declared is not None:
+            return Link(unit_link(self.average, self.spread).slope, rate_link(self._declared).offset)
+        if not self._blocks:
+            return unit_link(self.average, self.spread)
+        scale = self._per_unit()
+        return self._told(scale) if scale > 0.0 else rate_link(self._rate())
+
+    def _rate(self) -> float:
+        """Share of positives by the released sums of 1 and of s."""
+        count = max(float(self._sums[0]), 0.1 * self._start)
+        return min(max(0.5 * (1.0 + float(self._sums[1]) / count), _RAREST), 1.0 - _RAREST)
+
+    def _told(self, scale: float) -> Link:
+        """Link by the variance of scores, and by their mean and the gap between the classes.
+
+        Each is weighed against what is believed without a release, as far as the noise of the release says:
+        in units in which scores have the std `1 / _CUT`, about, a mean that may be anywhere in [-1, 1], that
+        std, and a gap of a std with an error as large.
+        """
+        plan = self.plan.rate
+        assert plan is not None
+        rate, d, unit = self._rate(), plan.features, 1.0 / (_CUT * _CUT)
+        slots = max(float(self._sums[0]), 0.1 * self._start)
+        weights = scale * self.average
+        # Of a score of summed records: independent noise in each coordinate, and in each block.
+        noise = self._blocks * plan.sigma * plan.sigma * float(kernels.dot(weights, weights))
+        total, signed = (
+            float(kernels.dot(weights, part)) for part in (self._sums[3 : 3 + d], self._sums[3 + d :])
+        )
+        mean = total / slots / (1.0 + noise / (slots * slots))
+        variance = unit
+        if self._squares.any():
+            count = max(float(self._squares[0]), 1.0)
+            error = (plan.sigma / count) * (plan.sigma / count)
+            seen = float(self._squares[1]) / count - mean * mean
+            variance += (seen - unit) * unit * unit / (unit * unit + error)
+            # No smaller than what is not known of it.
+            least = unit * math.sqrt(error / (unit * unit + error))
+            variance = max(variance, least, _FLATTEST * unit)
+        # Where the mean is, is as uncertain: that counts as variance of the scores.
+        variance += noise / (slots * slots + noise)
+        high, low = rate * slots, (1.0 - rate) * slots
+        seen = 0.5 * (total + signed) / high - 0.5 * (total - signed) / low
+        error = 0.5 * noise * (1.0 / (high * high) + 1.0 / (low * low))
+        gap = math.sqrt(variance)
+        gap += (seen - gap) * variance / (variance + error)
+        odds, most = rate * (1.0 - rate), _FARTHEST * _FARTHEST
+        gap = min(max(gap, 0.0), math.sqrt(most * variance / (1.0 + most * odds)))
+        link = normal_link(odds * gap, variance, rate)
+        return Link(link.slope * scale, link.offset - link.slope * mean)
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+        own = self.inner.to_state()
+        if self.plan.rate is None:
+            return own
+        return {
+            **own,
+            "rate": {
+                "sums": self.sums.to_state(),
+                "start": self._start,
+                "blocks": self._blocks,
+                "weights": self._w.copy(),
+                "squares": self._squares.copy(),
+                "released": self._sums.copy(),
+            },
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        self.inner.load_state(state)
+        self.steps = self.inner.steps
+        rate = self.plan.rate
+        if rate is None:
+            return
+        saved = state["rate"]
+        start, blocks = int(saved["start"]), int(saved["blocks"])
+        at = count = 0
+        while rate.end(at) <= self.steps and rate.end(at) > at:
+            at, count = rate.end(at), count + 1
+        if (start, blocks) != (at, count):
+            raise ValueError("blocks that are not those of the plan")
+        for name, own in (("weights", self._w), ("squares", self._squares), ("released", self._sums)):
+            if saved[name].shape != own.shape:
+                raise ValueError(f"{name} of another shape")
+            own[:] = saved[name]
+        self.sums.load_state(saved["sums"])
+        self._start, self._blocks, self._due = start, blocks, rate.end(start)
+
+
+@dataclass(frozen=True)
+class Rated(Mechanism):
+    """A mechanism of gradients whose probabilities know a share of positives.
+
+    Parameters
+    ----------
+    mechanism
+        How it learns.
+    declared
+        The share, which is public; None: it is released, for `SHARE` of the learning's mu^2.
+    """
+
+    mechanism: Mechanism
+    declared: float | None = None
+
+    calibrated: ClassVar[bool] = True
+
+    @property
+    def core(self) -> Mechanism:
+        """How it learns."""
+        return self.mechanism
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounded_uses", self.mechanism.bounded_uses)
+        object.__setattr__(self, "radii", self.mechanism.radii)
+
+    @property
+    def default_clip(self) -> float:
+        """What `clip=None` means."""
+        return self.mechanism.default_clip
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """What `warmup=None` means."""
+        return self.mechanism.default_warmup(mu, horizon, features)
+
+    def checked_loss(self, loss: Any, form: Any) -> Any:
+        """The loss in use, None being the default."""
+        return self.mechanism.checked_loss(loss, form)
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        rate = None
+        inner = settings
+        if self.declared is None:
+            learning, entity = settings.learning, settings.entity
+            records = 1
+            if entity is not None:
+                records = entity.records if learning is None else entity.within(learning)
+            rate = RatePlan(
+                math.sqrt(SHARE) * settings.mu_learning,
+                settings.forks,
+                settings.learning,
+                records,
+                settings.features or 1,
+            )
+            if saved is not None:
+                object.__setattr__(rate, "sigma", near("rate_sigma", saved["rate_sigma"], rate.sigma))
+                saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
+            inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
+        run = self.mechanism.start(inner, seed=seed, saved=saved)
+        return RatedRun(RatedPlan(run.plan, rate), run, settings, self.declared)
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        own = self.mechanism.describe(settings)
+        if self.declared is not None:
+            return own
+        return (
+            f"{own} Probabilities are computed from sums of labels, records and squared scores over blocks "
+            f"of slots, each released once under Gaussian noise for {SHARE:.0%} of mu^2."
+        )
+
+    def notes(self, settings: Settings, run: Run) -> list[str]:
+        """What the report has to say besides."""
+        own = self.mechanism.notes(settings, run.inner if isinstance(run, RatedRun) else run)
+        if self.declared is not None:
+            own = [
+                *own,
+                f"The declared share of positives, {self.declared:g}, is taken as public; probabilities are "
+                "those of scores in standard units around 0.",
+            ]
+        return own
