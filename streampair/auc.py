@@ -206,9 +206,8 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     ``solver="moments"``
         The leader of the squared loss over all pairs follows from second moments of the records. They are
         summed over blocks that end at public slots, each a tenth of the stream so far, and at the horizon;
-        each block's sum is released once. A tenth to a quarter of the horizon goes to a first private
-        estimate of means and variances, by which the records are standardised. Far less noise than with
-        gradients, because a model is released a few dozen times, not after every record.
+        each block's sum is released once. A tenth to a quarter of the horizon goes to private means and
+        variances, by which the records are standardised. A few dozen releases have far less noise.
     ``solver="gradients"``
         Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
         averaged over the places of the buffer, are summed, and a model is released after every record.
@@ -244,10 +243,9 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     positive
         The label that ranks high; any other ranks low.
     noise_key
-        A `streampair.privacy.NoiseKey`, or its at least 32 bytes. The noise is then a function of the key and
-        of all records so far: a replay of the same records after a crash repeats the same releases to the
-        byte, and discloses nothing new; any other record gives fresh noise. None: noise from the operating
-        system, fresh after every start.
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes: the noise is then a function of it and of
+        all records so far. A replay of the same records repeats the same releases to the byte, and discloses
+        nothing new; any other record gives fresh noise. None: noise from the operating system.
     seed
         None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
         then says that nothing is guaranteed.
@@ -258,12 +256,14 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
         Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window
         How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
-        more noise. With a noise key a replay of the same records is no second view, and 0 is enough. A lane
-        reserves `window` slots at a time.
+        more noise. With a noise key a replay is none: 0 is enough. A lane reserves `window` slots at a time.
     solver
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
         `max_uses`, `strategy`, ``warmup=0``).
+    anytime
+        Weight, above 0 and up to 1, of what moments know before the horizon against what they know at its
+        end (`streampair.privacy.SecondMomentsPlan`); None is 0.6, or without end or with forks nothing.
     positive_rate
         Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
         with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
@@ -291,7 +291,6 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
 
     Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
     cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).
-
     `predict_proba_one` is computed from releases alone, and by moments calibrated (docs/privacy.md 10.9).
 
     References
@@ -320,6 +319,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     strategy: str = "auto"
     solver: str = "auto"
     half_life: int | None = None
+    anytime: float | None = None
 
     _choose = choose.leader
 

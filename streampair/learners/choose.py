@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from streampair.errors import ConfigError
 from streampair.learners.settings import scale, whole
 from streampair.privacy.mechanisms.base import Mechanism
@@ -61,6 +63,21 @@ def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
     learner._by_gradients = "strategy" in rule
 
 
+def _anytime(value: Any, horizon: Any) -> float | None:
+    """The weight of what is known before the horizon, checked."""
+    if value is None:
+        return None
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 0.01 <= value <= 1.0:
+        raise ConfigError(f"anytime is {value!r}", fix="give a weight from 0.01 to 1, or None")
+    if horizon is None:
+        raise ConfigError(
+            f"anytime is {value!r}, and there is no horizon whose end it could be weighed against",
+            fix="give horizon=, or leave anytime out",
+        )
+    return float(value)
+
+
 def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
     """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
 
@@ -100,6 +117,11 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
         before = getattr(learner, "_by_gradients", False)
         solver = "gradients" if given or short or many or before else "moments"
     if solver == "gradients":
+        if getattr(learner, "anytime", None) is not None:
+            raise ConfigError(
+                f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",
+                fix="leave it out, or use solver='moments'",
+            )
         return by_gradients
     if getattr(learner, "positive_rate", None) is not None:
         raise ConfigError(
@@ -107,7 +129,14 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
             "positives with its warm-up",
             fix="leave it out, or use solver='gradients'",
         )
-    return moments()
+    if moments is not Moments:
+        return moments()
+    if learner.anytime is not None and learner.entity is not None:
+        raise ConfigError(
+            f"anytime={learner.anytime!r} weighs what single records have paid, and entity= protects several",
+            fix="leave one of them out",
+        )
+    return Moments(anytime=_anytime(learner.anytime, horizon))
 
 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:
@@ -148,6 +177,8 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
         )
     if learner.solver == "gradients":
         given = ["solver", *given]
+    if learner.anytime is not None:
+        given = ["anytime", *given]
     if given:
         raise ConfigError(
             f"half_life={half_life} fades second moments of blocks, which cannot use "

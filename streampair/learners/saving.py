@@ -21,7 +21,7 @@ __all__ = ["exported", "give_key", "named", "noted", "restore", "start_under", "
 
 # Parameters younger than 0.1, and what they say where all is as it was then: unmentioned, so that its states
 # and the noise of its keys go on.
-_YOUNGER = {"positive_rate": repr(None)}
+_YOUNGER = {"positive_rate": repr(None), "anytime": repr(None)}
 
 
 def named(told: dict[str, object]) -> dict[str, object]:
@@ -99,6 +99,11 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
         # Fresh also where the original's came from a fixed seed.
         learner._identity.seed = None
     learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+
+
+def _plain(rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """That the moments of a state of 0.1, which has no plan, are plain sums; None of anything else."""
+    return {"kind": "plain"} if "total" in rule and "running" in rule else None
 
 
 def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:

@@ -223,9 +223,9 @@ class ExactSums:
         """Let a kernel add records: it gets them, and the sums behind them."""
         kernel(*records, self.__cells)
 
-    def absorb(self, other: ExactSums) -> None:
-        """Add another's sums, over other records."""
-        self.__cells += other.__cells
+    def absorb(self, other: ExactSums, times: int = 1) -> None:
+        """Add another's sums, over other records, so many times."""
+        self.__cells += times * other.__cells
 
     def emit(self, noise: Floats) -> Floats:
         """The sums under noise, in units of the records: rounded, added in integers, times the grid.

@@ -151,8 +151,8 @@ class MetricMoments(Moments):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MetricRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return MetricRun(under(self.calibrated(settings), saved), self.classes)
+        return MetricRun(under(self.planned(settings), saved), self.classes)
 
-    def calibrated(self, settings: Settings) -> SecondMomentsPlan:
+    def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for as many classes."""
-        return replace(super().calibrated(settings), classes=len(self.classes))
+        return replace(super().planned(settings), classes=len(self.classes))

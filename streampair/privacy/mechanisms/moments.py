@@ -14,7 +14,12 @@ from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Se
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, unpacked
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
-from streampair.privacy.mechanisms.moments_plan import VERSION, SecondMomentsPlan, plan_second_moments
+from streampair.privacy.mechanisms.moments_plan import (
+    ANYTIME,
+    VERSION,
+    SecondMomentsPlan,
+    plan_second_moments,
+)
 from streampair.privacy.mechanisms.run import Asked, Run
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 
@@ -110,7 +115,8 @@ class MomentsRun(Run):
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
         plan = self.plan
-        return [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
+        numbers = [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
+        return numbers if plan.anytime is None else [*numbers, plan.anytime]
 
     @property
     def released(self) -> Floats:
@@ -159,7 +165,7 @@ class MomentsRun(Run):
         self._sum_up(rows, labels)
         self.steps += len(rows)
         if self._at_horizon():
-            self.total.absorb(self.block)
+            self.total.absorb(self.block, self.plan.weight(self._releases + 1))
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         """Add what is summed of each record to the open block."""
@@ -178,7 +184,7 @@ class MomentsRun(Run):
         if self._at_horizon():
             value = self._last
             value[:] = self.total.emit(plan.sigma_last * stream.take(plan.dim))
-            slots, std = float(self.steps), plan.sigma_last
+            slots, std = plan.weighed(self.steps), plan.sigma_last
         else:
             noisy = self.block.emit(self._noise.rows(1, stream)[0])
             keep = float(plan.strategy.theta[0])
@@ -188,7 +194,7 @@ class MomentsRun(Run):
             slots = self._numbers[0] = keep * self._numbers[0] + (self.steps - self._numbers[2])
             std = plan.sigma
             if plan.horizon is not None:
-                self.total.absorb(self.block)
+                self.total.absorb(self.block, plan.weight(self._releases + 1))
         # The values are independent measurements of `slots` times the mean record.
         # Products, not powers: those of a library may have other last digits elsewhere.
         self._weighted += (slots / (std * std)) * value
@@ -274,8 +280,11 @@ def _continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> Seco
     """The plan under the numbers that were written down, if they are its own or those of before.
 
     A plan with a horizon and forks had more noise than it needs, and goes on with it. With less than it needs
-    nothing goes on: a second view would cost more than was set aside for it.
+    nothing goes on: a second view would cost more than was set aside for it. Plans before had no weight of
+    what is known before the horizon.
     """
+    if saved is not None and "anytime" not in saved:
+        plan = replace(plan, anytime=None)
     try:
         return under(plan, saved)
     except ValueError:
@@ -296,9 +305,14 @@ class Moments(Mechanism):
     ----------
     version
         Of the plan, and of the length of the warm-up: a run goes on under the one that it began with.
+    anytime
+        Weight of what is known before the horizon, as of `SecondMomentsPlan`. None: `ANYTIME` where there is
+        a horizon, and no entities, of which an account is not known, and no room for forks, of which each
+        would cost as much as the run: then it is as before.
     """
 
     version: int = VERSION
+    anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
@@ -329,11 +343,16 @@ class Moments(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return self.run(_continued(self.calibrated(settings), saved))
+        return self.run(_continued(self.planned(settings), saved))
 
-    def calibrated(self, settings: Settings) -> SecondMomentsPlan:
+    def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan, fitted here."""
         assert settings.features is not None
+        anytime = self.anytime
+        if anytime is None and not settings.forks and settings.entity is None:
+            anytime = ANYTIME
+        if self.version == 1 or settings.learning is None:
+            anytime = None
         return plan_second_moments(
             settings.mu_learning,
             features=settings.features,
@@ -344,6 +363,7 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
             version=self.version,
+            anytime=anytime,
         )
 
     def describe(self, settings: Settings) -> str:

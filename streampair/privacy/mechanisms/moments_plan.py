@@ -8,6 +8,10 @@ is released under Gaussian noise, in the coordinates of the lower triangle in wh
 (off-diagonals times sqrt 2). Blocks end at public slots that grow geometrically. The noise of the blocks
 is correlated as in docs/privacy.md 4.3, with `c_k = ratio^-k`, so that what is known after any number of
 blocks has noise in proportion to the records seen. All else is computed from these releases.
+
+With a horizon the sum over all records is released at its end. A record of a late block is in few releases
+before, and has paid less for them: it may count for more in the last one. `anytime` weighs what is known on
+the way against what is known at the end.
 """
 
 from __future__ import annotations
@@ -77,8 +81,15 @@ def _growth(block: int) -> float:
     return float(numerator**block / denominator**block)
 
 
-def _strategy(releases: int | None) -> BLT:
-    share = 1.0 / RATIO
+ANYTIME = 0.6
+"""Default weight of what is known before the horizon: no more noise at the end than a third of mu^2 for the
+releases before, and two thirds for a plain sum, left there; a third less on the way."""
+
+UNITS = 64
+"""Steps that the weights of blocks in the last release are rounded down to."""
+
+
+def _strategy(share: float, releases: int | None) -> BLT:
     return BLT(np.array([share]), np.array([1.0 - share]), releases)
 
 
@@ -102,6 +113,12 @@ class SecondMomentsPlan:
         Radius R of the weights.
     forks, window
         Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+    anytime
+        Weight a, above 0 and up to 1, of what is known before the horizon against what is known at its end: a
+        record of the first block spends `sqrt(a)` of mu^2 on the releases before, which have `c_k = (.99 -
+        .06 a)^k`. Every record spends what it has left on the last release, a sum in which its block has a
+        weight of its own. None: `RUNNING_SHARE`, `c_k = RATIO^-k`, and a plain sum, as plans before had it.
+        Without a horizon there is no end to weigh against, and this is None.
     strategy
         The matrix C of the releases before the horizon.
     grid
@@ -120,6 +137,8 @@ class SecondMomentsPlan:
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
+    weights
+        Of each block in the last release, in steps of one over `units`.
     spread
         Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2. Longer
         ones drown the noise, and lose more of what their lengths tell: the more noise there is, the longer.
@@ -136,27 +155,46 @@ class SecondMomentsPlan:
     summed: bool = False
     classes: int = 0
     version: int = VERSION
+    anytime: float | None = None
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
     sigma_last: float = field(init=False)
     spread: float = field(init=False)
+    weights: NDArray[np.int64] = field(init=False)
 
     @property
     def FITTED(self) -> tuple[str, ...]:
-        """What is written down; plans of the first release have no version."""
-        return _FITTED if self.version == 1 else (*_FITTED, "version")
+        """What is written down; plans of the first release have no version, and no weight."""
+        more = (() if self.version == 1 else ("version",)) + (() if self.anytime is None else ("anytime",))
+        return (*_FITTED, *more)
 
     def __post_init__(self) -> None:
+        if self.anytime is not None and (self.horizon is None or not 0.0 < self.anytime <= 1.0):
+            raise ConfigError(
+                f"anytime is {self.anytime!r}, with a horizon of {self.horizon}",
+                fix="give a number above 0 and up to 1, and a horizon",
+            )
+        if self.anytime is not None and self.relation.entity is not None:
+            raise ConfigError(
+                f"anytime is {self.anytime!r}, of the records of an entity, whose account is not known",
+                fix="leave it out",
+            )
         running = None if self.horizon is None else len(self._ends_before(self.horizon))
 
         def put(**values: object) -> None:
             for name, value in values.items():
                 object.__setattr__(self, name, value)
 
-        put(strategy=_strategy(running), grid=grid_step(_strategy(None), _PATTERN, _DIAMETER, self.dim))
-        share = 1.0 if running is None else RUNNING_SHARE if running else 0.0
-        last = self._last_move / (self.mu * math.sqrt(1.0 - share)) if share < 1.0 else None
+        a = self.anytime
+        keep = 1.0 / RATIO if a is None else 0.99 - 0.06 * a
+        put(strategy=_strategy(keep, running))
+        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.dim))
+        before = RUNNING_SHARE if a is None else math.sqrt(a)
+        share = 1.0 if running is None else before if running else 0.0
+        put(weights=np.ones(1, dtype=np.int64) if a is None else self._weights(share, running or 0))
+        left = 1.0 - share if a is None else 1.0
+        last = self._last_move / (self.mu * math.sqrt(left)) if left > 0.0 else None
         first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
         assert first is not None
         put(sigma=first, sigma_last=first if last is None else last)
@@ -164,7 +202,7 @@ class SecondMomentsPlan:
             # All noise grows alike: what the releases cost, and each second view of a window.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
-        check_cells(20.0 * max(self.sigma, self.sigma_last) / self.grid, "noise")
+        check_cells(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
         put(spread=self._spread())
 
     @property
@@ -176,6 +214,34 @@ class SecondMomentsPlan:
     @property
     def _one_move(self) -> float:
         return _DIAMETER + self.grid * math.sqrt(self.dim)
+
+    def _weights(self, share: float, running: int) -> NDArray[np.int64]:
+        """What is left of a record's mu^2 after the releases before the horizon: `sqrt(1 - share ...)`."""
+        # Products, in one order: a library's powers have other last digits elsewhere.
+        square = float(self.strategy.theta[0]) * float(self.strategy.theta[0])
+        rows, sums = 1.0, [0.0]
+        for _ in range(running):
+            sums.append(sums[-1] + rows)
+            rows *= square
+        total = sums[-1] or 1.0
+        left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
+        return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
+
+    @property
+    def units(self) -> int:
+        """Steps in a weight of one."""
+        return 1 if self.anytime is None else UNITS
+
+    def weight(self, block: int) -> int:
+        """Of block `block = 1, 2, ...` in the last release, in steps of one over `units`."""
+        return 1 if self.anytime is None else int(self.weights[min(block, len(self.weights)) - 1])
+
+    def weighed(self, steps: int) -> float:
+        """Slots in the last release, by the weights of their blocks."""
+        if self.anytime is None:
+            return float(steps)
+        lengths = np.diff([0, *self._ends_before(steps), steps])
+        return float(int(self.weights @ lengths)) / self.units
 
     @property
     def _last_move(self) -> float:
@@ -225,13 +291,22 @@ class SecondMomentsPlan:
         return len(self._ends_before(steps + 1))
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases in the first `steps` learned slots: that of a record in the first block.
+        """mu of the releases in the first `steps` learned slots: of a record that they cost most.
 
         Of an entity that of the worst places its records may have (docs/privacy.md, Lemma 55).
         """
         last = self.horizon is not None and steps >= self.horizon
-        running = self._running_move(self.releases(steps) - last)
-        return math.hypot(running / self.sigma, self._last_move / self.sigma_last if last else 0.0)
+        running = self.releases(steps) - last
+        if last and self.anytime is not None:
+            return math.sqrt(max(self._paid(block, running) for block in range(1, running + 2)))
+        return math.hypot(
+            self._running_move(running) / self.sigma, self._last_move / self.sigma_last if last else 0.0
+        )
+
+    def _paid(self, block: int, running: int) -> float:
+        """mu^2 of a record of a block over all releases."""
+        last = self.weight(block) / self.units * self._last_move / self.sigma_last
+        return self._ends_mu2(running + 1 - block) + last * last
 
     def information(self, steps: int) -> float:
         """Precision of the mean record's estimate after `steps` learned slots: one over its noise variance.
@@ -243,10 +318,11 @@ class SecondMomentsPlan:
         start = 0
         last = self.horizon is not None and steps >= self.horizon
         for end in self._ends_before(steps if last else steps + 1):
-            slots = slots / RATIO + (end - start)
+            slots = slots / RATIO if self.anytime is None else slots * float(self.strategy.theta[0])
+            slots += end - start
             start = end
             total += (slots / self.sigma) ** 2
-        return total + (steps / self.sigma_last) ** 2 * last
+        return total + ((self.weighed(steps) / self.sigma_last) ** 2 if last else 0.0)
 
     @property
     def _alone(self) -> bool:
@@ -257,7 +333,7 @@ class SecondMomentsPlan:
         horizon, dim = self.horizon, self.dim
         running = None if horizon is None else len(self._ends_before(horizon))
 
-        def kind(name: str, move: float, sigma: float, releases: int | None) -> Release:
+        def kind(name: str, move: float, sigma: float, releases: int | None, units: int = 1) -> Release:
             replace = move / sigma
             # Blanking moves a sum by |F| <= sqrt 2, and with the count of a class by 3/2.
             most = 1.5 if self.classes else math.sqrt(2.0)
@@ -275,7 +351,7 @@ class SecondMomentsPlan:
                 blank=blank * replace,
                 releases=releases,
                 coordinates=dim,
-                grid=self.grid,
+                grid=self.grid / units,
             )
 
         kinds = []
@@ -283,7 +359,10 @@ class SecondMomentsPlan:
             kinds.append(kind("second moments of a block", self._running_move(running), self.sigma, running))
         if horizon is not None:
             kinds.append(
-                kind("second moments of all records, at the horizon", self._last_move, self.sigma_last, 1)
+                kind(
+                    "second moments of all records, at the horizon",
+                    *(self._last_move, self.sigma_last, 1, self.units),
+                )
             )
         return tuple(kinds)
 
@@ -298,6 +377,9 @@ class SecondMomentsPlan:
         fullest = self._ends_mu2(self._most_ends(window))
         if self.horizon is None:
             return fullest
+        if self.anytime is not None:
+            # A record of the last block is in no release but the last: as much as a whole run.
+            return max(fullest, self.mu_spent(self.horizon) ** 2)
         last = (self._last_move / self.sigma_last) ** 2
         if self.summed:
             return fullest + last
@@ -339,6 +421,7 @@ def plan_second_moments(
     window: int = 4096,
     relation: Relation = ONE_RECORD,
     version: int = VERSION,
+    anytime: float | None = None,
 ) -> SecondMomentsPlan:
     """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
 
@@ -349,4 +432,6 @@ def plan_second_moments(
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
     (19, 1.0)
     """
-    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation, version=version)
+    return SecondMomentsPlan(
+        mu, features, base, horizon, radius, forks, window, relation, version=version, anytime=anytime
+    )

@@ -372,7 +372,7 @@ class Rated(Mechanism):
                 records,
                 settings.features or 1,
             )
-            if saved is not None:
+            if saved is not None and "rate_sigma" in saved:
                 object.__setattr__(rate, "sigma", near("rate_sigma", saved["rate_sigma"], rate.sigma))
                 saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
