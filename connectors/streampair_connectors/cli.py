@@ -347,14 +347,29 @@ def budget_plan(
         float | None, typer.Option(help="The delta at which epsilon holds. Without it one over n.")
     ] = None,
     positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
-    auc: Annotated[float, typer.Option(help="Guessed AUC of the best linear scorer.")] = 0.85,
+    auc: Annotated[
+        float, typer.Option(help="Guessed AUC (or pairs, or distances in order) of the best model.")
+    ] = 0.85,
+    family: Annotated[str, typer.Option(help="Learners to compare: auc, ranking or metric.")] = "auc",
+    level: Annotated[
+        float | None, typer.Option(help="Level to reach: from how many records on will the model do so?")
+    ] = None,
+    entity: Annotated[
+        tuple[int, int] | None,
+        typer.Option(
+            help="Protect an entity: its records, and the slots between two of them, such as 5 100."
+        ),
+    ] = None,
+    gain: Annotated[
+        float, typer.Option(help="Guessed gain of RandomFourier over a linear model, without privacy.")
+    ] = 0.05,
     as_json: AsJson = False,
 ) -> None:
     """Show what privacy will cost: noise, expected AUC and settings of each private learner, and the best.
 
     Reads no data: what is guessed wrong makes the forecast wrong, never the guarantee.
     """
-    from streampair.privacy import plan
+    from streampair.privacy import EntityLimit, plan
     from streampair_connectors.planning import as_dict, show_plan
 
     with _errors(as_json):
@@ -366,6 +381,10 @@ def budget_plan(
             delta=delta,
             positive_rate=positive_rate,
             auc=auc,
+            family=family,
+            level=level,
+            entity=None if entity is None else EntityLimit(*entity),
+            gain=gain,
         )
         if as_json:
             typer.echo(json.dumps(as_dict(found)))

@@ -14,6 +14,11 @@ from streampair.privacy import PrivacyPlan
 __all__ = ["as_dict", "chart", "show_plan"]
 
 _MARKS = "ABCDEFGH"
+_MODELS = {
+    "auc": ("AUC", "linear scorer"),
+    "ranking": ("share of pairs in order", "linear scorer"),
+    "metric": ("share of distances in order", "metric"),
+}
 
 
 def as_dict(found: PrivacyPlan) -> dict[str, Any]:
@@ -28,11 +33,14 @@ def as_dict(found: PrivacyPlan) -> dict[str, Any]:
 
     summary: dict[str, Any] = plain(asdict(found))
     summary["recommended"] = found.best.call()
+    endless, components = found.best_without_horizon, found.best_components
+    summary["recommended_without_horizon"] = None if endless is None else endless.call()
+    summary["recommended_components"] = None if components is None else components.components
     return summary
 
 
 def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
-    """Expected AUC against epsilon: a letter a mechanism, in the order of the table."""
+    """What is expected against epsilon: a letter a mechanism, in the order of the table."""
     curves = [forecast.curve for forecast in found.forecasts]
     top = found.auc_without_privacy
     low = 0.5
@@ -59,20 +67,25 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
 
 def show_plan(found: PrivacyPlan, console: Console) -> None:
     """Print the table, the chart and the recommendation."""
+    what, best = _MODELS[found.family]
+    share = f", {found.positive_rate:g} positive" if found.family == "auc" else ""
     console.print(
-        f"{found.n:,} records, {found.d} features, {found.positive_rate:g} positive; epsilon "
-        f"{found.epsilon:g} at delta {found.delta:.3g} (mu {found.mu:.4g}). Expected AUC without privacy: "
-        f"{found.auc_without_privacy:.3f}, if the best linear scorer reaches {found.auc_best:g}.",
+        f"{found.n:,} records, {found.d} features{share}; epsilon {found.epsilon:g} at delta "
+        f"{found.delta:.3g} (mu {found.mu:.4g}). Expected {what} without privacy: "
+        f"{found.auc_without_privacy:.3f}, if the best {best} reaches {found.auc_best:g}.",
         highlight=False,
     )
     table = Table()
     table.add_column("")
     table.add_column("mechanism")
-    for name in ("noise/signal", "AUC", "loss", "useful from"):
+    useful = "useful from" if found.stated is None else f"reaches {found.stated:g} from"
+    for name in ("noise/signal", found.measure, "loss", useful):
         table.add_column(name, justify="right")
     for mark, f in zip(_MARKS, found.forecasts, strict=False):
         given = ["with a horizon" if "horizon" in f.settings else "no horizon"]
-        given += [f"{k}={v}" for k, v in f.settings.items() if k not in ("epsilon", "delta", "horizon")]
+        given += [
+            f"{k}={v}" for k, v in f.settings.items() if k not in ("epsilon", "delta", "horizon", "entity")
+        ]
         table.add_row(
             mark,
             f"{f.mechanism}, {', '.join(given)}",
@@ -84,9 +97,10 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
     console.print(table)
     for line in chart(found):
         console.print(line, highlight=False, markup=False)
-    console.print(f"recommended: {found.best.call()}", highlight=False, markup=False)
+    for line in found.advice():
+        console.print(line, highlight=False, markup=False)
     console.print(
-        "The AUC is that of a reference task (normal classes, features independent and equally telling): "
-        "compare mechanisms by it, and expect more loss from few records with correlated features.",
+        "What is expected is that of a reference task (normal records, features independent and equally "
+        "telling): compare mechanisms by it, and expect more loss from few records with correlated features.",
         highlight=False,
     )

@@ -1,37 +1,39 @@
-"""What privacy will cost, before there is any data: noise, expected AUC and settings of each mechanism.
+"""What privacy will cost, before there is any data: noise, expected level and settings of each mechanism.
 
-The noise is that of the learners themselves, as they would be built. The AUC is that of a reference task,
-which needs no data: two classes of normal records whose features are independent and equally telling, with
-the AUC that the best scorer would reach. There a mechanism's weights are the right direction plus noise, and
-the AUC follows from the ratio of the two. Real features are correlated and not normal, so a real stream does
-better or worse; which mechanism wins, and from how many records on, carries over.
+The noise is that of the learners themselves, as they would be built. The level is that of a reference task
+(`streampair.assurance.references`), which needs no data. Real features are correlated and not normal, so a
+real stream does better or worse; which mechanism wins, and from how many records on, carries over.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
-from streampair import auc as learners
+from streampair import auc as auc_learners
+from streampair import metric as metric_learners
+from streampair import ranking as ranking_learners
+from streampair.assurance.references import Distances, Reference, Relevances, TwoClasses
 from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.ftrl import FTRLPlan
-from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan
-from streampair.privacy.mechanisms.noisy import NoisyPlan
-from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT, OutputPlan
+from streampair.privacy.entities import EntityLimit
+from streampair.privacy.mechanisms.ftrl import FTRL
+from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT
 
-__all__ = ["Forecast", "PrivacyPlan", "plan"]
+__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "plan"]
 
 USEFUL = 0.02
-"""Expected AUC loss at which a mechanism counts as useful."""
+"""Expected loss at which a mechanism counts as useful."""
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+COMPONENTS = (32, 64, 128, 256, 512)
+# What as much noise as signal took of the AUC of `RandomFourier`, in the middle of eight sets; it grows with
+# the root of the noise (benchmarks/components.py).
+_LOSS_OF_COMPONENTS = 0.05
 _MOST_RECORDS = 10**8
 # Beyond it the noise of the gradients is taken from the plan of a stream without end: 4 % more, and one fit.
 _LONGEST_FIT = 4096
@@ -44,16 +46,20 @@ class Forecast:
     Parameters
     ----------
     mechanism, settings
-        Class of `streampair.auc`, and the parameters to give it.
+        Class of the family, and the parameters to give it.
     noise
         Standard deviation of its noise in units of what it measures, over all coordinates: 1 means that
         there is as much noise as signal in the weights.
     auc, loss
-        Expected AUC, and what is missing to the AUC without privacy from as many records.
+        Expected AUC (of a ranking: pairs in order; of a metric: distances in order), and what is missing to
+        that without privacy from as many records.
     useful_from
-        Records from which the loss is at most .02; None: beyond 1e8, or beyond what the mechanism takes.
+        Records from which the loss is at most .02, or the stated level is reached; None: beyond 1e8, or
+        beyond what the mechanism takes.
     curve
         (epsilon, expected AUC), the other settings equal.
+    family
+        Module of the class: "auc", "ranking" or "metric".
     """
 
     mechanism: str
@@ -63,10 +69,34 @@ class Forecast:
     loss: float
     useful_from: int | None
     curve: tuple[tuple[float, float], ...]
+    family: str = "auc"
 
     def call(self) -> str:
         """The recommended call."""
-        return f"auc.{self.mechanism}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        return f"{self.family}.{self.mechanism}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+
+@dataclass(frozen=True)
+class ComponentsForecast:
+    """What `preprocessing.RandomFourier` in front of `auc.PairFTRL` costs.
+
+    Parameters
+    ----------
+    components
+        How many.
+    noise
+        Norm of the noise in their second moments, in units of the mean eigenvalue.
+    loss
+        AUC that it takes, as was typical of eight sets: ``.05 sqrt(noise)``. Single sets were between nothing
+        and three times as much.
+    pays_from
+        Records from which that is no more than the guessed gain over a linear model; None: beyond 1e8.
+    """
+
+    components: int
+    noise: float
+    loss: float
+    pays_from: int | None
 
 
 @dataclass(frozen=True)
@@ -82,170 +112,242 @@ class PrivacyPlan:
     auc_best: float
     auc_without_privacy: float
     forecasts: tuple[Forecast, ...]
+    family: str = "auc"
+    measure: str = "AUC"
+    stated: float | None = None
+    gain: float = 0.0
+    components: tuple[ComponentsForecast, ...] = ()
 
     @property
     def best(self) -> Forecast:
         """The mechanism with the highest expected AUC."""
         return self.forecasts[0]
 
+    @property
+    def best_without_horizon(self) -> Forecast | None:
+        """The best one that learns without end."""
+        return next((f for f in self.forecasts if "horizon" not in f.settings), None)
+
+    @property
+    def best_components(self) -> ComponentsForecast | None:
+        """Most random Fourier components that pay for so many records, if the gain is as guessed."""
+        paying = [c for c in self.components if c.pays_from is not None and c.pays_from <= self.n]
+        return paying[-1] if paying else None
+
+    def advice(self) -> list[str]:
+        """What to do, in lines."""
+        lines = [f"recommended: {self.best.call()}"]
+        endless = self.best_without_horizon
+        if endless is not None and endless is not self.best:
+            lines.append(f"without a horizon: {endless.call()}")
+        if self.components:
+            shown = ", ".join(
+                f"{c.components} from {'-' if c.pays_from is None else f'{c.pays_from:,}'}"
+                for c in self.components
+            )
+            most = self.best_components
+            lines += [
+                f"RandomFourier components pay, if they would gain {self.gain:g} over a linear model without "
+                f"noise, by records: {shown}",
+                f"for {self.n:,} records take "
+                + (f"up to {most.components}, if the classes are bent" if most else "the linear features"),
+            ]
+        return lines
+
     def __str__(self) -> str:
         lines = [
             f"{self.n} records, {self.d} features, {self.positive_rate:g} positive; epsilon {self.epsilon:g} "
             f"at delta {self.delta:.3g} (mu {self.mu:.4g})",
-            f"expected AUC without privacy {self.auc_without_privacy:.3f}",
+            f"expected {self.measure} without privacy {self.auc_without_privacy:.3f}",
             f"{'mechanism':<44}{'noise':>8}{'AUC':>8}{'loss':>8}{'useful from':>14}",
         ]
         for f in self.forecasts:
             start = "-" if f.useful_from is None else f"{f.useful_from:.0e}"
             name = f.mechanism + "".join(f", {k}={v}" for k, v in f.settings.items() if k in _TELLING)
             lines.append(f"{name:<44}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
-        lines.append(f"recommended: {self.best.call()}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.advice()])
 
 
 _TELLING = ("horizon", "solver", "l2")
 
-
-@dataclass(frozen=True)
-class _Task:
-    """The reference task: `best` is the AUC of the right direction."""
-
-    d: int
-    rate: float
-    best: float
-
-    @property
-    def gap(self) -> float:
-        """Distance of the class means, in standard deviations of a score in the right direction."""
-        return math.sqrt(2.0) * NormalDist().inv_cdf(self.best)
-
-    def auc(self, error: float) -> float:
-        """AUC of the right direction plus a perpendicular error, `error` times as long."""
-        return NormalDist().cdf(self.gap / math.sqrt(2.0) / math.sqrt(1.0 + error * error))
-
-    def sampling(self, n: float) -> float:
-        """Squared error of the best direction from n records."""
-        spread = self.rate * (1.0 - self.rate)
-        return (self.d - 1) * (1.0 / spread + self.gap**2) / (n * self.gap**2)
-
-
-# ---- squared errors in the weights, noise only ---------------------------------------------------------
-#
-# Designs have norm about `reach`, so each coordinate has variance `v = reach^2 / d`, and the class means
-# are `gap sqrt(v)` apart. No constant is fitted: benchmarks/planner.py says how far they are off.
-
-
-def _moments_error(task: _Task, plan: SecondMomentsPlan, steps: int) -> float:
-    known = plan.information(steps)
-    if known == 0.0:
-        return math.inf
-    v, std = 1.0 / task.d, 1.0 / math.sqrt(known)
-    signal = task.rate * (1.0 - task.rate) * task.gap * math.sqrt(v)
-    weight = 1.0 + abs(2.0 * task.rate - 1.0)
-    vector = (task.d - 1) * (0.5 * weight * std / signal) ** 2
-    matrix = 0.5 * task.d * (std / (v + math.sqrt(task.d) * std)) ** 2
-    return vector + matrix
-
-
-def _gradient(task: _Task, reach: float, clip: float, tangent: bool, slope: float) -> float:
-    """Size of the mean gradient at 0: a share `2 p (1 - p)` of pairs, clipped, in the right direction."""
-    length = math.sqrt(2.0) * reach
-    each = min(slope, 1.0 if tangent else clip / length)
-    return 2.0 * task.rate * (1.0 - task.rate) * each * task.gap * reach / math.sqrt(task.d)
-
-
-def _ftrl_error(task: _Task, plan: FTRLPlan, steps: int, reach: float) -> float:
-    noise = plan.sigma * plan.strategy.error(steps)
-    return (task.d - 1) * (noise / (steps * _gradient(task, reach, plan.clip, plan.tangent, 2.0))) ** 2
-
-
-def _noisy_error(task: _Task, plan: NoisyPlan, steps: int, reach: float) -> float:
-    noise = plan.sigma * math.sqrt(steps)
-    return (task.d - 1) * (noise / (steps * _gradient(task, reach, plan.clip, False, 2.0))) ** 2
-
-
-def _output_error(task: _Task, plan: OutputPlan, steps: int, reach: float) -> float:
-    precision = float(np.sum(1.0 / plan.sigmas[np.isfinite(plan.sigmas)] ** 2))
-    force = _gradient(task, reach, plan.clip, False, 1.0)
-    each = min(1.0, plan.clip / (math.sqrt(2.0) * reach))
-    bend = 4.0 * task.rate * (1.0 - task.rate) * each * reach**2 / task.d
-    weight = min(force / (plan.alpha + bend), plan.radius)
-    return (task.d - 1) / (precision * weight**2)
-
-
-def _error(task: _Task, model: PrivateLearner, n: int) -> float:
-    """Squared error of a learner's weights by its noise, after n records."""
-    run = model.run
-    assert run is not None
-    warmup = run.settings.warmup
-    steps = n - warmup
-    if steps <= 0:
-        return math.inf
-    # Standardised records have length 1; bounds of four standard deviations make shorter ones.
-    reach = 1.0 if warmup else min(1.0, math.sqrt(task.d) / 4.0)
-    match run.rule.plan:
-        case SecondMomentsPlan() as moments:
-            return _moments_error(task, moments, steps)
-        case FTRLPlan() as gradients:
-            return _ftrl_error(task, gradients, steps, reach)
-        case OutputPlan() as output:
-            return _output_error(task, output, steps, reach)
-        case NoisyPlan() as noisy:
-            return _noisy_error(task, noisy, steps, reach)
-        case other:
-            raise TypeError(f"no forecast for {type(other).__name__}")
-
-
 # ---- mechanisms ----------------------------------------------------------------------------------------
 
-Maker = Callable[[int, _Task], dict[str, Any]]
+Maker = Callable[[int, Any], dict[str, Any]]
 
-_CHOICES: tuple[tuple[str, Maker], ...] = (
-    ("PairFTRL", lambda n, task: {"horizon": n}),
-    ("PairFTRL", lambda n, task: {}),
-    ("PairFTRL", lambda n, task: {"horizon": n, "solver": "gradients"}),
-    # A ridge term in proportion to the share of pairs that have a gradient.
-    ("OnPairStrC", lambda n, task: {"horizon": n, "l2": float(f"{0.4 * task.rate * (1 - task.rate):.2g}")}),
-    ("OnPairC", lambda n, task: {"horizon": n}),
-    ("NoisyOGD", lambda n, task: {"horizon": n}),
+
+@dataclass(frozen=True)
+class _Row:
+    """A mechanism of a family: its class, and what it is given for n records on a reference task.
+
+    A row whose class has no such parameter is left out.
+    """
+
+    mechanism: str
+    settings: Maker
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The learners of a module, and what they are measured on."""
+
+    module: Any
+    task: Callable[[int, float, float], Reference]
+    rows: tuple[_Row, ...]
+
+
+_PAIR_FTRL = (
+    _Row("PairFTRL", lambda n, task: {"horizon": n}),
+    _Row("PairFTRL", lambda n, task: {}),
+    _Row("PairFTRL", lambda n, task: {"horizon": n, "solver": "gradients"}),
+)
+_OTHERS = (
+    _Row("OnPairC", lambda n, task: {"horizon": n}),
+    _Row("NoisyOGD", lambda n, task: {"horizon": n}),
 )
 
+_FAMILIES: dict[str, _Family] = {
+    "auc": _Family(
+        auc_learners,
+        lambda d, best, rate: TwoClasses(d, best, rate),
+        (
+            *_PAIR_FTRL,
+            # A ridge term in proportion to the share of pairs that have a gradient.
+            _Row(
+                "OnPairStrC",
+                lambda n, task: {"horizon": n, "l2": float(f"{0.4 * task.rate * (1 - task.rate):.2g}")},
+            ),
+            *_OTHERS,
+        ),
+    ),
+    "ranking": _Family(
+        ranking_learners,
+        lambda d, best, rate: Relevances(d, best),
+        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
+    ),
+    "metric": _Family(
+        metric_learners,
+        lambda d, best, rate: Distances(d, best),
+        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
+    ),
+}
 
-def _expected(
-    task: _Task, mechanism: str, settings: dict[str, Any], n: int, eps: float, delta: float
-) -> float:
-    """Squared error by the noise of a mechanism; infinite where it cannot run."""
-    given = dict(settings)
-    if mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
-        return math.inf
-    if given.get("solver") == "gradients" and n > _LONGEST_FIT:
-        # The warm-up is that of the horizon; the fit is one for all.
-        given["warmup"] = learners.PairFTRL(eps, delta, horizon=n, solver="gradients").settings.warmup
-        del given["horizon"]
-    names = [f"x{i}" for i in range(task.d)]
-    try:
-        model = getattr(learners, mechanism)(epsilon=eps, delta=delta, features=names, **given)
-    except ConfigError:
-        return math.inf
-    return _error(task, model, n)
+
+@dataclass(frozen=True)
+class _Search:
+    """A family on a reference task, and whose records are protected."""
+
+    family: _Family
+    task: Reference
+    entity: EntityLimit | None
+
+    def rows(self) -> list[_Row]:
+        """Those whose class takes their parameters."""
+
+        def takes(row: _Row) -> bool:
+            cls = getattr(self.family.module, row.mechanism)
+            return row.settings(1, self.task).keys() <= inspect.signature(cls).parameters.keys()
+
+        return [row for row in self.family.rows if takes(row)]
+
+    def built(
+        self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float
+    ) -> tuple[Any, int, float] | None:
+        """The plan of a mechanism, its learned slots, and how long records are; None where it cannot run."""
+        given = dict(settings)
+        cls = getattr(self.family.module, row.mechanism)
+        if row.mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
+            return None
+        if self.entity is not None:
+            given["entity"] = self.entity
+        names = [f"x{i}" for i in range(self.task.d)]
+
+        def made(**changed: Any) -> PrivateLearner:
+            model: PrivateLearner = cls(epsilon=eps, delta=delta, **{**given, **changed})
+            return model
+
+        try:
+            if n > _LONGEST_FIT and "horizon" in given:
+                # A learner without features has fitted nothing yet, and knows which mechanism it will be.
+                empty = made(entity=None)
+                empty.entity = self.entity
+                mechanism = empty._choose(self.task.d)
+                if isinstance(mechanism, FTRL):
+                    given["warmup"] = mechanism.default_warmup(mu_from(eps, delta), n, self.task.d)
+                    del given["horizon"]
+            model = made(features=names)
+        except ConfigError:
+            return None
+        run = model.run
+        assert run is not None
+        warmup = run.settings.warmup
+        if n <= warmup:
+            return None
+        # Standardised records have length 1; bounds of four standard deviations make shorter ones.
+        reach = 1.0 if warmup else min(1.0, math.sqrt(self.task.d) / 4.0)
+        return run.rule.plan, n - warmup, reach
+
+    def error(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> float:
+        """Squared error by the noise of a mechanism; infinite where it cannot run."""
+        built = self.built(row, settings, n, eps, delta)
+        return math.inf if built is None else self.task.error(*built)
+
+    def loss(self, row: _Row, n: int, eps: float, delta: float) -> float:
+        """What is missing by noise to the level without privacy from n records."""
+        task, sampling = self.task, self.task.sampling(n)
+        error = self.error(row, row.settings(n, task), n, eps, delta)
+        return task.level(math.sqrt(sampling)) - task.level(math.sqrt(sampling + error))
+
+    def useful_from(self, row: _Row, eps: float, delta: float, stated: float | None = None) -> int | None:
+        """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which the loss stays small.
+
+        `stated`: or from which this level is expected.
+        """
+        most = LONGEST_OUTPUT if row.mechanism.startswith("OnPair") else _MOST_RECORDS
+
+        def useful(n: int) -> bool:
+            if stated is None:
+                return self.loss(row, n, eps, delta) <= USEFUL
+            error = self.error(row, row.settings(n, self.task), n, eps, delta)
+            return self.task.level(math.sqrt(self.task.sampling(n) + error)) >= stated
+
+        return _first(useful, most)
 
 
-def _useful_from(task: _Task, mechanism: str, maker: Maker, eps: float, delta: float) -> int | None:
-    """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which the loss stays small."""
+def _first(holds: Callable[[int], bool], most: int = _MOST_RECORDS) -> int | None:
+    """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which something holds."""
     grid = [int(k * 10**p) for p in range(2, 8) for k in (1, 1.5, 2, 3, 5, 7)] + [_MOST_RECORDS]
-
-    def useful(n: int) -> bool:
-        sampling = task.sampling(n)
-        error = _expected(task, mechanism, maker(n, task), n, eps, delta)
-        return task.auc(math.sqrt(sampling)) - task.auc(math.sqrt(sampling + error)) <= USEFUL
-
-    if mechanism.startswith("OnPair"):
-        grid = [n for n in grid if n <= LONGEST_OUTPUT]
+    grid = [n for n in grid if n <= most]
     low, high = 0, len(grid)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if useful(grid[middle]) else (middle + 1, high)
+        low, high = (low, middle) if holds(grid[middle]) else (middle + 1, high)
     return grid[low] if low < len(grid) else None
+
+
+def _components(n: int, eps: float, delta: float, gain: float) -> Iterator[ComponentsForecast]:
+    """Forecasts of random Fourier components in front of PairFTRL with a horizon.
+
+    They are strongly correlated, so the reference task, whose features are independent, is no guide.
+    """
+    for count in COMPONENTS:
+
+        def loss(records: int, count: int = count) -> float:
+            return min(_LOSS_OF_COMPONENTS * math.sqrt(_moment_noise(count, records, eps, delta)), 0.5)
+
+        def pays(records: int, loss: Callable[[int], float] = loss) -> bool:
+            return loss(records) <= gain
+
+        yield ComponentsForecast(count, _moment_noise(count, n, eps, delta), loss(n), _first(pays))
+
+
+def _moment_noise(d: int, n: int, eps: float, delta: float) -> float:
+    """Norm of the noise in the second moments of PairFTRL, in units of their mean eigenvalue."""
+    family = _FAMILIES["auc"]
+    search = _Search(family, family.task(d, 0.85, 0.5), None)
+    built = search.built(family.rows[0], {"horizon": n}, n, eps, delta)
+    known = 0.0 if built is None else built[0].information(built[1])
+    # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have length 1.
+    return d * math.sqrt(2.0 * d / known) if known else math.inf
 
 
 def plan(
@@ -256,8 +358,12 @@ def plan(
     delta: float | None = None,
     positive_rate: float = 0.5,
     auc: float = 0.85,
+    family: str = "auc",
+    level: float | None = None,
+    entity: EntityLimit | None = None,
+    gain: float = 0.05,
 ) -> PrivacyPlan:
-    """What each private learner of `streampair.auc` will cost on a stream, before it is seen.
+    """What each private learner of a family will cost on a stream, before it is seen.
 
     Nothing here reads data: a search over settings on a private stream would leak.
 
@@ -268,14 +374,25 @@ def plan(
     epsilon, delta
         Budget of a record; delta None is ``1 / n``.
     positive_rate
-        Guessed share of positives.
+        Guessed share of positives, of a ranking by two classes.
     auc
-        Guessed AUC of the best linear scorer.
+        Guessed AUC of the best linear scorer; of the family "ranking" its share of pairs in order, of
+        "metric" the share of distances in order of the best metric.
+    family
+        "auc", "ranking" or "metric": whose learners.
+    level
+        What the model is to reach, in the same measure; then `useful_from` says from how many records on it
+        is expected to. None: a loss of .02 by the noise.
+    entity
+        Whose records are protected together; None: each record by itself.
+    gain
+        Guessed AUC that random Fourier components would gain over a linear model, if nothing were private: 0
+        where classes are parted by a plane.
 
     Raises
     ------
     ConfigError
-        If a number is out of range.
+        If a number is out of range, or there is no such family.
 
     Examples
     --------
@@ -286,39 +403,62 @@ def plan(
     >>> found.best.loss < 0.01
     True
     """
+    if family not in _FAMILIES:
+        raise ConfigError(f"family is {family!r}", fix=f"give one of {', '.join(map(repr, _FAMILIES))}")
     for name, value, least, most in (
         ("n", n, 10, _MOST_RECORDS),
-        ("d", d, 1, 10_000),
+        ("d", d, 1, 256 if family == "metric" else 10_000),
         ("positive_rate", positive_rate, 1e-6, 1 - 1e-6),
         ("auc", auc, 0.501, 0.9999),
+        ("level", auc if level is None else level, 0.5, auc),
+        ("gain", gain, 0.0, 0.5),
     ):
         whole = name in ("n", "d")
         if (whole and not isinstance(value, int)) or not least <= value <= most:
             raise ConfigError(f"{name} is {value!r}", fix=f"give a number from {least:g} to {most:g}")
     chosen = 1.0 / n if delta is None else delta
     mu = mu_from(epsilon, chosen)
-    task = _Task(d, positive_rate, auc)
+    learners = _FAMILIES[family]
+    task = learners.task(d, auc, positive_rate)
+    search = _Search(learners, task, entity)
     sampling = task.sampling(n)
-    reachable = task.auc(math.sqrt(sampling))
+    reachable = task.level(math.sqrt(sampling))
     forecasts = []
-    for mechanism, maker in _CHOICES:
-        settings = maker(n, task)
-        error = _expected(task, mechanism, settings, n, epsilon, chosen)
-        expected = task.auc(math.sqrt(sampling + error))
-        curve = tuple(
-            (e, task.auc(math.sqrt(sampling + _expected(task, mechanism, settings, n, e, chosen))))
-            for e in EPSILONS
-        )
+    for row in search.rows():
+        settings = row.settings(n, task)
+        errors = {e: search.error(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
+        curve = tuple((e, task.level(math.sqrt(sampling + errors[e]))) for e in EPSILONS)
+        expected = task.level(math.sqrt(sampling + errors[epsilon]))
+        given = {"epsilon": epsilon, "delta": chosen, **settings}
+        if entity is not None:
+            given["entity"] = entity
         forecasts.append(
             Forecast(
-                mechanism,
-                {"epsilon": epsilon, "delta": chosen, **settings},
-                math.sqrt(error),
+                row.mechanism,
+                given,
+                math.sqrt(errors[epsilon]),
                 expected,
                 reachable - expected,
-                _useful_from(task, mechanism, maker, epsilon, chosen),
+                search.useful_from(row, epsilon, chosen, level),
                 curve,
+                family,
             )
         )
     forecasts.sort(key=lambda f: -f.auc)
-    return PrivacyPlan(n, d, epsilon, chosen, positive_rate, mu, auc, reachable, tuple(forecasts))
+    bent = family == "auc" and entity is None
+    return PrivacyPlan(
+        n,
+        d,
+        epsilon,
+        chosen,
+        positive_rate,
+        mu,
+        auc,
+        reachable,
+        tuple(forecasts),
+        family,
+        task.measure,
+        level,
+        gain,
+        tuple(_components(n, epsilon, chosen, gain)) if bent else (),
+    )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, privacy
+from streampair import auc, metric, privacy, ranking
+from streampair.assurance.references import Distances, Relevances
 from streampair.errors import ConfigError
 
 BEST = 0.85
@@ -86,8 +87,126 @@ def test_the_claimed_threshold_is_where_the_loss_becomes_small() -> None:
         ({"positive_rate": 0.0}, "positive_rate"),
         ({"auc": 0.4}, "auc is"),
         ({"epsilon": -1.0}, "epsilon"),
+        ({"family": "forest"}, "family"),
+        ({"family": "metric", "d": 300}, "d is 300"),
+        ({"level": 0.9}, "level is 0.9"),
+        ({"gain": 0.7}, "gain"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         privacy.plan(**{"n": 1000, "d": 5, **options})
+
+
+# ---- rankings and metrics ------------------------------------------------------------------------------
+
+
+def of_ranking(mechanism: str, settings: dict[str, Any], n: int, d: int, seed: int) -> float:
+    """Share of pairs that the learned direction has in order on the reference task."""
+    rng = np.random.default_rng(seed)
+    rho = math.sin(math.pi * (BEST - 0.5))
+    u = rng.choice([-1.0, 1.0], d) / math.sqrt(d)
+    x = rng.normal(size=(n, d))
+    y = np.clip(0.5 * (rho * (x @ u) + math.sqrt(1 - rho**2) * rng.normal(size=n)), -1.0, 1.0)
+    model = getattr(ranking, mechanism)(
+        features=list(range(d)), bounds=dict.fromkeys(range(d), (-4, 4)), **settings
+    )
+    model.learn_many(x, y)
+    w = model.weights_vector * model.run.design.factor
+    return 0.5 + math.asin(rho * float(w @ u / np.linalg.norm(w))) / math.pi
+
+
+def of_metric(mechanism: str, settings: dict[str, Any], n: int, d: int, seed: int) -> float:
+    """Share of distances in order, of new records of the reference task."""
+    rng = np.random.default_rng(seed)
+    gap = Distances(d, BEST).gap
+    u = rng.choice([-1.0, 1.0], d) / math.sqrt(d)
+
+    def records(count: int) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.random(count) < 0.5
+        return rng.normal(size=(count, d)) + np.outer(y - 0.5, gap * u), y
+
+    model = getattr(metric, mechanism)(
+        features=list(range(d)), bounds=dict.fromkeys(range(d), (-5, 5)), **settings
+    )
+    model.learn_many(*records(n))
+    x, y = records(4000)
+    z = model.transform_many(x)
+    i, j = rng.integers(4000, size=(2, 8000))
+    apart = np.square(z[i] - z[j]).sum(axis=1)
+    same, other = apart[y[i] == y[j]], apart[y[i] != y[j]]
+    return float((same[:, None] < other[None, :]).mean())
+
+
+@pytest.mark.parametrize(
+    ("family", "measure", "room"), [("ranking", of_ranking, 0.03), ("metric", of_metric, 0.05)]
+)
+def test_what_it_expects_of_rankings_and_metrics(family: str, measure: Any, room: float) -> None:
+    n, d = 8000, 6
+    found = privacy.plan(n, d, family=family, auc=BEST)
+    told = {}
+    for forecast in found.forecasts:
+        if forecast.mechanism == "NoisyOGD":
+            continue  # all noise here
+        runs = [measure(forecast.mechanism, forecast.settings, n, d, seed) for seed in range(2)]
+        told[forecast.call()] = float(np.mean(runs))
+        assert abs(told[forecast.call()] - forecast.auc) <= room + found.auc_without_privacy - forecast.auc
+    assert max(told.values()) - told[found.best.call()] <= 0.02
+    assert found.best.call().startswith(f"{family}.")
+
+
+def test_levels_are_shares_of_pairs_in_order() -> None:
+    """Against draws from the reference tasks, with weights that have as much error."""
+    rng = np.random.default_rng(5)
+    for error in (0.0, 0.4, 1.5):
+        task = Relevances(5, BEST)
+        rho = task.correlation / math.sqrt(1.0 + error**2)
+        x = rng.normal(size=200_000)
+        y = rho * x + math.sqrt(1.0 - rho**2) * rng.normal(size=len(x))
+        drawn = float(np.mean((x[::2] - x[1::2]) * (y[::2] - y[1::2]) > 0.0))
+        assert abs(task.level(error) - drawn) < 0.01
+        apart = Distances(30, BEST)
+        noise = rng.normal(size=(30, 30))
+        noise += noise.T
+        w = np.zeros((30, 30))
+        w[0, 0] = 1.0
+        values, vectors = np.linalg.eigh(w + error * noise / np.linalg.norm(noise))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        same, other = (math.sqrt(2.0) * rng.normal(size=(100_000, 30)) for _ in range(2))
+        other[:, 0] += apart.gap
+        drawn = float(np.mean(np.square(same @ root).sum(1) < np.square(other @ root).sum(1)))
+        assert abs(apart.level(error) - drawn) < 0.03
+
+
+# ---- what else one may ask ------------------------------------------------------------------------------
+
+
+def test_components_pay_by_noise_and_gain_alone() -> None:
+    found = privacy.plan(40_000, 22, delta=1 / 40_000, gain=0.05)
+    noises = [c.noise for c in found.components]
+    assert noises == sorted(noises)
+    assert all(c.loss == pytest.approx(min(0.05 * math.sqrt(c.noise), 0.5)) for c in found.components)
+    (some,) = (c for c in found.components if c.components == 64)
+    assert some.pays_from is not None
+    at = {c.components: c for c in privacy.plan(some.pays_from, 22, delta=1 / 40_000).components}
+    assert 0.04 < at[64].loss <= 0.05
+    assert found.best_components is not None
+    assert found.best_components.components == 128  # 256 are even with the linear features on ijcnn1 there
+    less = privacy.plan(40_000, 22, delta=1 / 40_000, gain=0.0)
+    assert less.best_components is None
+    assert "take the linear features" in str(less)
+    assert not privacy.plan(1000, 4, family="ranking").components
+
+
+def test_a_level_and_an_entity_can_be_asked_for() -> None:
+    found = privacy.plan(20_000, 20)
+    low, high = (privacy.plan(20_000, 20, level=level) for level in (0.7, 0.84))
+    assert low.best.useful_from < high.best.useful_from  # type: ignore[operator]
+    reached = privacy.plan(high.best.useful_from, 20, delta=1 / 20_000)  # type: ignore[arg-type]
+    assert reached.best.auc >= 0.84
+    assert found.best_without_horizon is not None
+    assert "horizon" not in found.best_without_horizon.settings
+    entity = privacy.EntityLimit(records=3, separation=10)
+    shared = privacy.plan(2000, 5, entity=entity)
+    assert shared.best.settings["entity"] == entity
+    assert shared.best.noise > 1.5 * privacy.plan(2000, 5).best.noise
