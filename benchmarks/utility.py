@@ -1,21 +1,31 @@
-"""AUC against epsilon: what privacy costs, for every mechanism, on nine sets. One page and one plot.
+"""What privacy costs in accuracy, for every mechanism of every family. One page and one plot.
 
     python benchmarks/utility.py [--data DIR] [--plot FILE.svg] [--quick] [--json] [NAME ...]
 
-Each line is a mechanism with its defaults, each column an epsilon; mean and standard error of the AUC on
-held-out fifths of random 80/20 splits (20 where there are fewer than 5000 rows, else 5, and 3 for the
-baselines). delta is one over the number of all rows; the smallest and largest value of each feature are taken
-as its public bounds. Not private, on the same splits: scikit-learn's `LogisticRegression` (standardised
-features, default penalty) and `PairOGD` (the same features, on the unit ball).
+Each line is a mechanism with its defaults, each column an epsilon; mean and standard error of the share of
+pairs in order on held-out fifths of random 80/20 splits: the AUC for two classes; pairs of different
+relevance for a ranking; for a metric distances within a class beside those between two. There are 20 splits
+where there are fewer than 5000 rows, else 5, and 3 for the baselines; 5 and 3 for ranking and metric. delta
+is one over the number of all rows; the smallest and largest value of each feature, and of a relevance, are
+taken as public.
+
+Not private, on the same splits: scikit-learn's `LogisticRegression` (standardised features, default
+penalty), `Ridge` for a ranking, the Euclidean distance of standardised features for a metric, and `PairOGD`
+of the family (the same features, on the unit ball).
 
 Two checks, and exit code 1 if one fails: no reference point of the privacy specification (4.3) is missed by
-more than .02, and on sets of at least 2e4 rows `PairFTRL` at epsilon 1 is within .02 of `LogisticRegression`,
-with a declared horizon and without one. The goal is .01.
+more than .02, and on sets of at least 2e4 rows `auc.PairFTRL` at epsilon 1 is within .02 of
+`LogisticRegression`, with a declared horizon and without one. The goal is .01.
 
-Sets: diabetes (positive: tested positive), german (positive: bad), Phishing (ships with River), synthetic (20
-normal features, y = 1[w.x + 0.38 noise > 0], |w| = 1, 2e4 rows), usps (5 to 9 against 0 to 4), letter (N to Z
-against A to M), ijcnn1, adult (categories one-hot, missing ones a category), bank (one-hot, without
-`duration`). `--data` is the folder with NAME.csv.gz, label last.
+The last lines compare `privacy.plan` with the page: how often the mechanism that it puts first, knowing rows,
+features, share of positives, epsilon and delta alone, is the best one here, or within .01 of it.
+
+Sets of two classes: diabetes (positive: tested positive), german (positive: bad), Phishing (ships with
+River), synthetic (20 normal features, y = 1[w.x + 0.38 noise > 0], |w| = 1, 2e4 rows), usps (5 to 9 against 0
+to 4), letter (N to Z against A to M), ijcnn1, adult (categories one-hot, missing ones a category), bank
+(one-hot, without `duration`). With a relevance: trump (ships with River), relevance (as synthetic, y = w.x +
+0.5 noise), adult by age, bank by balance. Of classes: Phishing, mixture (three classes in a plane, ten
+features), letter (26). `--data` is the folder with NAME.csv.gz, label last.
 
 The settings of `PairFTRL` depend on the number of records, of features, epsilon and delta only. They were
 chosen on generated streams and on other splits of these sets, so the rows flatter a little. The specification
@@ -24,31 +34,28 @@ does not define its synthetic set: this one is chosen to be as hard.
 
 from __future__ import annotations
 
+import inspect
 import itertools
-import math
-import os
 import sys
 import time
 import warnings
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _chart
+import _sets
 import _timing
 import numpy as np
-import pandas as pd
-from river import datasets
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from _chart import Look
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from streampair import auc, buffers
+from streampair import buffers, privacy
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("STREAMPAIR_DATA", ROOT.parent / "shared" / "data"))
 ALLOWED = 0.02
 GOAL = 0.01
 EPSILONS = (0.5, 1.0, 2.0, 8.0)
@@ -67,26 +74,45 @@ TARGETS: dict[str, dict[float, float]] = {
     "bank": {1.0: 0.754},
 }
 
-Learner = Callable[..., Any]
-# Private ones: class, options, and whether the horizon is declared. The first two are what is checked.
-MECHANISMS: dict[str, tuple[Learner, dict[str, Any], bool]] = {
-    "PairFTRL": (auc.PairFTRL, {}, True),
-    "PairFTRL, no horizon": (auc.PairFTRL, {}, False),
-    "PairFTRL, gradients": (auc.PairFTRL, {"solver": "gradients"}, True),
-    "OnPairStrC": (auc.OnPairStrC, {"l2": 0.1}, True),
-    "OnPairC": (auc.OnPairC, {}, True),
-    "OnPairStrC, as published": (auc.OnPairStrC, {"l2": 1.0, "calibration": "paper"}, True),
-    "OnPairC, as published": (auc.OnPairC, {"calibration": "paper"}, True),
-    "NoisyOGD": (auc.NoisyOGD, {}, True),
+NAMES = tuple(itertools.chain.from_iterable(_sets.SETS.values()))
+
+# Private ones, and whether the horizon is declared. The first two are what is checked.
+MECHANISMS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "PairFTRL": ("PairFTRL", {}, True),
+    "PairFTRL, no horizon": ("PairFTRL", {}, False),
+    "PairFTRL, gradients": ("PairFTRL", {"solver": "gradients"}, True),
+    "OnPairStrC": ("OnPairStrC", {"l2": 0.1}, True),
+    "OnPairC": ("OnPairC", {}, True),
+    "OnPairStrC, as published": ("OnPairStrC", {"l2": 1.0, "calibration": "paper"}, True),
+    "OnPairC, as published": ("OnPairC", {"calibration": "paper"}, True),
+    "NoisyOGD": ("NoisyOGD", {}, True),
 }
 CHECKED = ("PairFTRL", "PairFTRL, no horizon")
+BASELINES = {"auc": "LogisticRegression", "ranking": "Ridge", "metric": "Euclidean distance"}
+MEASURES = {"auc": "AUC", "ranking": "pairs in order", "metric": "distances in order"}
+
+LOOKS = {
+    "LogisticRegression": Look("#000000", "6 3"),
+    "Ridge": Look("#000000", "6 3"),
+    "Euclidean distance": Look("#000000", "6 3"),
+    "PairOGD": Look("#777777", "2 2"),
+    "PairFTRL": Look("#c1121f", width=2.6),
+    "PairFTRL, no horizon": Look("#f28482"),
+    "PairFTRL, gradients": Look("#7b2cbf"),
+    "OnPairStrC": Look("#1d6fb8"),
+    "OnPairC": Look("#2a9d4b"),
+    "OnPairStrC, as published": Look("#8ab9e0", "5 2"),
+    "OnPairC, as published": Look("#93d3a2", "5 2"),
+    "NoisyOGD": Look("#a0703c"),
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of the page; AUC everywhere, epsilon None for what is not private."""
+    """One cell of the page; epsilon None for what is not private."""
 
     data: str
+    family: str
     rows: int
     features: int
     mechanism: str
@@ -100,115 +126,138 @@ class Row:
 
 def known(name: str) -> str:
     """The name, if there is such a set."""
-    if name not in TARGETS:
-        raise ArgumentTypeError(f"no such set: {name}; there are {', '.join(TARGETS)}")
+    if name not in NAMES:
+        raise ArgumentTypeError(f"no such set: {name}; there are {', '.join(NAMES)}")
     return name
 
 
-def load(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
-    """Features as numbers, and whether each row is positive."""
-    if name == "phishing":
-        pairs = list(datasets.Phishing())
-        return pd.DataFrame([x for x, _ in pairs], dtype=float), np.array([y for _, y in pairs])
-    if name == "synthetic":
-        rng = np.random.default_rng(20)
-        x, w = rng.normal(size=(20_000, 20)), rng.normal(size=20)
-        y = x @ (w / np.linalg.norm(w)) + 0.38 * rng.normal(size=20_000) > 0
-        return pd.DataFrame(x, columns=[f"x{i}" for i in range(20)]), y
-    frame = pd.read_csv(folder / f"{name}.csv.gz")
-    label = frame.pop("label")
-    rules: dict[str, Callable[[pd.Series], pd.Series]] = {
-        "diabetes": lambda s: s == -1,
-        "ijcnn1": lambda s: s == 1,
-        "letter": lambda s: s > "M",
-        "adult": lambda s: s == ">50K",
-        "bank": lambda s: s == "yes",
-        "german": lambda s: s == 2,
-        "usps": lambda s: s >= 5,
-    }
-    if name == "bank":
-        frame = frame.drop(columns="duration")
-    text = list(frame.select_dtypes(exclude="number").columns)
-    if text:
-        frame = pd.get_dummies(frame.fillna(dict.fromkeys(text, "missing")), columns=text)
-    return frame.astype(float), rules[name](label).to_numpy()
+def baseline(data: _sets.Set, train: np.ndarray, test: np.ndarray) -> float:
+    """What `BASELINES` names: not private, and not of this package."""
+    x, y = data.x.to_numpy(), data.y
+    if data.family == "metric":
+        scaled = StandardScaler().fit(x[train]).transform(x[test])
+        return _sets.in_order("metric", y[test], scaled)
+    if data.family == "ranking":
+        ridge = make_pipeline(StandardScaler(), Ridge()).fit(x[train], y[train])
+        return _sets.in_order("ranking", y[test], ridge.predict(x[test]))
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)).fit(x[train], y[train])
+    return _sets.in_order("auc", y[test], model.decision_function(x[test]))
 
 
-def splits(rows: int, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for seed in range(FIRST_SPLIT, FIRST_SPLIT + count):
-        order = np.random.default_rng(seed).permutation(rows)
-        yield order[: int(0.8 * rows)], order[int(0.8 * rows) :]
-
-
-def logistic(x: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    model.fit(x.to_numpy()[train], y[train])
-    return float(roc_auc_score(y[test], model.decision_function(x.to_numpy()[test])))
-
-
-def pair_ogd(x: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
-    rows = StandardScaler().fit(x.to_numpy()[train]).transform(x.to_numpy()) / x.shape[1] ** 0.5
+def pair_ogd(data: _sets.Set, train: np.ndarray, test: np.ndarray) -> float:
+    """The family's `PairOGD`."""
+    x = data.x.to_numpy()
+    rows = StandardScaler().fit(x[train]).transform(x) / x.shape[1] ** 0.5
     rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    model = auc.PairOGD(buffer=buffers.FIFO(32), radius=30.0)
-    model.learn_many(rows[train], y[train])
-    return float(roc_auc_score(y[test], model.score_many(rows[test])))
+    model = _sets.MODULES[data.family].PairOGD(buffer=buffers.FIFO(32), radius=30.0)
+    model.learn_many(rows[train], data.y[train])
+    if data.family == "metric":
+        return _sets.in_order("metric", data.y[test], model.transform_many(rows[test]))
+    return _sets.in_order(data.family, data.y[test], model.score_many(rows[test]))
 
 
-def private(
-    x: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray, epsilon: float, mechanism: str
-) -> float:
-    learner, options, horizon = MECHANISMS[mechanism]
-    model = learner(
-        epsilon=epsilon,
-        delta=1.0 / len(x),
-        horizon=len(train) if horizon else None,
-        features=list(x.columns),
-        bounds={name: (float(x[name].min()), float(x[name].max())) for name in x if x[name].nunique() > 1},
-        **options,
-    )
-    model.learn_many(x.iloc[train], pd.Series(y[train]))
+def learner_of(family: str, mechanism: str) -> Any | None:
+    """The class, if it takes what the mechanism is given."""
+    name, options, _ = MECHANISMS[mechanism]
+    learner = getattr(_sets.MODULES[family], name)
+    if mechanism.endswith("as published") and family != "auc":
+        return None  # their papers' tables are of two classes
+    return learner if options.keys() <= inspect.signature(learner).parameters.keys() else None
+
+
+def private(data: _sets.Set, train: np.ndarray, test: np.ndarray, epsilon: float, mechanism: str) -> float:
+    """Of a private learner, whose report is as it should be."""
+    _, options, horizon = MECHANISMS[mechanism]
+    learner = learner_of(data.family, mechanism)
+    given = {"epsilon": epsilon, "horizon": len(train), **options}
+    if not horizon:
+        del given["horizon"]
+    model = _sets.private(data, learner, train, **given)
     report = model.privacy
     honest = report.kind == "holds" and report.epsilon_spent <= epsilon * (1 + 1e-12)
     # The papers' calibration is told as what it is.
     if not honest and "calibration" not in options:
         raise AssertionError(str(report))
-    return float(roc_auc_score(y[test], model.score_many(x.iloc[test])))
+    return _sets.judged(data, model, test)
 
 
-def of_set(name: str, folder: Path, quick: bool) -> Iterator[Row]:
+def of_set(data: _sets.Set, quick: bool) -> Iterator[Row]:
     """All cells of a set, the ones that are not private first."""
-    x, y = load(name, folder)
-    small = len(x) < 5000
-    parts = list(splits(len(x), 20 if small else 5))
-    parts = parts[:2] if quick else parts
+    rows, features = data.x.shape
+    small, plain = rows < 5000, data.family == "auc"
+    count = (20 if plain else 5) if small else 5
+    parts = list(_sets.splits(rows, 2 if quick else count, FIRST_SPLIT))
     few = parts if small else parts[:3]
+    parts = parts if plain else few
 
     def row(mechanism: str, epsilon: float | None, scores: list[float], **more: Any) -> Row:
         stderr = float(np.std(scores, ddof=1) / len(scores) ** 0.5)
-        mean = float(np.mean(scores))
-        return Row(name, len(x), x.shape[1], mechanism, epsilon, mean, stderr, len(scores), **more)
+        return Row(
+            *(data.name, data.family, rows, features, mechanism, epsilon, float(np.mean(scores)), stderr),
+            *(len(scores),),
+            **more,
+        )
 
-    best = [logistic(x, y, *part) for part in parts]
-    yield row("LogisticRegression", None, best)
-    yield row("PairOGD", None, [pair_ogd(x, y, *part) for part in few])
-    for mechanism in MECHANISMS:
-        if mechanism == "PairFTRL, no horizon" and small:
+    best = [baseline(data, *part) for part in parts]
+    yield row(BASELINES[data.family], None, best)
+    yield row("PairOGD", None, [pair_ogd(data, *part) for part in few])
+    for mechanism, (_, _, horizon) in MECHANISMS.items():
+        if not horizon and small:
             continue  # its warm-up would be most of the stream
+        if learner_of(data.family, mechanism) is None:
+            continue
         for epsilon in EPSILONS:
             used = parts if mechanism in CHECKED else few
-            scores = [private(x, y, *part, epsilon, mechanism) for part in used]
+            scores = [private(data, *part, epsilon, mechanism) for part in used]
             more: dict[str, Any] = {}
-            if mechanism in CHECKED:
+            if mechanism in CHECKED and plain:
                 more["logistic_gap"] = float(np.mean(np.subtract(best, scores)))
-            if mechanism == "PairFTRL":
-                more["target"] = TARGETS[name].get(epsilon)
+            if mechanism == "PairFTRL" and plain:
+                more["target"] = TARGETS[data.name].get(epsilon)
             yield row(mechanism, epsilon, scores, **more)
+
+
+# ---- the planner's advice ----------------------------------------------------------------------------------
+
+
+def advised(rows: list[Row], rate: float) -> Iterator[_timing.Row]:
+    """At each epsilon which mechanism the planner puts first, and how far it is from the best one here."""
+    first = rows[0]
+    n = int(0.8 * first.rows)
+    for epsilon in EPSILONS:
+        measured = {row.mechanism: row.mean for row in rows if row.epsilon == epsilon}
+        plan = privacy.plan(
+            n,
+            first.features,
+            epsilon=epsilon,
+            delta=1.0 / first.rows,
+            positive_rate=rate,
+            family=first.family,
+        )
+        names = [name for forecast in plan.forecasts if (name := named(forecast)) in measured]
+        ours = {name: measured[name] for name in measured if not name.endswith("as published")}
+        best = max(ours, key=lambda name: ours[name])
+        yield {
+            **{"data": first.data, "epsilon": epsilon, "advised": names[0], "best": best},
+            "short": ours[best] - ours[names[0]],
+        }
+
+
+def named(forecast: privacy.Forecast) -> str:
+    """What the page calls a forecast's mechanism."""
+    if "horizon" not in forecast.settings:
+        return f"{forecast.mechanism}, no horizon"
+    solver = forecast.settings.get("solver")
+    return forecast.mechanism + (f", {solver}" if solver else "")
+
+
+# ---- the page ----------------------------------------------------------------------------------------------
 
 
 def block(rows: list[Row]) -> Iterator[str]:
     """The lines of one set."""
     first = rows[0]
-    yield f"{first.data}: {first.rows} rows, {first.features} features, {first.splits} splits"
+    yield f"{titled(first)}, {first.features} features, {first.splits} splits"
     yield " " * 26 + "".join(f"{f'epsilon {e:g}':>16}" for e in EPSILONS)
     for mechanism in dict.fromkeys(row.mechanism for row in rows):
         own = [row for row in rows if row.mechanism == mechanism]
@@ -220,65 +269,32 @@ def block(rows: list[Row]) -> Iterator[str]:
     yield ""
 
 
-COLOURS = ("#000000", "#888888", "#d62728", "#ff9896", "#9467bd", "#1f77b4", "#2ca02c", "#aec7e8", "#98df8a", "#8c564b")  # fmt: skip  # noqa: E501
+def titled(row: Row) -> str:
+    """A set in words."""
+    kind = "" if row.family == "auc" else f" ({row.family}: {MEASURES[row.family]})"
+    return f"{row.data}{kind}: {row.rows} rows"
 
 
 def plot(rows: list[Row]) -> str:
-    """An SVG: a panel a set, AUC against the logarithm of epsilon, a line a mechanism.
-
-    Written out, for nothing else here needs a plotting library.
-    """
-    names = list(dict.fromkeys(row.data for row in rows))
-    mechanisms = ["LogisticRegression", "PairOGD", *MECHANISMS]
-    wide, high, left, top = 300, 210, 40, 24
-    across = 3
-    down = -(-len(names) // across)
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{across * wide}" '
-        f'height="{down * high + 20 * len(mechanisms) + 20}" font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    for k, name in enumerate(names):
-        x0, y0 = k % across * wide + left, k // across * high + top
-        w, h = wide - left - 14, high - top - 30
-        own = [row for row in rows if row.data == name]
-        low = max(0.4, min(row.mean for row in own) - 0.02)
-        low = min(low, 0.5)
-        peak = max(row.mean for row in own) + 0.01
-
-        def at(epsilon: float, mean: float, x0: int = x0, y0: int = y0, w: int = w, h: int = h,
-               low: float = low, peak: float = peak) -> str:  # fmt: skip
-            across_ = math.log(epsilon / EPSILONS[0]) / math.log(EPSILONS[-1] / EPSILONS[0])
-            return f"{x0 + across_ * w:.1f},{y0 + (peak - max(mean, low)) / (peak - low) * h:.1f}"
-
-        out.append(f'<rect x="{x0}" y="{y0}" width="{w}" height="{h}" fill="none" stroke="#ccc"/>')
-        out.append(f'<text x="{x0}" y="{y0 - 6}">{name}</text>')
-        for tick in EPSILONS:
-            place = at(tick, low).split(",")
-            out.append(f'<text x="{place[0]}" y="{y0 + h + 14}" text-anchor="middle">{tick:g}</text>')
-        for tick in np.arange(math.ceil(low * 10) / 10, peak, 0.1):
-            place = at(EPSILONS[0], float(tick)).split(",")
-            out.append(
-                f'<text x="{x0 - 4}" y="{float(place[1]) + 4:.1f}" text-anchor="end">{tick:.1f}</text>'
-            )
-        for mechanism in mechanisms:
+    """A panel a set, what is in order against the logarithm of epsilon, a line a mechanism."""
+    panels = []
+    for _, cells in itertools.groupby(rows, lambda row: row.data):
+        own = list(cells)
+        lines = []
+        for mechanism in dict.fromkeys(row.mechanism for row in own):
             line = [row for row in own if row.mechanism == mechanism]
-            colour = COLOURS[mechanisms.index(mechanism) % len(COLOURS)]
-            if not line:
-                continue
             if line[0].epsilon is None:
-                points = f"{at(EPSILONS[0], line[0].mean)} {at(EPSILONS[-1], line[0].mean)}"
+                lines.append(_chart.Line(mechanism, level=line[0].mean))
             else:
-                points = " ".join(at(row.epsilon or 1.0, row.mean) for row in line)
-            dash = ' stroke-dasharray="4 3"' if line[0].epsilon is None else ""
-            out.append(
-                f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>'
-            )
-    for k, mechanism in enumerate(mechanisms):
-        y = down * high + 16 + 20 * k
-        out.append(f'<rect x="40" y="{y - 5}" width="24" height="3" fill="{COLOURS[k % len(COLOURS)]}"/>')
-        out.append(f'<text x="72" y="{y}">{mechanism}</text>')
-    return "\n".join([*out, "</svg>", ""])
+                points = tuple((row.epsilon or 0.0, row.mean, row.stderr) for row in line)
+                lines.append(_chart.Line(mechanism, points))
+        panels.append(
+            _chart.Panel(f"{own[0].data}: {own[0].rows:,} rows", MEASURES[own[0].family], tuple(lines))
+        )
+    title = (
+        "What privacy costs: held-out pairs in order, against epsilon at delta 1/rows (dashed: not private)"
+    )
+    return _chart.page(title, panels, EPSILONS, LOOKS)
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
@@ -287,15 +303,21 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     start = time.perf_counter()
     found: list[Row] = []
     skipped = []
-    for name in options.names or TARGETS:
-        if name not in ("phishing", "synthetic") and not (options.data / f"{name}.csv.gz").exists():
+    advice: list[_timing.Row] = []
+    for name in options.names or NAMES:
+        if not _sets.there(name, options.data):
             skipped.append(name)
             continue
-        for row in of_set(name, options.data, options.quick):
-            found.append(row)
+        data, own = _sets.load(name, options.data), []
+        for row in of_set(data, options.quick):
+            own.append(row)
             yield asdict(row)
+        found += own
+        advice += advised(own, float(np.mean(data.y)) if data.family == "auc" else 0.5)
     targets = [row for row in found if row.target is not None]
-    bars = [row for row in found if row.rows >= 20_000 and row.epsilon == 1.0 and row.mechanism in CHECKED]
+    bars = [
+        row for row in found if row.rows >= 20_000 and row.epsilon == 1.0 and row.logistic_gap is not None
+    ]
     missed = [row for row in targets if (row.target or 0.0) - row.mean > ALLOWED]
     below = [row for row in bars if (row.logistic_gap or 0.0) > ALLOWED]
     near = sum((row.logistic_gap or 0.0) <= GOAL for row in bars)
@@ -308,12 +330,25 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     )
     yield {
         "gaps": {f"{row.data}, {row.mechanism}": row.logistic_gap for row in bars},
+        "advice": advice,
         "summary": summary,
         "skipped": skipped,
         "missed": len(missed),
         "below": len(below),
         "met": not (missed or below),
     }
+
+
+def told(advice: list[_timing.Row]) -> Iterator[str]:
+    """What the planner's advice was worth, and where it was not the best."""
+    near = sum(row["short"] <= GOAL for row in advice)
+    yield f"planner: what it puts first is the best, or within {GOAL} of it, on {near} of {len(advice)}"
+    for row in sorted(advice, key=lambda row: -row["short"]):
+        if row["short"] > GOAL:
+            yield (
+                f"  {row['data']} at epsilon {row['epsilon']:g}: {row['advised']}, {row['short']:.3f} short "
+                f"of {row['best']}"
+            )
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
@@ -326,6 +361,8 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
         for name, gap in verdict["gaps"].items():
             yield f"{name:<34}{gap:+.3f} to LogisticRegression"
         yield verdict["summary"]
+        yield ""
+        yield from told(verdict["advice"])
         if verdict["skipped"]:
             names = ", ".join(verdict["skipped"])
             yield f"skipped, not in {options.data}: {names}; give the folder with --data"
@@ -335,7 +372,11 @@ if __name__ == "__main__":
     flags: dict[str, dict[str, Any]] = {
         # no `choices`: with nargs="*" they refuse that no set is named
         "names": {"nargs": "*", "type": known, "metavar": "NAME", "help": "sets; all of them without"},
-        "--data": {"type": Path, "default": DATA, "help": "folder with NAME.csv.gz (or STREAMPAIR_DATA)"},
+        "--data": {
+            "type": Path,
+            "default": _sets.DATA,
+            "help": "folder with NAME.csv.gz (or STREAMPAIR_DATA)",
+        },
         "--plot": {"type": Path, "help": "write the plot to this file, as SVG"},
         "--quick": {"action": "store_true", "help": "two splits of each set"},
     }

@@ -24,7 +24,7 @@ from streampair.privacy.entities import EntityLimit
 from streampair.privacy.mechanisms.ftrl import FTRL
 from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT
 
-__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "plan"]
+__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan"]
 
 USEFUL = 0.02
 """Expected loss at which a mechanism counts as useful."""
@@ -332,16 +332,26 @@ def _components(n: int, eps: float, delta: float, gain: float) -> Iterator[Compo
     for count in COMPONENTS:
 
         def loss(records: int, count: int = count) -> float:
-            return min(_LOSS_OF_COMPONENTS * math.sqrt(_moment_noise(count, records, eps, delta)), 0.5)
+            return min(_LOSS_OF_COMPONENTS * math.sqrt(moment_noise(count, records, eps, delta)), 0.5)
 
         def pays(records: int, loss: Callable[[int], float] = loss) -> bool:
             return loss(records) <= gain
 
-        yield ComponentsForecast(count, _moment_noise(count, n, eps, delta), loss(n), _first(pays))
+        yield ComponentsForecast(count, moment_noise(count, n, eps, delta), loss(n), _first(pays))
 
 
-def _moment_noise(d: int, n: int, eps: float, delta: float) -> float:
-    """Norm of the noise in the second moments of PairFTRL, in units of their mean eigenvalue."""
+def moment_noise(d: int, n: int, eps: float, delta: float) -> float:
+    """Norm of the noise in the second moments of `auc.PairFTRL`, in units of their mean eigenvalue.
+
+    Parameters
+    ----------
+    d
+        Features, of length 1 together.
+    n
+        Records, the declared horizon.
+    eps, delta
+        Budget of a record.
+    """
     family = _FAMILIES["auc"]
     search = _Search(family, family.task(d, 0.85, 0.5), None)
     built = search.built(family.rows[0], {"horizon": n}, n, eps, delta)

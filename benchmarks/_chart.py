@@ -1,0 +1,116 @@
+"""A page of panels as SVG, written out: nothing else in the benchmarks needs a plotting library."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+__all__ = ["Line", "Panel", "page"]
+
+_WIDE, _HIGH, _ACROSS = 330, 250, 3
+_LEFT, _RIGHT, _TOP, _BELOW = 46, 12, 34, 40
+
+
+class Line(NamedTuple):
+    """A curve over epsilon with its standard errors; with no points but a level, a dashed line across."""
+
+    name: str
+    points: tuple[tuple[float, float, float], ...] = ()
+    level: float | None = None
+
+
+class Panel(NamedTuple):
+    """One set."""
+
+    title: str
+    axis: str
+    lines: tuple[Line, ...]
+
+
+class Look(NamedTuple):
+    """How a line is drawn everywhere."""
+
+    colour: str
+    dashes: str = ""
+    width: float = 1.8
+
+
+def page(title: str, panels: list[Panel], ticks: tuple[float, ...], looks: dict[str, Look]) -> str:
+    """Panels of one width, three a row, with a legend of the lines that occur above them."""
+    used = [name for name in looks if any(line.name == name for panel in panels for line in panel.lines)]
+    columns = 4
+    legend = 44 + 20 * -(-len(used) // columns)
+    down = -(-len(panels) // _ACROSS)
+    width, height = _ACROSS * _WIDE, legend + down * _HIGH + 8
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="11" fill="#222">',
+        f"<title>{escape(title)}</title>",
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="12" y="22" font-size="15" font-weight="600">{escape(title)}</text>',
+    ]
+    for k, name in enumerate(used):
+        x, y = 14 + k % columns * (width - 20) // columns, 44 + 20 * (k // columns)
+        out += [_stroke(((x, y - 4), (x + 26, y - 4)), looks[name]), _text(x + 33, y, name, "start")]
+    for k, panel in enumerate(panels):
+        out += _drawn(panel, k % _ACROSS * _WIDE, legend + k // _ACROSS * _HIGH, ticks, looks)
+    return "\n".join([*out, "</svg>", ""])
+
+
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "#222", more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{more}>{escape(text)}</text>'
+
+
+def _stroke(points: tuple[tuple[float, float], ...], look: Look) -> str:
+    told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dashes = f' stroke-dasharray="{look.dashes}"' if look.dashes else ""
+    return (
+        f'<polyline points="{told}" fill="none" stroke="{look.colour}" stroke-width="{look.width}"'
+        f'{dashes} stroke-linejoin="round"/>'
+    )
+
+
+def _drawn(panel: Panel, left: int, top: int, ticks: tuple[float, ...], looks: dict[str, Look]) -> list[str]:
+    """The panel with its upper left corner there."""
+    x0, y0 = left + _LEFT, top + _TOP
+    w, h = _WIDE - _LEFT - _RIGHT, _HIGH - _TOP - _BELOW
+    levels = [value for line in panel.lines for _, value, _ in line.points]
+    levels += [line.level for line in panel.lines if line.level is not None]
+    # Below .45 is no better than chance, and would take the room of what is.
+    low = max(math.floor(20.0 * min(levels)) / 20.0, 0.45)
+    high = min(math.ceil(20.0 * max(levels) + 0.1) / 20.0, 1.0)
+
+    def across(epsilon: float) -> float:
+        return x0 + math.log(epsilon / ticks[0]) / math.log(ticks[-1] / ticks[0]) * (w - 16) + 8
+
+    def at(level: float) -> float:
+        return y0 + (high - max(level, low)) / (high - low) * h
+
+    out = [_text(left + 8, top + 20, panel.title, "start", more=' font-weight="600" font-size="12"')]
+    step = 0.1 if high - low > 0.3 else 0.05
+    for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1):
+        y = at(k * step)
+        out += [_stroke(((x0, y), (x0 + w, y)), Look("#e4e4e4", width=1))]
+        out += [_text(x0 - 6, y + 4, f"{k * step:.2f}", "end", "#666")]
+    for tick in ticks:
+        x = across(tick)
+        out += [_stroke(((x, y0 + h), (x, y0 + h + 4)), Look("#888", width=1))]
+        out += [_text(x, y0 + h + 16, f"{tick:g}", "middle", "#666")]
+    out += [f'<rect x="{x0}" y="{y0}" width="{w}" height="{h}" fill="none" stroke="#aaa"/>']
+    out += [_text(x0 + w / 2, y0 + h + 31, f"epsilon; up: {panel.axis}", "middle", "#666")]
+    # What comes first in the legend is drawn last, on top.
+    for name in reversed(looks):
+        look = looks[name]
+        for line in panel.lines:
+            if line.name != name:
+                continue
+            if line.level is not None:
+                out.append(_stroke(((x0, at(line.level)), (x0 + w, at(line.level))), look))
+                continue
+            for epsilon, value, error in line.points:
+                x = across(epsilon)
+                out.append(_stroke(((x, at(value - error)), (x, at(value + error))), Look(look.colour)))
+                out.append(f'<circle cx="{x:.1f}" cy="{at(value):.1f}" r="2.4" fill="{look.colour}"/>')
+            out.append(_stroke(tuple((across(e), at(value)) for e, value, _ in line.points), look))
+    return out
