@@ -19,6 +19,8 @@ BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
     "utility": ["make utility"],
+    "planner": ["python benchmarks/planner.py"],
+    "components": ["python benchmarks/components.py"],
     "yang2021": ["streampair reproduce yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
