@@ -355,11 +355,9 @@ def budget_plan(
         float | None, typer.Option(help="Level to reach: from how many records on will the model do so?")
     ] = None,
     entity: Annotated[
-        tuple[int, int] | None,
-        typer.Option(
-            help="Protect an entity: its records, and the slots between two of them, such as 5 100."
-        ),
+        int | None, typer.Option(help="Protect an entity: records of one that are learned from.")
     ] = None,
+    separation: Annotated[int, typer.Option(help="Slots between two records of one entity.")] = 1,
     gain: Annotated[
         float, typer.Option(help="Guessed gain of RandomFourier over a linear model, without privacy.")
     ] = 0.05,
@@ -383,7 +381,7 @@ def budget_plan(
             auc=auc,
             family=family,
             level=level,
-            entity=None if entity is None else EntityLimit(*entity),
+            entity=None if entity is None else EntityLimit(entity, separation),
             gain=gain,
         )
         if as_json:

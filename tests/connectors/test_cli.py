@@ -345,7 +345,19 @@ def test_budget_plan() -> None:
     found = json.loads(call("budget", "plan", "--n", "2e4", "--d", 10, "--json").stdout)
     assert found["recommended"].startswith("auc.PairFTRL(")
     assert len(found["forecasts"]) == 6
+    assert found["recommended_components"] in (None, *(c["components"] for c in found["components"]))
     assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr
+
+
+def test_budget_plan_of_rankings_and_metrics() -> None:
+    small = ("budget", "plan", "--n", 2000, "--d", 4, "--family")
+    found = json.loads(call(*small, "metric", "--level", 0.8, "--json").stdout)
+    assert found["recommended"].startswith("metric.")
+    assert found["stated"] == 0.8
+    told = call(*small, "ranking", "--entity", 2, "--separation", 50).stdout
+    assert "pairs in order" in told
+    assert "EntityLimit(records=2" in told.replace("\n", "")
+    assert "family is 'all'" in call(*small, "all", code=2).stderr
 
 
 def test_budget_plan_counts_what_a_configuration_declares(config: Path) -> None:
