@@ -31,8 +31,8 @@ USEFUL = 0.02
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 COMPONENTS = (32, 64, 128, 256, 512)
-# What as much noise as signal took of the AUC of `RandomFourier`, in the middle of eight sets; it grows with
-# the root of the noise (benchmarks/components.py).
+# As much noise as signal took no more of the AUC of `RandomFourier` in two of three runs on seven sets; what it
+# takes grows with the root of the noise (benchmarks/components.py).
 _LOSS_OF_COMPONENTS = 0.05
 _MOST_RECORDS = 10**8
 # Beyond it the noise of the gradients is taken from the plan of a stream without end: 4 % more, and one fit.
@@ -87,8 +87,8 @@ class ComponentsForecast:
     noise
         Norm of the noise in their second moments, in units of the mean eigenvalue.
     loss
-        AUC that it takes, as was typical of eight sets: ``.05 sqrt(noise)``. Single sets were between nothing
-        and three times as much.
+        AUC that it takes: ``.05 sqrt(noise)``, which two of three runs on seven sets stayed below. Single
+        ones were between nothing and three times as much.
     pays_from
         Records from which that is no more than the guessed gain over a linear model; None: beyond 1e8.
     """
