@@ -31,8 +31,8 @@ USEFUL = 0.02
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 COMPONENTS = (32, 64, 128, 256, 512)
-# As much noise as signal took no more of the AUC of `RandomFourier` in two of three runs on seven sets; what it
-# takes grows with the root of the noise (benchmarks/components.py).
+# As much noise as signal took no more of the AUC of `RandomFourier` in two of three runs on seven sets; what
+# it takes grows with the root of the noise (benchmarks/components.py).
 _LOSS_OF_COMPONENTS = 0.05
 _MOST_RECORDS = 10**8
 # Beyond it the noise of the gradients is taken from the plan of a stream without end: 4 % more, and one fit.
@@ -267,12 +267,12 @@ class _Search:
 
         try:
             if n > _LONGEST_FIT and "horizon" in given:
-                # A learner without features has fitted nothing yet, and knows which mechanism it will be.
+                # A learner that was made without features has fitted nothing yet; what it settles is theirs.
                 empty = made(entity=None)
-                empty.entity = self.entity
-                mechanism = empty._choose(self.task.d)
-                if isinstance(mechanism, FTRL):
-                    given["warmup"] = mechanism.default_warmup(mu_from(eps, delta), n, self.task.d)
+                empty.features, empty.entity = names, self.entity
+                settled = empty._settle(self.task.d)
+                if isinstance(settled.mechanism, FTRL):
+                    given["warmup"] = settled.warmup
                     del given["horizon"]
             model = made(features=names)
         except ConfigError:

@@ -78,6 +78,22 @@ def test_the_claimed_threshold_is_where_the_loss_becomes_small() -> None:
         assert same.loss <= 0.02
 
 
+def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
+    """Beyond 4096 records the plan is that of a stream without end, with a little more noise."""
+    below, above = (
+        next(
+            f
+            for f in privacy.plan(n, 5, delta=1e-4, family="ranking").forecasts
+            if f.mechanism == "PairFTRL" and f.settings.get("horizon") == n
+        )
+        for n in (4096, 4097)
+    )
+    if ranking.PairFTRL(horizon=4096).settings.mechanism.__class__.__name__ == "FTRL":
+        assert 1.0 < above.noise / below.noise < 1.1
+    else:
+        assert above.noise == pytest.approx(below.noise, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
