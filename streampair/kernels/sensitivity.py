@@ -9,23 +9,24 @@ from streampair.kernels._jit import Array, kernel
 
 @kernel
 def stay_sensitivities(
-    etas: Array, factors: Array, shares: Array, diameter: float, most: float, out: Array
+    etas: Array, factors: Array, owns: Array, shares: Array, diameter: float, most: float, out: Array
 ) -> None:
     """Largest move of iterate t by any record so far, where records stay for ever.
 
-    `S_t = min(most, max(c_t S_(t-1) + eta_t D q_t, eta_t D))`, with q_t the weight of one copy in the buffer.
-    What `most` cuts off one move is missing from all later ones.
+    `S_t = min(most, max(c_t S_(t-1) + eta_t D q_t, eta_t D p_t))`, with p_t the weight of all pairs of slot t
+    and q_t that of one copy in the buffer. What `most` cuts off one move is missing from all later ones.
     """
     s = 0.0
     for t in range(etas.shape[0]):
-        own = etas[t] * diameter
-        s = min(most, max(factors[t] * s + own * shares[t], own))
+        move = etas[t] * diameter
+        earlier = factors[t] * s + move * shares[t] if t > 0 else 0.0
+        s = min(most, max(earlier, move * owns[t]))
         out[t] = s
 
 
 @kernel
 def window_sensitivities(
-    etas: Array, factors: Array, shares: Array, window: int, diameter: float, out: Array
+    etas: Array, factors: Array, owns: Array, shares: Array, window: int, diameter: float, out: Array
 ) -> None:
     """Largest move of iterate t by any record so far, where each is used in `window` steps after its own.
 
@@ -53,9 +54,9 @@ def window_sensitivities(
                 keys[(first + k) % (window + 1)] *= product
             gained *= product
             product = 1.0
-        own = etas[t] * diameter
-        gained += own * shares[t] / product
-        key = own / product - gained
+        move = etas[t] * diameter / product
+        gained += move * shares[t]
+        key = move * owns[t] - gained
         while count > 0 and keys[(first + count - 1) % (window + 1)] <= key:
             count -= 1
         place = (first + count) % (window + 1)
@@ -69,6 +70,7 @@ def window_sensitivities(
 def window_spend(
     etas: Array,
     factors: Array,
+    owns: Array,
     shares: Array,
     window: int,
     diameter: float,
@@ -146,7 +148,7 @@ def window_spend(
                     p0 += h * e * e
                     pb = c * pb + b
                     pc = c * pc
-            own = min(etas[i] * diameter, bounds[i])
+            own = min(etas[i] * diameter * owns[i], bounds[i])
             cost = precisions[i] * (own + grids[i]) * (own + grids[i])
             c1, b1, q2, q1, q0 = suffix[o]
             after = c1 * own + b1

@@ -35,12 +35,13 @@ class LeaderLearner(PrivateLearner):
         self,
         names: Sequence[Hashable],
         plan: Mapping[str, Any] | None = None,
-        strategy: Mapping[str, Any] | None = None,
+        rule: Mapping[str, Any] | None = None,
     ) -> SlotRun:
         # The matrix C of gradients is fitted, that of moments is not; a state of 0.1 has it without a plan.
-        fitted = bool(strategy) if plan is None else "strategy" in plan["rule"]
+        told = rule if plan is None else plan["rule"]
+        fitted = told is not None and "strategy" in told
         self._by_gradients = fitted and self.solver == "auto"
-        return super()._begin(names, plan, strategy)
+        return super()._begin(names, plan, rule)
 
     def _fingerprint(self) -> dict[str, object]:
         told = super()._fingerprint()

@@ -62,8 +62,8 @@ class SlotRun:
     plan
         What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
         that are fitted here.
-    strategy
-        The noise matrix of a state of 0.1, which has no plan; empty if its mechanism has none.
+    rule
+        The mechanism's state in a state of 0.1, which has no plan; None: there is none.
 
     Raises
     ------
@@ -97,14 +97,14 @@ class SlotRun:
         counts: Counts,
         admission: Admission | None,
         plan: Mapping[str, Any] | None = None,
-        strategy: Mapping[str, Any] | None = None,
+        rule: Mapping[str, Any] | None = None,
     ) -> None:
         self.settings = settings
         self.identity = identity
         self.counts = counts
         self.admission = admission
         self.design = Design(names, settings.bounds)
-        saved = {"strategy": strategy} if strategy else None
+        saved = settings.mechanism.unwritten(rule) if rule is not None else None
         if plan is not None:
             saved = plan["rule"]
         self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)

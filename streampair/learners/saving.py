@@ -63,9 +63,8 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     _check(saved)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
-        strategy = saved["rule"].get("strategy", {}) if plan is None else None
         choose.continue_under(learner, saved["rule"] if plan is None else plan["rule"])
-        run = learner._begin(saved["names"], plan, strategy)
+        run = learner._begin(saved["names"], plan, saved["rule"] if plan is None else None)
         run.load_state(saved)
         warmup, horizon = run.settings.warmup, run.settings.horizon
         if run.rule.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):

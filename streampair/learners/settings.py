@@ -208,7 +208,7 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
 
 
 def planned(
-    settings: Settings, plan: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, *, declared: bool
+    settings: Settings, plan: Mapping[str, Any] | None, rule: Mapping[str, Any] | None, *, declared: bool
 ) -> Settings:
     """The settings of a learner under a plan that was written down.
 
@@ -218,8 +218,8 @@ def planned(
         As they are settled here.
     plan
         See `SlotRun.written`; None: nothing was written down.
-    strategy
-        What a state of 0.1 has in its place, maybe empty; None: there is no state either.
+    rule
+        The mechanism's state in a state of 0.1, which has no plan; None: there is no state either.
     declared
         Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
         the other side.
@@ -229,7 +229,7 @@ def planned(
     ValueError
         If the plan is not of such settings.
     """
-    if plan is None and strategy is None:
+    if plan is None and rule is None:
         return settings
     mechanism = settings.mechanism.of({} if plan is None else plan["rule"])
     if mechanism != settings.mechanism:

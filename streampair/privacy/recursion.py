@@ -106,15 +106,21 @@ def _contractions(etas: Floats, alpha: float, smoothness: float) -> Floats:
 
 
 def output_sensitivities(
-    etas: Floats, factors: Floats, influence: Influence, diameter: float, radius: float
+    etas: Floats,
+    factors: Floats,
+    influence: Influence,
+    diameter: float,
+    radius: float,
+    *,
+    filling: bool = True,
 ) -> Floats:
     """`S_t`: how far iterate t can move when any one record so far is replaced; a bound for each step.
 
-    By recursion, in O(1) a step (docs/privacy.md 4.1): each record's move v starts at `eta_t D`, grows in the
-    buffer, `v <- c_t v + eta_t D q_t`, and fades after it, `v <- c_t v`. Two iterates in a ball are at most
-    2 R apart. Where records stay in the buffer for ever, v is cut there at every step, and the largest is
-    exact for the recursion; where they leave, only the largest is cut, which is a bound, and exact while
-    nothing is cut.
+    By recursion, in O(1) a step (docs/privacy.md 4.1): each record's move v starts at `eta_t D p_t`, with p_t
+    the share of the places that are filled, grows in the buffer, `v <- c_t v + eta_t D q_t`, and fades after
+    it, `v <- c_t v`. Two iterates in a ball are at most 2 R apart. Where records stay in the buffer for ever,
+    v is cut there at every step, and the largest is exact for the recursion; where they leave, only the
+    largest is cut, which is a bound, and exact while nothing is cut.
 
     Parameters
     ----------
@@ -126,6 +132,9 @@ def output_sensitivities(
         Replacement diameter D of the pair loss.
     radius
         Radius R of the ball of the iterates.
+    filling
+        Whether places that are empty count for nothing at a record's own step; False takes `p_t = 1`, as
+        plans of before did.
 
     Returns
     -------
@@ -141,12 +150,17 @@ def output_sensitivities(
     """
     n = len(etas)
     out = np.empty(n)
-    shares = influence.shares(0, n)
+    owns, shares = _weights(influence, n, filling=filling)
     if influence.uses is None or influence.uses >= n:
-        kernels.stay_sensitivities(etas, factors, shares, diameter, 2.0 * radius, out)
+        kernels.stay_sensitivities(etas, factors, owns, shares, diameter, 2.0 * radius, out)
     else:
-        kernels.window_sensitivities(etas, factors, shares, influence.uses, diameter, out)
+        kernels.window_sensitivities(etas, factors, owns, shares, influence.uses, diameter, out)
     return np.minimum(out, 2.0 * radius, out=out)
+
+
+def _weights(influence: Influence, count: int, *, filling: bool) -> tuple[Floats, Floats]:
+    """Weights of a record's pairs at its own step, and of one copy of it in the buffer."""
+    return influence.owns(count) if filling else np.ones(count), influence.shares(0, count)
 
 
 def output_spend(
@@ -158,6 +172,8 @@ def output_spend(
     grids: Floats,
     precisions: Floats,
     count: int | None = None,
+    *,
+    filling: bool = True,
 ) -> float:
     """`mu^2` of the first releases about one record: `max_i sum_t ((v_i(t) + grid_t) / sigma_t)^2`.
 
@@ -167,7 +183,7 @@ def output_spend(
 
     Parameters
     ----------
-    etas, factors, influence, diameter
+    etas, factors, influence, diameter, filling
         As in `output_sensitivities`.
     bounds
         What that returned, (n,).
@@ -182,7 +198,9 @@ def output_spend(
     if influence.uses is None or influence.uses >= len(etas):
         moves = bounds[:n] + grids[:n]
         return float(precisions[:n] @ (moves * moves))
-    shares = influence.shares(0, len(etas))
+    owns, shares = _weights(influence, len(etas), filling=filling)
     return float(
-        kernels.window_spend(etas, factors, shares, influence.uses, diameter, bounds, grids, precisions, n)
+        kernels.window_spend(
+            etas, factors, owns, shares, influence.uses, diameter, bounds, grids, precisions, n
+        )
     )

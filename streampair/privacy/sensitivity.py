@@ -92,6 +92,16 @@ class Influence:
         shares: Floats = 1.0 / np.maximum(np.arange(start, start + count, dtype=np.float64), 1.0)
         return shares
 
+    def owns(self, count: int) -> Floats:
+        """Weight of all pairs of a record in the gradient of its own slot, for the first `count` slots.
+
+        The denominator is constant, so it is the share of the places that are filled (docs/privacy.md,
+        Lemma 59).
+        """
+        places = max(self.size, 1)
+        weights: Floats = np.minimum(np.arange(count, dtype=np.float64), places) / places
+        return weights
+
     def pattern(self, length: int | None) -> Floats:
         """The pattern v that dominates every record's, from the record's own step on (docs/privacy.md 3).
 

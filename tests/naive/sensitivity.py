@@ -16,13 +16,19 @@ def moves(
     uses: int | None,
     diameter: float,
     radius: float = float("inf"),
+    filling: bool = True,
 ) -> np.ndarray:
-    """How far the record of a slot (from 0) can move each iterate; size 0 is the full history."""
+    """How far the record of a slot (from 0) can move each iterate; size 0 is the full history.
+
+    Plans of before took the own step of every record as if the buffer were full: not `filling`.
+    """
     v, out = 0.0, np.zeros(len(etas))
     for t in range(position, len(etas)):
         age = t - position
         if age == 0:
-            push = 1.0
+            # A pair with each record before it, as far as the buffer has places; none with empty ones.
+            pairs = min(position, size) if size else position
+            push = pairs / (size or max(position, 1)) if filling else 1.0
         elif uses is not None and age > uses:
             push = 0.0
         else:

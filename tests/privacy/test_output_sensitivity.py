@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streampair import auc, buffers
+from streampair.assurance.canary import Impulses
 from streampair.errors import ConfigError
 from streampair.privacy import (
     Influence,
@@ -18,9 +20,10 @@ from streampair.privacy import (
     output_spend,
     paper_steps,
     paper_warmup,
+    plan_output,
 )
 
-buffers = st.one_of(
+some_buffer = st.one_of(
     st.integers(1, 9).map(Influence.fifo),
     st.builds(Influence.reservoir, st.integers(1, 9), st.one_of(st.none(), st.integers(1, 12))),
     st.just(Influence.history()),
@@ -29,7 +32,7 @@ buffers = st.one_of(
 
 @settings(deadline=None, max_examples=150)
 @given(
-    influence=buffers,
+    influence=some_buffer,
     steps=st.integers(1, 30),
     alpha=st.floats(-3, 1).map(lambda e: 10.0**e),
     smoothness=st.floats(0.1, 10.0),
@@ -160,6 +163,44 @@ def test_real_runs_move_by_no_more(influence: Influence) -> None:
         assert np.all(moved <= bounds * (1 + 1e-9))
         reached = max(reached, float((moved[1:] / bounds[1:]).max()))
     assert reached > 0.35
+
+
+@pytest.mark.parametrize(
+    "buffer", [buffers.FIFO(1), buffers.FIFO(4), buffers.Reservoir(4), buffers.FullHistory()], ids=str
+)
+def test_an_early_record_has_a_pair_with_each_place_that_is_filled(buffer: buffers.Buffer) -> None:
+    """A learner's own first step off 0 is `eta_t D p_t`, exactly: all pairs are at the clip (Lemma 59)."""
+    model = auc.OnPairStrC(8.0, 1e-3, 12, l2=0.1, clip=0.25, features=["x"], buffer=buffer, warmup=0, seed=0)
+
+    def iterate(position: int, x: float) -> float:
+        run = model.clone().run
+        run.use(Impulses())
+        for t in range(position + 1):
+            run.take({"x": x if t == position else 0.0}, 1.0 if t == position else -1.0)
+        return float(np.frombuffer(run.rule.door.cells(), dtype=np.int64)[-1] * plan.grids[position])
+
+    plan = model.run.rule.plan
+    weights = plan.influence.owns(12)
+    assert weights[0] == 0.0
+    for position in range(1, 8):
+        bound = plan.etas[position] * plan.diameter * weights[position]
+        moved = iterate(position, 1.0) - iterate(position, -1.0)
+        assert moved == pytest.approx(bound, abs=1.01 * plan.grids[position])
+        assert moved > 1.05 * plan.etas[position] * plan.diameter * weights[position - 1] or (
+            weights[position - 1] == weights[position]
+        )  # the twin that forgets a place
+
+
+def test_rounding_adds_a_hundredth_to_the_move_of_each_step() -> None:
+    """Moves fade: one grid for all would be wider than late ones, as it once was, and noise hides it."""
+    for influence in (Influence.fifo(32), Influence.history()):
+        plan = plan_output(
+            1.0, dim=4, influence=influence, diameter=2.0, clip=1.0, radius=1.0, alpha=0.1, smoothness=4.0,
+            horizon=20_000,
+        )  # fmt: skip
+        shares = 2.0 * plan.grids[1:] / plan.sensitivities[1:]
+        assert np.all((shares > 0.0049) & (shares <= 0.01))
+        assert plan.sensitivities[-1] < 0.01 * plan.sensitivities[1:].max()  # the twin's would be 1
 
 
 def test_patterns() -> None:

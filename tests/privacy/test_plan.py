@@ -208,6 +208,37 @@ def test_a_plan_of_something_else_is_refused_and_changes_nothing(name: str) -> N
         new.load_plan(plan)
 
 
+def test_a_run_goes_on_under_the_account_that_it_began_with() -> None:
+    """Before Lemma 59 an early record's own step counted empty places, and late steps had a wide grid."""
+    new = auc.OnPairStrC(1.0, 1e-3, 300, l2=0.5, features=["a", "b"], noise_key=KEY)
+    plan = new.plan()
+    assert plan is not None
+
+    def under(**rule: float) -> dict[str, Any]:
+        return {**plan, "plan": {**plan["plan"], "rule": rule}}
+
+    written = {"mu": plan["plan"]["mu"], "diameter": 2.0, "alpha": 0.5, "smoothness": 4.0}
+    # As the release before wrote and used them.
+    before = {"scale": 11.959470664532025}
+    sigmas = {1: 10.306359389634585, 40: 4.152751466372011, 299: 1.6068227538892637}
+    old = new.clone()
+    old.load_plan(under(**written, **before))
+    old.learn_one({"a": 0.5, "b": 0.1}, True)
+    third = restored(new, old.to_state())
+    unplanned = {key: value for key, value in old.to_state().items() if key != "plan"}
+    for model in (old, third, restored(new, unplanned)):
+        used = model.run.rule.plan
+        assert {t: used.sigmas[t] for t in sigmas} == pytest.approx(sigmas, rel=1e-12)
+        assert set(used.grids[1:]) == {2.0**-8}
+        assert model.plan()["plan"]["rule"].keys() == {*written, *before}
+        assert used.mu_spent(300) == pytest.approx(used.mu, rel=1e-9)
+    assert new.run.rule.plan.sigma < 0.95 * sigmas[299]
+    today = {"scale": plan["plan"]["rule"]["scale"]}
+    for wrong in (under(**written, **before, filling=1.0), under(**written, **today), under(**written)):
+        with pytest.raises(SnapshotError, match="damaged"):
+            new.clone().load_plan(wrong)
+
+
 def test_slots_that_wait_for_a_first_record_wait_under_a_plan_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot may be older than the record that named the features, and the plan younger."""
     here = auc.PairFTRL(1.0, 1e-3, 60, noise_key=KEY)

@@ -915,18 +915,20 @@ def sensitivity(kernel: Any, rng: Rng) -> None:
     # Records that stay have a radius; the windows' bounds are cut where they are used.
     uses, radius = (None, 0.6) if kernel.__name__ == "stay_sensitivities" else (4, math.inf)
     etas, factors, shares = rng.uniform(0.1, 1, steps), rng.uniform(0.5, 1, steps), np.full(steps, 1 / size)
+    owns = np.minimum(np.arange(steps), size) / size
     grids, precisions = rng.uniform(0, 0.1, steps), rng.uniform(0, 4, steps)
     moves, cost = naive.worst(
         etas.tolist(), factors.tolist(), grids, precisions, size=size, uses=uses, diameter=2.0, radius=radius
     )
     out = np.empty(steps)
     if kernel.__name__ == "stay_sensitivities":
-        kernel(etas, factors, shares, 2.0, 2 * radius, out)
+        kernel(etas, factors, owns, shares, 2.0, 2 * radius, out)
     elif kernel.__name__ == "window_sensitivities":
-        kernel(etas, factors, shares, uses, 2.0, out)
+        kernel(etas, factors, owns, shares, uses, 2.0, out)
     else:
         # Without a radius no bound cuts anything off.
-        close(kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), grids, precisions, steps), cost)
+        most = np.full(steps, 1e9)
+        close(kernel(etas, factors, owns, shares, uses, 2.0, most, grids, precisions, steps), cost)
         return
     close(out, moves)
 

@@ -427,6 +427,10 @@ class Mechanism(abc.ABC):
             What was fitted for the run that this one continues (`fitted.written`): it is taken as it is.
         """
 
+    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What a run's state of 0.1, which has no plan, tells of what was fitted for it; None: nothing."""
+        return None
+
     @abc.abstractmethod
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

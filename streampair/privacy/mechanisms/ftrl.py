@@ -450,6 +450,10 @@ class FTRL(Mechanism):
 
     strategy: StrategyName = "auto"
 
+    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The strategy."""
+        return {"strategy": rule["strategy"]}
+
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
         """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
         asked = settings

@@ -329,6 +329,10 @@ class Output(Mechanism):
         noise = math.sqrt(settings.dim) / (settings.learning * settings.mu_learning)
         return 2.0 * diameter / settings.radius * math.sqrt(noise)
 
+    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """No number; but that it was accounted for as before Lemma 59."""
+        return {}
+
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
         """A run; what was fitted for a saved one is taken from it."""
         asked = settings
@@ -339,7 +343,9 @@ class Output(Mechanism):
         alpha = self._strength(asked, diameter)
         smoothness = asked.loss.smoothness(1.0, asked.radius, form=asked.form)
         scale: float | None = None
-        if saved is not None:
+        # What the records of an entity cost together is known with full steps (Lemma 56).
+        filling = asked.entity is None and (saved is None or "filling" in saved)
+        if saved:
             diameter = near("diameter", saved["diameter"], diameter)
             alpha = near("alpha", saved["alpha"], alpha)
             smoothness = near("smoothness", saved["smoothness"], smoothness)
@@ -360,6 +366,7 @@ class Output(Mechanism):
                 smoothness=smoothness,
                 horizon=asked.learning,
                 scale=scale,
+                filling=filling,
             )
         else:
             tight = functools.partial(
@@ -380,6 +387,7 @@ class Output(Mechanism):
                 group=1 if asked.entity is None else asked.entity.within(asked.learning),
                 relation=asked.relation,
                 scale=scale,
+                filling=filling,
             )
             try:
                 plan = tight()
@@ -388,7 +396,7 @@ class Output(Mechanism):
                     raise
                 plan = tight(grouped=True)  # as entities were charged before
         return OutputRun(
-            under(plan, saved),
+            under(plan, saved or None),
             empty_buffer(asked, seed),
             last=self.paper,
             scattered=self.centred and self.paper,

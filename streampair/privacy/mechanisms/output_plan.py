@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -41,6 +41,7 @@ LONGEST_OUTPUT = 4_000_000
 
 Allocation = Literal["minimal", "equal"]
 
+_FITTED = ("mu", "diameter", "alpha", "smoothness", "scale")
 _POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 
@@ -81,6 +82,10 @@ class OutputPlan:
     grouped
         Whether an entity is charged as if all of its records were the dearest one: as plans before were,
         which go on with more noise than they need.
+    filling
+        Whether places of the buffer that are empty count for nothing at a record's own step, and each step
+        has its own grid (docs/privacy.md, Lemma 59). A run that began under a plan of before has neither, and
+        goes on so.
     """
 
     mu: float
@@ -101,9 +106,12 @@ class OutputPlan:
     relation: Relation = ONE_RECORD
     scale: float = 1.0
     grouped: bool = False
+    filling: bool = True
 
-    # All numbers of the steps are products, quotients and roots of these.
-    FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
+    @property
+    def FITTED(self) -> tuple[str, ...]:
+        """Names of the numbers that all those of the steps are products, quotients and roots of."""
+        return (*_FITTED, "filling") if self.filling else _FITTED
 
     def __post_init__(self) -> None:
         check_cells(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
@@ -134,7 +142,7 @@ class OutputPlan:
         if entity is not None:
             return entity_spend(*given, precisions, entity, count)
         # Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
-        return self.group**2 * output_spend(*given, precisions, count)
+        return self.group**2 * output_spend(*given, precisions, count, filling=self.filling)
 
     @property
     def _apart(self) -> EntityLimit | None:
@@ -167,7 +175,8 @@ class OutputPlan:
             name="iterates",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 13 and Lemma " + ("14" if self._apart is None else "56"),
+            lemma="docs/privacy.md, Lemma 13 and Lemma "
+            + ("14 and Lemma 59" if self._apart is None else "56"),
             sensitivity=float(self._together()[last]),
             sigma=self.sigma,
             replace=replace,
@@ -251,6 +260,7 @@ def plan_output(
     relation: Relation = ONE_RECORD,
     scale: float | None = None,
     grouped: bool = False,
+    filling: bool = True,
 ) -> OutputPlan:
     """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record or entity.
 
@@ -271,6 +281,8 @@ def plan_output(
         As in `OutputPlan`.
     scale
         That of a saved plan with these parameters, which is taken as it is; None: by the budget.
+    filling
+        As in `OutputPlan`; False is for a saved plan.
 
     Raises
     ------
@@ -291,16 +303,17 @@ def plan_output(
     """
     _influence_checked(horizon)
     etas, factors = giga_steps(alpha, smoothness, horizon)
-    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
-    # Slot 1 makes no step: its grid matters to nobody.
-    grids = power_of_two_below(0.01 * np.maximum(sensitivities, sensitivities[1]) / math.sqrt(dim))
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius, filling=filling)
+    # Slot 1 makes no step: its grid matters to nobody. It once was the least of all, wider than later moves.
+    least = np.where(sensitivities > 0.0, 0.0, sensitivities[1]) if filling else sensitivities[1]
+    grids = power_of_two_below(0.01 * np.maximum(sensitivities, least) / math.sqrt(dim))
     power = _POWERS[check_allocation(allocation)]
     shape = np.full(horizon, math.inf)
     released = _released(horizon, releases)
     shape[released] = _power(sensitivities[released], power)
     draft = OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape, group, relation, grouped=grouped,
+        grids, shape, group, relation, grouped=grouped, filling=filling,
     )  # fmt: skip
     spend = draft._spend(horizon) + (forks * draft.fork_mu2(window) if forks else 0.0)
     fitted = math.sqrt(spend) / mu
@@ -308,7 +321,7 @@ def plan_output(
         fitted = near("scale", scale, fitted)
     return OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape * fitted, group, relation, fitted, grouped,
+        grids, shape * fitted, group, relation, fitted, grouped, filling,
     )  # fmt: skip
 
 
@@ -325,6 +338,7 @@ def plan_output_paper(
     smoothness: float,
     horizon: int,
     scale: float | None = None,
+    filling: bool = True,
 ) -> OutputPlan:
     """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
 
@@ -338,7 +352,7 @@ def plan_output_paper(
         What the paper would promise.
     lipschitz
         G of the loss with its ridge term.
-    dim, influence, diameter, radius, alpha, smoothness, horizon, scale
+    dim, influence, diameter, radius, alpha, smoothness, horizon, scale, filling
         As in `plan_output`.
 
     Raises
@@ -349,7 +363,7 @@ def plan_output_paper(
     _influence_checked(horizon)
     etas, factors = paper_steps(alpha, smoothness, horizon)
     first = min(paper_warmup(alpha, smoothness), horizon)
-    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius, filling=filling)
     t = np.arange(1.0, horizon + 1.0)
     sigmas = np.full(horizon, math.inf)
     fitted = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
@@ -361,7 +375,7 @@ def plan_output_paper(
     mu = mu_from(epsilon, delta)
     plan = OutputPlan(
         mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
-        sensitivities, grids, sigmas, scale=fitted,
+        sensitivities, grids, sigmas, scale=fitted, filling=filling,
     )  # fmt: skip
     if plan.mu_spent(horizon) > mu:
         raise PrivacyError(
