@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.assurance.canary import PUSH, Content, Impulses, Trial, slots_of
+from streampair.assurance.canary import PUSH, Content, Impulses, Scene, Trial, slots_of
 from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.mechanisms.output import Output
@@ -124,22 +124,25 @@ def _silent(part: str, done: int, of: int) -> None:
     """Show no progress."""
 
 
-def _best(trial: Trial) -> tuple[float, int, Content, Content, Floats, Floats]:
-    """The spot and the pair of canaries that disclose most, with the attack on them.
+def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Floats]:
+    """The spot, the scene and the pair of canaries that disclose most, with the attack on them.
 
-    Returns exact mu, spot, the two contents, what is in the middle of their releases, and the weights of the
-    attack on all releases: also on those before the canary, which tell of the noise that comes back later.
+    Returns exact mu, spot, scene, the two contents, what is in the middle of their releases, and the weights
+    of the attack on all releases: also on those before the canary, which tell of the noise that comes back
+    later.
     """
     counter = Impulses()
     trial.dry(0, next(trial.contents()), counter)
-    runs: dict[tuple[int, Content], Floats] = {
-        (spot, content): trial.dry(spot, content, Impulses())
+    runs: dict[tuple[int, Scene, Content], Floats] = {
+        (spot, scene, content): trial.dry(spot, content, Impulses(), scene)
         for spot in trial.spots()
-        for content in trial.contents()
+        for scene in trial.scenes()
+        for content in trial.contents(scene)
     }
-    spot, content = trial.spots()[0], next(trial.contents())
-    base = runs[spot, content]
-    if all(np.array_equal(runs[at, other], runs[at, content]) for at, other in runs):
+    spot, scene, content = next(iter(runs))
+    base = runs[spot, scene, content]
+    first = {around: next(trial.contents(around)) for around in trial.scenes()}
+    if all(np.array_equal(run, runs[at, around, first[around]]) for (at, around, _), run in runs.items()):
         raise ConfigError(
             "nothing that the learner releases depends on the canary",
             fix="give it more slots",
@@ -148,18 +151,18 @@ def _best(trial: Trial) -> tuple[float, int, Content, Content, Floats, Floats]:
         [(trial.dry(spot, content, Impulses(i, _IMPULSE)) - base) / _IMPULSE for i in range(counter.drawn)]
     ).T
     inverse = np.linalg.pinv(response, rcond=1e-10)
-    best = (-1.0, spot, content, content, base, base)
-    for spot in trial.spots():
-        for one, other in itertools.combinations(trial.contents(), 2):
-            gap = runs[spot, one] - runs[spot, other]
+    best = (-1.0, spot, scene, content, content, base, base)
+    for spot, scene in itertools.product(trial.spots(), trial.scenes()):
+        for one, other in itertools.combinations(trial.contents(scene), 2):
+            gap = runs[spot, scene, one] - runs[spot, scene, other]
             attack = inverse @ gap
             mu = float(np.linalg.norm(attack))
             if np.linalg.norm(response @ attack - gap) > 1e-6 * np.linalg.norm(gap):
                 mu = math.inf  # a part of the release has no noise at all
             if mu > best[0]:
-                middle = (runs[spot, one] + runs[spot, other]) / 2
+                middle = (runs[spot, scene, one] + runs[spot, scene, other]) / 2
                 unit = attack / max(float(np.linalg.norm(attack)), 1e-300)
-                best = (mu, spot, one, other, middle, unit @ inverse)
+                best = (mu, spot, scene, one, other, middle, unit @ inverse)
     return best
 
 
@@ -173,14 +176,14 @@ def _part(
             f"{type(learner).__name__} releases {rule.plan.warmup} random points before anything of the data",
             fix="audit it with calibration='tight'",
         )
-    exact, spot, one, other, middle, weights = _best(trial)
+    exact, spot, scene, one, other, middle, weights = _best(trial)
     if runs is None:
         # Enough for a lower bound of about half of mu.
         runs = int(min(max(110.0 / trial.claimed**2, 200.0), 4000.0))
     sides = np.empty((2, runs))
     for i in range(runs):
         for side, content in enumerate((one, other)):
-            sides[side, i] = weights @ (trial.wet(spot, content, 2 * i + side) - middle)
+            sides[side, i] = weights @ (trial.wet(spot, content, 2 * i + side, scene) - middle)
         progress(part, i + 1, runs)
     noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
     measured = float(sides[0].mean() - sides[1].mean()) / noise

@@ -15,7 +15,7 @@ from streampair.privacy.mechanisms.forgetting_plan import BLOCKS
 from streampair.privacy.mechanisms.moments import Moments
 from streampair.privacy.origin import Origin
 
-__all__ = ["PUSH", "Content", "Impulses", "Trial", "slots_of"]
+__all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +48,25 @@ class Content:
     name: str
     x: tuple[float, ...]
     y: Any
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the slots around the canary hold: null records, or ones that keep its pairs steep.
+
+    A logistic loss is steep where its margin is low, and two runs that a canary draws apart along one feature
+    cannot both keep it low there. Along another one they can. So the slots before the canary and its partners
+    draw the weights along that one (`lifted`), and the canary's later partners lie there, the further the
+    further apart the runs are by then: from `near` to `far`.
+    """
+
+    lifted: bool = False
+    near: float = 0.0
+    far: float = 0.0
+
+
+_REST = Scene()
+_LIFTED = (Scene(True, 0.0, 0.2), Scene(True, 0.3, 0.7), Scene(True, 0.4, 1.0))
 
 
 class Trial:
@@ -114,9 +133,21 @@ class Trial:
             model.run.skip_warmup()
         return model
 
-    def contents(self) -> Iterator[Content]:
+    def scenes(self) -> Sequence[Scene]:
+        """What may be around the canary."""
+        # Noise does not move a secret iterate, so that it can be led.
+        led = self.part == "learning" and self.secret and not (self.metric or self.moments)
+        if not led or self.size == 0 or self.entity is not None or len(self.names) < 2:
+            return (_REST,)
+        return (_REST, *_LIFTED)
+
+    def contents(self, scene: Scene = _REST) -> Iterator[Content]:
         """What the canary's slot may hold; the first leaves pairs active, whatever the noise."""
         d = len(self.names)
+        if scene.lifted:
+            for sign, place in ((1.0, "+B"), (-1.0, "-B")):
+                yield Content(f"({place} across the lift, high)", (sign,) + (0.0,) * (d - 1), self.high)
+            return
         labels = [(self.high, "high"), (self.low, "low")]
         if self.part == "warm-up":
             for value, (label, word) in itertools.product((1.0, -1.0, 0.25, -0.25, 0.0, _FAR, -_FAR), labels):
@@ -146,7 +177,7 @@ class Trial:
             tried = {self.push + size} if self.push else tried
         elif self.secret:
             # The account is that of the worst record, which may be a late one.
-            tried |= {n // 8, n // 4, 3 * n // 4, n - size - 2}
+            tried |= {2 * size, n // 8, n // 4, n // 3, 3 * n // 4, n - size - 2}
         return sorted(at for at in tried if 0 < at < n)
 
     def places(self, spot: int) -> Sequence[int]:
@@ -156,12 +187,20 @@ class Trial:
         step, most = self.entity.separation, self.entity.records
         return range(spot, min(spot + most * step, self.slots), step)
 
-    def background(self, t: int) -> Content:
+    def background(self, t: int, spot: int, scene: Scene = _REST) -> Content:
         """What all other slots hold: null records, where noise does not decide which pairs are active.
 
-        A pair of one class sits on the kink of the hinge at W = 0. Pairs of two classes bring W away from it,
-        further than the noise; then partners for the canary fill the buffer.
+        In a scene that lifts the weights, records of the canary's class do until its partners fill the
+        buffer. For metrics a pair of one class sits on the kink of the hinge at W = 0. Pairs of two classes
+        bring W away from it, further than the noise; then partners for the canary fill the buffer.
         """
+        if scene.lifted:
+            up = (0.0,) * (len(self.names) - 1) + (1.0,)
+            if t < spot - self.size:
+                return Content("lift", up, self.high)
+            if spot < t <= spot + self.size:
+                along = scene.near + (scene.far - scene.near) * (t - spot) / self.size
+                return Content("partner", _times(along, up), self.low)
         if not (self.part == "learning" and self.metric and (self.push or self.secret)):
             return Content("null", (0.0,) * len(self.names), self.low)
         place = (-1.0,) + (0.0,) * (len(self.names) - 1)
@@ -169,7 +208,7 @@ class Trial:
             return Content("push", _times(-1.0, place), self.high)
         return Content("partner", place, self.low)
 
-    def released(self, model: Any, spot: int, canary: Content) -> Floats:
+    def released(self, model: Any, spot: int, canary: Content, scene: Scene = _REST) -> Floats:
         """Everything that a run releases: after every slot of learning, and what the warm-up gives.
 
         What is learned after a warm-up is standardised as if it had released zeros and ones: given its
@@ -178,7 +217,7 @@ class Trial:
         places = self.places(spot)
         shown = []
         for t in range(self.slots):
-            content = canary if t in places else self.background(t)
+            content = canary if t in places else self.background(t, spot, scene)
             origin = Origin(entity="canary" if t in places else f"other {t}")
             model.learn_one(self._record(content), content.y, origin)
             if self.part == "learning":
@@ -188,7 +227,7 @@ class Trial:
             d = len(self.names)
             model.run.as_released(np.zeros(d), np.full(d, 1.0 / math.sqrt(d)), 0.0)
             for t in range(self.slots):
-                content = self.background(t)
+                content = self.background(t, spot)
                 model.learn_one(self._record(content), content.y, Origin(entity=f"after {t}"))
                 shown.append(model.run.released)
         return np.concatenate([np.ravel(values) for values in shown])
@@ -214,19 +253,19 @@ class Trial:
             out[name] = (low + high) / 2 + value * (high - low) / 2
         return out
 
-    def dry(self, spot: int, canary: Content, stream: Impulses) -> Floats:
+    def dry(self, spot: int, canary: Content, stream: Impulses, scene: Scene = _REST) -> Floats:
         """The releases with chosen numbers in place of normals."""
         model = self.make()
         model.run.use(stream)
-        return self.released(model, spot, canary)
+        return self.released(model, spot, canary, scene)
 
-    def wet(self, spot: int, canary: Content, number: int) -> Floats:
+    def wet(self, spot: int, canary: Content, number: int, scene: Scene = _REST) -> Floats:
         """The releases with the learner's own noise."""
         model = self.make()
         # The coins of the buffer are drawn already; the noise comes from where the learner takes it.
         model.run.draw_from(self.learner.noise_key)
         model.bind_noise(f"audit {number}")
-        return self.released(model, spot, canary)
+        return self.released(model, spot, canary, scene)
 
 
 def _times(factor: float, x: tuple[float, ...]) -> tuple[float, ...]:

@@ -107,7 +107,8 @@ MU, DELTA = 3.0, 1e-3
 BUDGET: dict[str, Any] = {"epsilon": epsilon_from(MU, DELTA), "delta": DELTA}
 SMALL: dict[str, Any] = {**BUDGET, "buffer": buffers.FIFO(4)}
 # A logistic loss is steepest, and flattest, everywhere where its gradients are clipped. Where they are not,
-# the slope that one of two runs has gained the other has lost, and the account is for both: less shows.
+# two runs that are far apart lose slope, unless the weights are led away first. What is left over shows in
+# runs of few and long steps.
 CLIPPED: dict[str, Any] = {**SMALL, "horizon": 40, "clip": 0.25}
 
 BOTH = "warm-up learning"
@@ -135,9 +136,15 @@ CASES = {
     ),
     "noisy gradients": Case(auc.NoisyOGD(**SMALL, warmup=0), 24, 0.98, {small_diameter: "learning"}),
     "OnPairStrC": Case(
-        auc.OnPairStrC(**CLIPPED, l2=0.1), 40, 0.92, {small_diameter: "learning", small_noise: "learning"}
+        auc.OnPairStrC(**CLIPPED, l2=0.1), 40, 0.98, {small_diameter: "learning", small_noise: "learning"}
     ),
-    "OnPairC": Case(auc.OnPairC(**CLIPPED), 40, 0.92, {small_diameter: "learning"}),
+    "OnPairC": Case(auc.OnPairC(**CLIPPED), 40, 0.98, {small_diameter: "learning"}),
+    "OnPairStrC, default clip": Case(
+        auc.OnPairStrC(**SMALL, horizon=60, l2=1.0), 60, 0.91, {small_diameter: "learning"}
+    ),
+    "OnPairC, as made": Case(
+        auc.OnPairC(**BUDGET, horizon=40), 40, 0.93, {small_diameter: "learning", small_noise: "learning"}
+    ),
     "moments, entities": Case(
         auc.PairFTRL(**BUDGET, horizon=10**4, features=["a", "b"], entity=EntityLimit(3, 2)),
         16,
@@ -179,13 +186,12 @@ CASES = {
         {small_diameter: BOTH, small_noise: BOTH, no_ball: "learning"},
     ),
     "metric OnPairStrC": Case(
-        metric.OnPairStrC(**{**CLIPPED, "clip": 0.1}, l2=0.1), 40, 0.9, {small_diameter: "learning"}
+        metric.OnPairStrC(**{**CLIPPED, "clip": 0.1}, l2=0.1), 40, 0.98, {small_diameter: "learning"}
     ),
 }
-#: Learners as they are made, and what shows of them: less than 0.9.
+#: Learners of which less than 0.9 shows, and what does.
 LOOSE = {
-    "OnPairStrC, not clipped": Case(auc.OnPairStrC(**SMALL, horizon=40, l2=0.1), 40, 0.72),
-    "OnPairC, not clipped": Case(auc.OnPairC(**BUDGET, horizon=40), 40, 0.6),
+    "OnPairStrC, long steps": Case(auc.OnPairStrC(**SMALL, horizon=40, l2=0.1), 40, 0.84),
     # The dearest records lie together, and the audit's are where they show most; neither is a bound's sum.
     "OnPairStrC, entities, next to each other": Case(
         auc.OnPairStrC(**CLIPPED, l2=0.1, features=["a"], entity=EntityLimit(3)), 40, 0.7
