@@ -97,6 +97,7 @@ from streampair.kernels.rolling_auc import (
 )
 from streampair.kernels.sensitivity import (
     stay_sensitivities,
+    stay_spend,
     window_pairs,
     window_sensitivities,
     window_spend,
@@ -287,6 +288,7 @@ __all__ = [
     "sin_cos",
     "sin_octant",
     "stay_sensitivities",
+    "stay_spend",
     "toeplitz_noise",
     "two_thirds",
     "uniform",

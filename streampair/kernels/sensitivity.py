@@ -25,6 +25,43 @@ def stay_sensitivities(
 
 
 @kernel
+def stay_spend(
+    etas: Array,
+    factors: Array,
+    owns: Array,
+    shares: Array,
+    diameter: float,
+    bounds: Array,
+    grids: Array,
+    precisions: Array,
+    count: int,
+) -> float:
+    """Largest cost of one record over the first `count` steps, where records stay for ever.
+
+    As `window_spend`, whose window has no end here: what a move of v before step t costs from there on is
+    `q2 v^2 + 2 q1 v + q0`, found backwards, or the cost of moving by `S_t` (`bounds`), if that is less.
+    """
+    q2 = 0.0
+    q1 = 0.0
+    q0 = 0.0
+    most = 0.0
+    worst = 0.0
+    for t in range(count - 1, -1, -1):
+        h = precisions[t]
+        c = factors[t]
+        own = min(etas[t] * diameter * owns[t], bounds[t])
+        after = min(q2 * own * own + 2.0 * q1 * own + q0, most)
+        worst = max(worst, h * (own + grids[t]) * (own + grids[t]) + after)
+        most += h * (bounds[t] + grids[t]) * (bounds[t] + grids[t])
+        b = etas[t] * diameter * shares[t]
+        e = b + grids[t]
+        q0 += h * e * e + q2 * b * b + 2.0 * q1 * b
+        q1 = c * (h * e + q2 * b + q1)
+        q2 = c * c * (h + q2)
+    return worst
+
+
+@kernel
 def window_sensitivities(
     etas: Array, factors: Array, owns: Array, shares: Array, window: int, diameter: float, out: Array
 ) -> None:

@@ -177,9 +177,9 @@ def output_spend(
 ) -> float:
     """`mu^2` of the first releases about one record: `max_i sum_t ((v_i(t) + grid_t) / sigma_t)^2`.
 
-    The worst single record, not the sum of per-step worst ones. Exact for the recursion where no move reaches
-    the radius and records leave the buffer; else a bound. The iterates do not depend on earlier releases, so
-    all of them are one Gaussian release with a shifted mean.
+    The worst single record, not the sum of per-step worst ones, which plans of before took where records stay
+    in the buffer. Exact for the recursion where no move reaches the radius; else a bound. The iterates do not
+    depend on earlier releases, so all of them are one Gaussian release with a shifted mean.
 
     Parameters
     ----------
@@ -195,10 +195,14 @@ def output_spend(
         Steps counted; None for all.
     """
     n = len(etas) if count is None else min(count, len(etas))
+    owns, shares = _weights(influence, len(etas), filling=filling)
     if influence.uses is None or influence.uses >= len(etas):
+        if filling:
+            return float(
+                kernels.stay_spend(etas, factors, owns, shares, diameter, bounds, grids, precisions, n)
+            )
         moves = bounds[:n] + grids[:n]
         return float(precisions[:n] @ (moves * moves))
-    owns, shares = _weights(influence, len(etas), filling=filling)
     return float(
         kernels.window_spend(
             etas, factors, owns, shares, influence.uses, diameter, bounds, grids, precisions, n

@@ -74,7 +74,7 @@ def test_against_every_record(
         assert bounds == pytest.approx(brute, rel=1e-9, abs=1e-300)
     claimed = output_spend(etas, factors, influence, 2.0, bounds, grids, precisions)
     assert claimed >= cost * (1 - 1e-12)
-    if influence.uses is not None and influence.uses < steps and math.isinf(radius):
+    if math.isinf(radius):
         assert claimed == pytest.approx(cost, rel=1e-9)
     for count in (0, steps // 2, steps):
         part = output_spend(etas, factors, influence, 2.0, bounds, grids, precisions, count)

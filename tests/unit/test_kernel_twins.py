@@ -909,11 +909,12 @@ def output_releases(kernel: Any, rng: Rng) -> None:
 # ---- sensitivity ---------------------------------------------------------------------------------------
 
 
-@against(naive.worst, "stay_sensitivities", "window_sensitivities", "window_spend")
+@against(naive.worst, "stay_sensitivities", "stay_spend", "window_sensitivities", "window_spend")
 def sensitivity(kernel: Any, rng: Rng) -> None:
     steps, size = 12, 3
     # Records that stay have a radius; the windows' bounds are cut where they are used.
-    uses, radius = (None, 0.6) if kernel.__name__ == "stay_sensitivities" else (4, math.inf)
+    stays = kernel.__name__.startswith("stay")
+    uses, radius = None if stays else 4, 0.6 if kernel.__name__ == "stay_sensitivities" else math.inf
     etas, factors, shares = rng.uniform(0.1, 1, steps), rng.uniform(0.5, 1, steps), np.full(steps, 1 / size)
     owns = np.minimum(np.arange(steps), size) / size
     grids, precisions = rng.uniform(0, 0.1, steps), rng.uniform(0, 4, steps)
@@ -928,6 +929,9 @@ def sensitivity(kernel: Any, rng: Rng) -> None:
     else:
         # Without a radius no bound cuts anything off.
         most = np.full(steps, 1e9)
+        if stays:
+            close(kernel(etas, factors, owns, shares, 2.0, most, grids, precisions, steps), cost)
+            return
         close(kernel(etas, factors, owns, shares, uses, 2.0, most, grids, precisions, steps), cost)
         return
     close(out, moves)
