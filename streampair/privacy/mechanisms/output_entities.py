@@ -67,7 +67,9 @@ def entity_spend(
     """
     n = len(etas) if count is None else min(count, len(etas))
     records = limit.within(n) if n else 0
-    single = output_spend(etas, factors, influence, diameter, bounds, np.zeros(len(etas)), precisions, count)
+    single = output_spend(
+        etas, factors, influence, diameter, bounds, np.zeros(len(etas)), precisions, count, filling=False
+    )
     rounding = math.sqrt(float(precisions[:n] @ (grids[:n] * grids[:n])))
     stays = influence.uses is None or influence.uses >= len(etas)
     if stays or records < 2:
