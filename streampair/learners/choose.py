@@ -154,7 +154,7 @@ def metric_leader(learner: Any, features: int | None) -> Mechanism:
     """
     declared = learner._task.classes
     if declared is not None:
-        return leader(learner, features, lambda: MetricMoments(declared))
+        return leader(learner, features, lambda: MetricMoments(classes=declared))
     if learner.solver == "moments":
         raise ConfigError(
             "solver='moments' needs the classes that there are, for it keeps a sum for each",
@@ -185,7 +185,7 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
             f"{given[0]}={getattr(learner, given[0])!r}",
             fix=f"leave {given[0]} out, or the half_life",
         )
-    return Forgetting(half_life)
+    return Forgetting(half_life=half_life)
 
 
 def noisy(learner: Any, features: int | None) -> Mechanism:
