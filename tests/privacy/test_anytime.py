@@ -138,7 +138,11 @@ def test_a_lane_of_before_goes_on_under_its_own_plan(written: bool, monkeypatch:
         return auc.PairFTRL(1.0, 1e-3, 200, features=["a", "b"], noise_key=KEY)
 
     with monkeypatch.context() as patch:
-        patch.setattr(moments, "ANYTIME", None)
+        if written:
+            patch.setattr(moments, "ANYTIME", None)
+        else:
+            first = moments.Moments(version=1)
+            patch.setattr(auc.PairFTRL, "_choose", lambda learner, features: first)
         old, whole = make(), make()
         learned(old, range(120))
         expected = learned(whole, range(200))[120:]
