@@ -411,7 +411,11 @@ def test_an_entity_makes_more_noise_and_is_refused_where_it_cannot_hold(kind: An
     assert sigmas == sorted(sigmas)
     # Where there is a warm-up, an entity may be in it and in what follows.
     shared = math.sqrt(2.0) if learner(kind).settings.warmup else 1.0
-    assert sigmas[0] == pytest.approx(shared * learner(kind, entity=None).run.rule.plan.sigma)
+    single = shared * learner(kind, entity=None).run.rule.plan.sigma
+    if kind is SOLVERS["gradients"]:
+        assert sigmas[0] == pytest.approx(single)
+    else:  # what a single record has left at the horizon, or meets an emptier buffer, is not known of entities
+        assert sigmas[0] > single
     for options in ({"features": None}, {"entity": 3}, {"features": ["a", "who"]}):
         with pytest.raises(ConfigError):
             learner(kind, **options)
