@@ -17,7 +17,7 @@ from harness.learners import NAMES, PRIVATE, stream
 
 from streampair import auc, losses, metric
 from streampair.errors import SnapshotError
-from streampair.learners import choose, settings
+from streampair.learners import settings
 from streampair.privacy import BLT, EntityLimit
 from streampair.privacy.mechanisms import ftrl, moments, moments_plan, output, output_plan, warmup
 
@@ -274,7 +274,7 @@ def test_a_run_of_the_first_release_goes_on_under_its_own_plan(monkeypatch: pyte
     make = partial(auc.PairFTRL, 8.0, 1e-3, 200, features=NAMES, noise_key=KEY, solver="moments")
     events = events_of(make())
     with monkeypatch.context() as patch:
-        patch.setattr(choose, "Moments", partial(moments.Moments, 1))
+        patch.setattr(auc.PairFTRL, "_choose", lambda learner, features: moments.Moments(version=1))
         model = make()
         wanted = run(model, events)
         first = make()

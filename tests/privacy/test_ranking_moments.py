@@ -153,7 +153,7 @@ def test_the_solver_follows_the_parameters() -> None:
     model = ranking.PairFTRL(horizon=1000, features=["a", "b"])
     assert isinstance(model.run.rule, RankingRun)
     assert model.pair_loss == losses.Square()
-    assert model.settings.warmup == int(40 * math.sqrt(2) / mu_from(1.0, 1e-6))
+    assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
     assert "the mean relevance" in model.privacy.mechanism
     assert "the share of labels" in auc.PairFTRL(features=["a"]).privacy.mechanism
     for options in (
