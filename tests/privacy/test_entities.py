@@ -414,7 +414,7 @@ def test_an_entity_makes_more_noise_and_is_refused_where_it_cannot_hold(kind: An
     single = shared * learner(kind, entity=None).run.rule.plan.sigma
     if kind is SOLVERS["gradients"]:
         assert sigmas[0] == pytest.approx(single)
-    else:  # what a single record has left at the horizon, or meets an emptier buffer, is not known of entities
+    else:  # of a record it is known what it has left at the horizon, and how full the buffer was
         assert sigmas[0] > single
     for options in ({"features": None}, {"entity": 3}, {"features": ["a", "who"]}):
         with pytest.raises(ConfigError):
