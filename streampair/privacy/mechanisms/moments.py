@@ -233,7 +233,9 @@ class MomentsRun(Run):
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
+        version = {} if self.plan.version == 1 else {"version": int(self.plan.version)}
         return {
+            **version,
             "steps": self.steps,
             "centre": self._centre,
             "weights": self._w.copy(),
@@ -251,6 +253,8 @@ class MomentsRun(Run):
         steps = int(state["steps"])
         if steps < 0:
             raise ValueError("slots below 0")
+        if state.get("version", 1) != self.plan.version:  # the first release wrote none
+            raise ValueError("of another version than its plan")
         for name, own in (
             ("weights", self._w),
             ("running", self._running),

@@ -236,7 +236,9 @@ class OutputRun(Run):
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the iterate without noise among them is as secret as the data."""
+        account = {"filling": True} if self.plan.filling else {}
         return {
+            **account,
             "steps": self.steps,
             **self.door.to_state(),
             "buffer": self.door.buffer.to_state(self.steps),
@@ -247,6 +249,8 @@ class OutputRun(Run):
         steps = int(state["steps"])
         if not 0 <= steps <= self.plan.horizon:
             raise ValueError("steps beyond the horizon")
+        if state.get("filling", False) is not bool(self.plan.filling):
+            raise ValueError("of another account than its plan")
         self.door.load_state(state)
         self.door.buffer.load_state(state["buffer"], steps)
         self.steps = steps
