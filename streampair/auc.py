@@ -312,7 +312,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     ...     model.learn_one(x, y)
     >>> report = model.privacy
     >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
-    ('holds', 16, 1.0, 0)
+    ('holds', 19, 1.0, 0)
     """
 
     _: KW_ONLY

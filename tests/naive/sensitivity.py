@@ -68,7 +68,9 @@ def pairs(
     The latter is its product, over the releases, with a move of 1 at its own step that only decays.
     """
     n = len(etas)
-    every = np.array([moves(i, etas, factors, uses=window, **buffer) for i in range(n)])  # type: ignore[arg-type]
+    every = np.array(
+        [moves(i, etas, factors, uses=window, filling=False, **buffer) for i in range(n)]  # type: ignore[arg-type]
+    )
     merged, lasting = np.zeros(n), np.zeros(n)
     for t in range(n):
         merged[t] = max((every[i, t] for i in range(t - window)), default=0.0)
