@@ -222,5 +222,5 @@ async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
     run, which connects again when the broker is back, and closes nothing. There is no public name for it.
     """
     await stop_quietly(producer.stop(), seconds)
-    await ended(getattr(getattr(producer, "_sender", None), "sender_task", None))
+    await stop_quietly(ended(getattr(getattr(producer, "_sender", None), "sender_task", None)), 5.0)
     await stop_quietly(producer.client.close(), 1.0)
