@@ -228,12 +228,17 @@ class MomentsRun(Run):
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 
+    @property
+    def _version(self) -> int:
+        """What a state says of its plan, lest either is taken for another: the first release wrote none."""
+        return int(self.plan.version) if "version" in self.plan.FITTED else 1
+
     def _solve(self) -> None:
         self._w, self._link = self._leader()
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
-        version = {} if self.plan.version == 1 else {"version": int(self.plan.version)}
+        version = {"version": self._version} if self._version > 1 else {}
         return {
             **version,
             "steps": self.steps,
@@ -253,7 +258,7 @@ class MomentsRun(Run):
         steps = int(state["steps"])
         if steps < 0:
             raise ValueError("slots below 0")
-        if state.get("version", 1) != self.plan.version:  # the first release wrote none
+        if state.get("version", 1) != self._version:
             raise ValueError("of another version than its plan")
         for name, own in (
             ("weights", self._w),
