@@ -16,6 +16,7 @@ import functools
 import importlib
 import inspect
 import json
+import math
 import os
 import resource
 import signal
@@ -331,6 +332,8 @@ def _work(order: dict[str, Any]) -> None:
     os.chdir(Path(order["config"]).parent)
     if order.get("snapshot_seconds") is not None:
         _find(f"{_HERE}.lanes")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
+        if math.isinf(order["snapshot_seconds"]):  # none, however slow the machine makes a replay look
+            _find(f"{_HERE}.lanes")._REPLAY_SECONDS = math.inf
     if order.get("broken"):
         BROKEN[order["broken"]]()
     _note_work(order.get("pause", 0.0))
