@@ -158,12 +158,6 @@ class PairFTRL(Transformer, LeaderLearner):  # type: ignore[misc]  # see Transfo
 
     _choose = choose.metric_leader
 
-    def _fingerprint(self) -> dict[str, object]:
-        told = super()._fingerprint()
-        if self.classes is None:  # as before they could be declared
-            del told["classes"]
-        return told
-
 
 @dataclass(eq=False, repr=False)
 class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer

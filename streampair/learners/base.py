@@ -45,7 +45,7 @@ class Learner(base.Estimator):
     former_names: ClassVar[tuple[str, ...]] = ()
 
     #: Parameters that states of earlier releases do not know, and do not need to while they are None.
-    later_params: ClassVar[frozenset[str]] = frozenset({"half_life"})
+    later_params: ClassVar[frozenset[str]] = frozenset({"anytime", "classes", "half_life", "positive_rate"})
 
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
     _strict_frames: ClassVar[bool] = True

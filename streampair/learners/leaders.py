@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from streampair.learners.private import PrivateLearner
-from streampair.learners.run import SlotRun
 from streampair.privacy.mechanisms.moments import Moments
 
 __all__ = ["LeaderLearner"]
@@ -27,21 +26,6 @@ class LeaderLearner(PrivateLearner):
     _: KW_ONLY
     strategy: str = "auto"
     solver: str = "auto"
-
-    # Whether what is gone on with is of gradients.
-    _by_gradients = False
-
-    def _begin(
-        self,
-        names: Sequence[Hashable],
-        plan: Mapping[str, Any] | None = None,
-        rule: Mapping[str, Any] | None = None,
-    ) -> SlotRun:
-        # The matrix C of gradients is fitted, that of moments is not; a state of 0.1 has it without a plan.
-        told = rule if plan is None else plan["rule"]
-        fitted = told is not None and "strategy" in told
-        self._by_gradients = fitted and self.solver == "auto"
-        return super()._begin(names, plan, rule)
 
     def _fingerprint(self) -> dict[str, object]:
         told = super()._fingerprint()

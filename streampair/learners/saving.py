@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["exported", "give_key", "named", "noted", "restore", "start_under", "take"]
 
-# Parameters younger than 0.1, and what they say where all is as it was then: unmentioned, so that its states
-# and the noise of its keys go on.
-_YOUNGER = {"positive_rate": repr(None), "anytime": repr(None)}
-
 
 def named(told: dict[str, object]) -> dict[str, object]:
     """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
-    return {
-        name: value for name, value in told.items() if name != "noise_key" and _YOUNGER.get(name) != value
-    }
+    return {name: value for name, value in told.items() if name != "noise_key"}
 
 
 def exported(learner: PrivateLearner) -> dict[str, Any]:
