@@ -6,6 +6,7 @@
 #   make search   property tests on new examples       make docs     the documentation, as a site
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
+#   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
 #   make audit    what attacks show of each claim, and of broken twins
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
@@ -20,7 +21,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-python search search-log verify mutate bench audit utility readme docs lint format clean
+.PHONY: help env dashboards prometheus demo test test-python search search-log verify mutate bench audit utility readme docs lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -121,6 +122,14 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+# The files that Grafana reads, from their one source.
+dashboards: $(STAMP)
+	$(BIN)/python deploy/grafana/dashboards.py
+
+# Scrapes a `streampair run` (or `make demo ARGS="--serve --port 9464"`) on this machine, with deploy's rules.
+prometheus: $(STAMP)
+	$(BIN)/python deploy/prometheus/local.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

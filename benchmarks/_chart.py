@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-__all__ = ["Line", "Panel", "page"]
+__all__ = ["Line", "Panel", "decades", "page"]
 
 _WIDE, _HIGH, _ACROSS = 330, 250, 3
 _LEFT, _RIGHT, _TOP, _BELOW = 46, 12, 34, 40
 
 
 class Line(NamedTuple):
-    """A curve over epsilon with its standard errors; with no points but a level, a dashed line across."""
+    """A curve over epsilon or events with its standard errors; with no points but a level, a dashed line."""
 
     name: str
     points: tuple[tuple[float, float, float], ...] = ()
@@ -26,6 +27,7 @@ class Panel(NamedTuple):
     title: str
     axis: str
     lines: tuple[Line, ...]
+    across: str = "epsilon"
 
 
 class Look(NamedTuple):
@@ -38,6 +40,20 @@ class Look(NamedTuple):
 
 def page(title: str, panels: list[Panel], ticks: tuple[float, ...], looks: dict[str, Look]) -> str:
     """Panels of one width, three a row, with a legend of the lines that occur above them."""
+    return _page(title, panels, looks, lambda panel, left, top: _drawn(panel, left, top, ticks, looks))
+
+
+def decades(title: str, panels: list[Panel], looks: dict[str, Look]) -> str:
+    """As `page`, with both axes logarithmic: a curve over a number of events, in powers of ten.
+
+    A level is the slope of a dashed line through the first point of the panel.
+    """
+    return _page(title, panels, looks, lambda panel, left, top: _logarithmic(panel, left, top, looks))
+
+
+def _page(
+    title: str, panels: list[Panel], looks: dict[str, Look], drawn: Callable[[Panel, int, int], list[str]]
+) -> str:
     used = [name for name in looks if any(line.name == name for panel in panels for line in panel.lines)]
     columns = 4
     legend = 44 + 20 * -(-len(used) // columns)
@@ -54,7 +70,7 @@ def page(title: str, panels: list[Panel], ticks: tuple[float, ...], looks: dict[
         x, y = 14 + k % columns * (width - 20) // columns, 44 + 20 * (k // columns)
         out += [_stroke(((x, y - 4), (x + 26, y - 4)), looks[name]), _text(x + 33, y, name, "start")]
     for k, panel in enumerate(panels):
-        out += _drawn(panel, k % _ACROSS * _WIDE, legend + k // _ACROSS * _HIGH, ticks, looks)
+        out += drawn(panel, k % _ACROSS * _WIDE, legend + k // _ACROSS * _HIGH)
     return "\n".join([*out, "</svg>", ""])
 
 
@@ -98,7 +114,7 @@ def _drawn(panel: Panel, left: int, top: int, ticks: tuple[float, ...], looks: d
         out += [_stroke(((x, y0 + h), (x, y0 + h + 4)), Look("#888", width=1))]
         out += [_text(x, y0 + h + 16, f"{tick:g}", "middle", "#666")]
     out += [f'<rect x="{x0}" y="{y0}" width="{w}" height="{h}" fill="none" stroke="#aaa"/>']
-    out += [_text(x0 + w / 2, y0 + h + 31, f"epsilon; up: {panel.axis}", "middle", "#666")]
+    out += [_text(x0 + w / 2, y0 + h + 31, f"{panel.across}; up: {panel.axis}", "middle", "#666")]
     # What comes first in the legend is drawn last, on top.
     for name in reversed(looks):
         look = looks[name]
@@ -113,4 +129,47 @@ def _drawn(panel: Panel, left: int, top: int, ticks: tuple[float, ...], looks: d
                 out.append(_stroke(((x, at(value - error)), (x, at(value + error))), Look(look.colour)))
                 out.append(f'<circle cx="{x:.1f}" cy="{at(value):.1f}" r="2.4" fill="{look.colour}"/>')
             out.append(_stroke(tuple((across(e), at(value)) for e, value, _ in line.points), look))
+    return out
+
+
+def _logarithmic(panel: Panel, left: int, top: int, looks: dict[str, Look]) -> list[str]:
+    """The panel with its upper left corner there, in powers of ten."""
+    x0, y0 = left + _LEFT, top + _TOP
+    w, h = _WIDE - _LEFT - _RIGHT, _HIGH - _TOP - _BELOW
+    points = [point for line in panel.lines for point in line.points]
+    xs, ys = [point[0] for point in points], [point[1] for point in points]
+    # Nothing below a thousandth of the highest: there the standard error is larger than what is shown.
+    low, high = max(min(ys), max(ys) / 1000.0), max(ys)
+    low, high = math.log10(low) - 0.1, math.log10(high) + 0.1
+
+    def across(x: float) -> float:
+        return x0 + 8 + math.log(x / min(xs)) / math.log(max(xs) / min(xs)) * (w - 16)
+
+    def at(y: float) -> float:
+        return y0 + (high - min(max(math.log10(max(y, 1e-300)), low), high)) / (high - low) * h
+
+    out = [_text(left + 8, top + 20, panel.title, "start", more=' font-weight="600" font-size="12"')]
+    for k in range(math.floor(low), math.ceil(high) + 1):
+        for factor in (1, 3):
+            y = factor * 10.0**k
+            if low <= math.log10(y) <= high:
+                out += [_stroke(((x0, at(y)), (x0 + w, at(y))), Look("#e4e4e4", width=1))]
+                out += [_text(x0 - 6, at(y) + 4, f"{y:g}", "end", "#666")]
+    for x in sorted(set(xs)):
+        out += [_stroke(((across(x), y0 + h), (across(x), y0 + h + 4)), Look("#888", width=1))]
+        out += [_text(across(x), y0 + h + 16, f"{x:,.0f}", "middle", "#666")]
+    out += [f'<rect x="{x0}" y="{y0}" width="{w}" height="{h}" fill="none" stroke="#aaa"/>']
+    out += [_text(x0 + w / 2, y0 + h + 31, f"events; up: {panel.axis}", "middle", "#666")]
+    for name in reversed(looks):
+        for line in panel.lines:
+            if line.name != name:
+                continue
+            told = line.points
+            if line.level is not None:
+                start = max(ys)
+                told = tuple((x, start * (x / min(xs)) ** line.level, 0.0) for x in sorted(set(xs)))
+            out.append(_stroke(tuple((across(x), at(y)) for x, y, _ in told), looks[name]))
+            for x, y, error in line.points:
+                ends = ((across(x), at(y - error)), (across(x), at(y + error)))
+                out.append(_stroke(ends, Look(looks[name].colour)))
     return out

@@ -38,6 +38,8 @@ COMMIT = 500
 WARM = 40
 #: Share of the lane's time that the estimate of the regret may take.
 GOAL = 0.05
+#: Shares of bad events.
+BAD = (0.001, 0.01)
 
 Step = Callable[[list[Event], list[Record]], None]
 
@@ -190,6 +192,36 @@ def whole_batches(batches: int) -> tuple[float, float]:
     return batches * BATCH / seconds["rows"], seconds["msgspec"] / seconds["json"]
 
 
+def bad_events(batches: int) -> dict[float, float]:
+    """Of a PairFTRL lane from JSON, the rate with a share of bad events over the rate without, by the share.
+
+    Half of them are no JSON, half lack a feature.
+    """
+    phishing = [(x, bool(y)) for x, y in datasets.Phishing()]
+    names = sorted(phishing[0][0])
+    encoded = [msgspec.json.encode({**x, "y": y}) for x, y in phishing]
+    draw = np.random.default_rng(1)
+    json = json_decoder(InputConfig(topic="events", label="y", features=names))
+    batch: dict[float, list[Record]] = {share: [] for share in (0.0, *BAD)}
+
+    def next_batch(number: int) -> None:
+        first, kind = (number + WARM) * BATCH, draw.random(BATCH)
+        for share, records in batch.items():
+            values = [encoded[i % len(encoded)] for i in range(first, first + BATCH)]
+            for i in np.flatnonzero(kind < share).tolist():
+                values[i] = values[i][:-1] if i % 2 else values[i].replace(b"ip", b"pi")
+            records[:] = [Record(first + i, value) for i, value in enumerate(values)]
+
+    measures = {}
+    for share, records in batch.items():
+        model = auc.PairFTRL(1.0, 1e-4, 10_000_000, features=names, noise_key=bytes(32))
+        lane = Lane(model, json, app="bench", topic="events", partition=0)
+        measures[str(share)] = _timing.timed(partial(lane.process, records))
+    told = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
+    seconds = {share: sum(told[str(share)]) for share in batch}
+    return {share: seconds[0.0] / seconds[share] for share in BAD}
+
+
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     rate, ratio = whole_batches(max(options.events // BATCH, 2))
     yield _timing.judged(
@@ -197,6 +229,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     )
     row = {"whole": "msgspec's time / the lane's, from JSON", "value": round(ratio, 2)}
     yield _timing.judged(row, "value", least=0.6)
+    for share, slower in bad_events(max(options.events // BATCH, 2)).items():
+        row = {"bad": f"{share:.1%} bad events / none", "value": round(slower, 2)}
+        yield _timing.judged(row, "value", least=0.7)
     for name in options.learners:
         row = {"name": name, **shares(LEARNERS[name], max(options.events // BATCH, 2))}
         yield _timing.judged(row, "regret_share", most=GOAL)
@@ -217,6 +252,11 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     columns = [("", "whole", "<42"), ("", "value", ">10,")]
     yield from itertools.islice(
         _timing.table(columns, (row for row in rows if "whole" in row), goals=True), 1, None
+    )
+    yield "a private PairFTRL lane from JSON, rates"
+    columns = [("", "bad", "<42"), ("", "value", ">10")]
+    yield from itertools.islice(
+        _timing.table(columns, (row for row in rows if "bad" in row), goals=True), 1, None
     )
 
 

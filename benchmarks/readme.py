@@ -19,8 +19,13 @@ BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
     "utility": ["make utility"],
+    "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
+    "forest": [
+        "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
+        "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
+    ],
     "yang2021": ["streampair reproduce yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
@@ -28,6 +33,7 @@ BLOCKS = {
     "stores": ["python benchmarks/stores.py"],
     "lanes": ["python benchmarks/lanes.py --lanes 1 8 64"],
     "kill-loop": ["python benchmarks/kill_loop.py"],
+    "partitions": ["python benchmarks/partitions.py"],
 }
 
 

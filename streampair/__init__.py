@@ -3,11 +3,13 @@
     auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
     ranking         the same for real-valued relevance
     metric          learners of distances, for the steps that follow in a pipeline
+    batch           learners of a whole table, with scikit-learn's interface (the extra `batch`)
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     preprocessing   scaling, random features and hashing that are safe in front of a private learner
     evaluation      rolling AUC and regret
     privacy         accounting, plans, reports and audits
+    plots           regret, privacy and AUC of a recorded run, with matplotlib
     reproduce       the papers' tables, computed again
     errors          every error that this package raises
 
@@ -28,11 +30,33 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking
+    from streampair import (
+        auc,
+        batch,
+        buffers,
+        evaluation,
+        losses,
+        metric,
+        plots,
+        preprocessing,
+        privacy,
+        ranking,
+    )
 
 __version__ = _version("streampair")
 
-__all__ = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking"]
+__all__ = [
+    "auc",
+    "batch",
+    "buffers",
+    "evaluation",
+    "losses",
+    "metric",
+    "plots",
+    "preprocessing",
+    "privacy",
+    "ranking",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,11 @@ from streampair import buffers, losses
 from streampair.learners import choose
 from streampair.learners.faces import Classifier, PrivateClassifier
 from streampair.learners.flat import FlatLearner
+from streampair.learners.forest_classifier import Forest
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OAMRule, OGDRule, SPAUCRule
 
-__all__ = ["NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022 (sorted)
+__all__ = ["Forest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022
 
 
 @dataclass(eq=False, repr=False)
@@ -168,8 +169,7 @@ class SPAUC(Classifier, FlatLearner):
 
     Notes
     -----
-    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1, as everywhere in this package. Features and
-    probabilities as in `auc.PairOGD`.
+    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1. Features, probabilities: as in `auc.PairOGD`.
 
     References
     ----------
@@ -223,7 +223,6 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
         Pair loss of the gradients; None is `losses.Hinge` (the moments' is `losses.Square`).
     buffer
         ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
-        Others are refused, with the reason.
     clip
         Radius of the ball that each pair's gradient is clipped into; None is 1. It is the ball around 0, or,
         after a warm-up, one that touches 0 (see `streampair.privacy.FTRLPlan`).
@@ -267,6 +266,8 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     positive_rate
         Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
         with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
+    auc_share
+        Share of mu^2 for a private AUC in the report, which may be shown to everybody: 0.05 is usual.
     entity
         A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
         are learned from as often as it says, the others are null slots. Needs `features`; more noise.
@@ -330,8 +331,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
 
     Gradient descent on pairs runs without noise, in secret, and its iterates are released under fresh
     Gaussian noise. A ridge term makes every step a contraction: what one record did fades, and the noise can
-    shrink as the stream goes on. The published model is the average of the releases, weighted by their
-    precision (free, and much better than the last one).
+    shrink as the stream goes on. The published model is the releases' average, weighted by their precision.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, forks, window, entity, positive_rate
+    features, bounds, warmup, positive, noise_key, seed, forks, window, entity, positive_rate, auc_share
         As in `PairFTRL`.
     max_uses
         For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
@@ -416,12 +416,12 @@ class OnPairC(PrivateClassifier, PrivateLearner):
 
     Parameters
     ----------
-    epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius
-        As in `OnPairStrC`.
     l2
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity, positive_rate
+    epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
+    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity, positive_rate,
+    auc_share
         As in `OnPairStrC`.
 
     Notes
@@ -470,7 +470,7 @@ class NoisyOGD(PrivateClassifier, PrivateLearner):
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     epsilon, delta, horizon, features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window,
-    entity, positive_rate
+    entity, positive_rate, auc_share
         As in `PairFTRL`.
 
     Notes

@@ -59,15 +59,17 @@ def with_categories(
         return Event(x, event.y, event.id)
 
     def many(records: Sequence[Any]) -> Rows | None:
-        rows = base.many(records)
+        rows: Rows | None = base.many(records)
         if rows is None:
             return None
         n, d = rows.values.shape
         table = np.zeros((n, d + len(columns)))
         table[:, :d] = rows.values
+        refused = rows.refused or ()
         for i, record in enumerate(records):
-            table[i, [d + at for at in hot(record.value)]] = 1.0
-        return Rows([*rows.names, *columns], table, rows.labels, rows.ids)
+            if i not in refused:
+                table[i, [d + at for at in hot(record.value)]] = 1.0
+        return rows._replace(names=[*rows.names, *columns], values=table)
 
     if not alone and hasattr(base, "many"):
         decode.many = many  # type: ignore[attr-defined]

@@ -8,10 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -20,10 +17,11 @@ from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors import logs
-from streampair_connectors.command_line import AsJson, ConfigPath
+from streampair_connectors import card_command, logs
+from streampair_connectors.command_line import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.command_line import errors as _errors
 from streampair_connectors.config import load_config
+from streampair_connectors.reporting import add_report
 from streampair_connectors.state_commands import state_app
 
 __all__ = ["app", "main"]
@@ -63,7 +61,7 @@ app = typer.Typer(
 )
 
 budget_app = typer.Typer(
-    help="What privacy will cost (plan), and what is spent (show).",
+    help="Privacy: what it will cost, what is spent, and the card.",
     epilog="Example: streampair budget plan --n 1e6 --d 20",
     no_args_is_help=True,
 )
@@ -103,27 +101,6 @@ def _common(
     pass
 
 
-def _run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
-    """Run `work`; the first SIGINT or SIGTERM asks it to stop, the second ends the process."""
-
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        asked = False
-
-        def on_signal(number: int) -> None:
-            nonlocal asked
-            if asked:
-                os._exit(128 + number)
-            asked = True
-            stop()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal, number)
-        await work()
-
-    asyncio.run(body())
-
-
 @app.command(
     short_help="See it at work: three learners on one stream.",
     epilog="Example: streampair demo --seed 7 --rate 500",
@@ -132,9 +109,11 @@ def demo(
     rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
     seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Keep the metrics up afterwards, until Ctrl-C.")
+        bool, typer.Option("--serve", help="Name the page that shows it live, and keep it up afterwards.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of page and metrics; 0 takes a free one.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """See it at work: three learners on one topic, one not private, one private, one of River's own.
@@ -186,8 +165,9 @@ def run(
     """Score each event of a Kafka topic, then learn from it, until stopped.
 
     Scores go to the topic APP-scores, events that cannot be used to APP-dead-letters, the state to
-    APP-TOPIC-log, metrics to http://127.0.0.1:9464/metrics: all of them can be configured. Ctrl-C or SIGTERM:
-    finish the batch, commit, leave the group; the next start goes on there.
+    APP-TOPIC-log, metrics to http://127.0.0.1:9464/metrics, and http://127.0.0.1:9464 is a page that shows it
+    live: all of them can be configured. Ctrl-C or SIGTERM: finish the batch, commit, leave the group; the
+    next start goes on there.
 
     Logs are one JSON object a line on standard error. With --json the final state follows on standard output.
     """
@@ -199,17 +179,20 @@ def run(
         _configure_logs(log_level)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
+        asked = asyncio.Event()
 
         async def work() -> None:
             worker = Worker(settings, create_topics=create_topics)
             workers.append(worker)
             server = MetricsServer(worker.telemetry, settings.metrics)
             await server.start()
-            log.info("started", app=settings.app, version=__version__, metrics=f"{server.url}/metrics")
+            where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
+            log.info("started", app=settings.app, version=__version__, **where)
             try:
                 await worker.run()
             except StreampairError as error:
                 log.error("failed", app=settings.app, error=error.problem, fix=error.fix)
+                await server.linger(asked)
                 raise
             finally:
                 await server.stop()
@@ -218,10 +201,11 @@ def run(
                 typer.echo(json.dumps([_lane_json(k[2], g) for k, g in sorted(lanes.items())]))
 
         def stop() -> None:
+            asked.set()
             for worker in workers:
                 worker.stop()
 
-        _run_until_signal(work, stop)
+        run_until_signal(work, stop)
 
 
 @app.command(
@@ -245,8 +229,11 @@ def replay(
             help="Write bad events here. Without it: APP-dead-letters.jsonl, made when there are any."
         ),
     ] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Write the run here, for `streampair report`.")
+    ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve metrics, and keep them up until Ctrl-C.")
+        bool, typer.Option("--serve", help="Serve page and metrics, and keep them up until Ctrl-C.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -269,7 +256,8 @@ def replay(
                 for name, value in summary.items():
                     typer.echo(f"{name:>20}: {value}", err=True)
 
-        replay_file(settings, file, output=output, dead_letters=dead_letters, serve=serve, report=report)
+        files = {"output": output, "dead_letters": dead_letters, "record": record}
+        replay_file(settings, file, **files, serve=serve, report=report)
 
 
 @app.command(
@@ -458,6 +446,12 @@ def reproduce(
             raise typer.Exit(1)
 
 
+add_report(app)
+budget_app.command(
+    "card",
+    short_help="Show the privacy card: what is promised, for whom, and how.",
+    epilog="Example: streampair budget card fraud.toml --html card.html",
+)(card_command.card)
 app.add_typer(budget_app, name="budget")
 app.add_typer(state_app, name="state")
 

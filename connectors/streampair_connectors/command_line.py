@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from streampair.errors import ConfigError, StreampairError
 
-__all__ = ["AsJson", "ConfigPath", "errors", "settle"]
+__all__ = ["AsJson", "ConfigPath", "errors", "run_until_signal", "settle"]
 
 ConfigPath = Annotated[
     Path,
@@ -57,3 +59,24 @@ def errors(as_json: bool) -> Iterator[None]:
         # The reader of our output has gone, as `head` does. Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
+
+
+def run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+    """Run `work`; the first SIGINT or SIGTERM asks it to stop, the second ends the process."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked = False
+
+        def on_signal(number: int) -> None:
+            nonlocal asked
+            if asked:
+                os._exit(128 + number)
+            asked = True
+            stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal, number)
+        await work()
+
+    asyncio.run(body())

@@ -67,7 +67,7 @@ def run_demo(*, rate: float, seed: int, serve: bool, port: int, console: Console
     seed
         Shuffles the order of the 1250 events.
     serve, port
-        Keep the metrics up afterwards, on this port.
+        Keep the page and the metrics up afterwards, on this port.
     console
         Where the bar and the table go.
 
@@ -159,6 +159,8 @@ class _Demo:
                 highlight=False,
                 soft_wrap=True,
             )
+            if self._serve:
+                self._console.print(f"page: {server.url}/", highlight=False, soft_wrap=True)
             await self._stream(apps, workers)
             for scored in apps:
                 scored.worker.stop()
@@ -166,7 +168,11 @@ class _Demo:
             result = self._result(apps)
             self._print(result)
             if self._serve:
-                self._console.print(f"metrics stay up at {server.url}/metrics until Ctrl-C", highlight=False)
+                self._console.print(
+                    f"metrics stay up at {server.url}/metrics until Ctrl-C, and the page at {server.url}/",
+                    highlight=False,
+                    soft_wrap=True,
+                )
                 await self._stopping.wait()
             return result
         finally:

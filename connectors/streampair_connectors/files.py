@@ -17,7 +17,8 @@ from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import Config
 from streampair_connectors.reading import Source, open_source
 from streampair_connectors.records import Encoder
-from streampair_connectors.telemetry import LaneLabels, Telemetry
+from streampair_connectors.series import LaneLabels
+from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.timing import DecodeClock, LaneTimer
 
 __all__ = ["Replay"]
@@ -103,6 +104,7 @@ class Replay:
             self.scores(encoder.lines(output.scores))
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
+                self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
             timer.encoded(time.perf_counter() - start)
             self.events += len(batch)
             if time.monotonic() >= publish_at:

@@ -22,9 +22,13 @@ class Health:
     ----------
     app, telemetry
         Whose state it is, and where it shows.
+    stuck_seconds
+        How long events may wait without a commit; None: as long as it is without being told.
     """
 
-    def __init__(self, app: str, telemetry: Telemetry) -> None:
+    def __init__(self, app: str, telemetry: Telemetry, stuck_seconds: float | None = None) -> None:
+        if stuck_seconds is not None:
+            telemetry.patience(app, stuck_seconds)
         self._app = app
         self._telemetry = telemetry
         self._stopping = False

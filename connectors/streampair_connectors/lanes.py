@@ -24,8 +24,9 @@ from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Lookup, Partition
 from streampair_connectors.logs import get_logger
 from streampair_connectors.records import Decoder, Encoder
+from streampair_connectors.series import LaneLabels
 from streampair_connectors.stores import LaneStore, Store
-from streampair_connectors.telemetry import LaneLabels, Telemetry
+from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.timing import DecodeClock, Estimates, LaneTimer
 
 __all__ = ["OpenLane", "Opener", "facts_of"]

@@ -7,22 +7,20 @@ refuses is decoded again, slowly, only to say exactly what is wrong with it.
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import operator
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
-from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.engine import DeadLetter, Event, Scored
 from streampair.errors import RecordError
 from streampair_connectors.categories import csv_fields, json_fields, with_categories
 from streampair_connectors.config import InputConfig, Label
 from streampair_connectors.csv_rows import csv_rows
+from streampair_connectors.json_rows import json_rows
 
 __all__ = [
     "Encoder",
@@ -98,26 +96,16 @@ def json_decoder(config: InputConfig) -> Decoder:
             return Event(x, y)
         return Event(x, y, None if row.id is None else str(row.id))
 
-    def many(records: Sequence[RawRecord]) -> Rows | None:
-        values = [record.value for record in records]
-        if not values or None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
-            return None
-        try:
-            rows = list(map(fast, values))
-            y = [row.label for row in rows]
-            if None in y:
-                return None
-            if not labels.boolean or set(map(type, y)) != {bool}:
-                y = list(map(resolve, y))
-        except Exception:  # the slow way says which it is, and why
-            return None
-        table = np.empty((len(rows), len(names)))
-        struct.pack_into(f"{table.size}d", table.data, 0, *itertools.chain.from_iterable(map(features, rows)))
-        if id_field is None:
-            return Rows(names, table, y)
-        return Rows(names, table, y, [None if row.id is None else str(row.id) for row in rows])
-
-    decode.many = many  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+    decode.many = json_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+        names,
+        decode,
+        parse=fast,
+        features=features,
+        resolve=resolve,
+        boolean=labels.boolean,
+        limit=limit,
+        ids=id_field is not None,
+    )
     return decode
 
 

@@ -28,6 +28,7 @@ from rich.text import Text
 from streampair.errors import SourceError
 from streampair_connectors.config import Config
 from streampair_connectors.files import Replay
+from streampair_connectors.page import frame_json
 from streampair_connectors.server import MetricsServer
 
 __all__ = ["replay_file", "summarise"]
@@ -39,10 +40,11 @@ def replay_file(
     *,
     output: Path | None,
     dead_letters: Path | None,
+    record: Path | None = None,
     serve: bool,
     report: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Replay a file, report the summary, and with `serve` keep the metrics up until Ctrl-C.
+    """Replay a file, record the run, report the summary, and with `serve` keep the page up until Ctrl-C.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def replay_file(
             else None
         )
         if server is not None:
-            console.print(f"metrics: {server.url}/metrics", highlight=False)
+            console.print(f"metrics: {server.url}/metrics\npage: {server.url}/", highlight=False)
         start = time.perf_counter()
         with _progress() as progress:
             task = progress.add_task("replay", total=None, events=0, rate="")
@@ -86,13 +88,19 @@ def replay_file(
         seconds = time.perf_counter() - start
         summary = summarise(gauges)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
+        if record is not None:
+            with _create(record) as file_of_run:
+                file_of_run.write(frame_json(replay.telemetry, public=False)[1])
         if letters.made:
             summary["dead_letter_file"] = str(letters.path)
         report(summary)
         if server is not None:
             # From here on Ctrl-C is the way to end, also when it comes before the words are out.
             with contextlib.suppress(KeyboardInterrupt):
-                console.print(f"metrics stay up at {server.url}/metrics until Ctrl-C", highlight=False)
+                console.print(
+                    f"metrics stay up at {server.url}/metrics until Ctrl-C, and the page at {server.url}/",
+                    highlight=False,
+                )
                 threading.Event().wait()
 
 

@@ -1,12 +1,15 @@
-"""HTTP: `/metrics` and `/healthz` for operators, `/metrics` for everybody on a port of its own."""
+"""HTTP: `/metrics`, `/healthz` and probes for operators, `/metrics` for everybody on a port of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 
 from aiohttp import web
 
 from streampair.errors import SourceError
+from streampair_connectors import card, page, probes
 from streampair_connectors.config import MetricsConfig
 from streampair_connectors.telemetry import CONTENT_TYPE, Telemetry
 
@@ -60,6 +63,9 @@ class MetricsServer:
         app.router.add_get("/metrics", metrics)
         if not public:
             app.router.add_get("/healthz", healthz)
+        page.add_routes(app, self._telemetry, public=public)
+        card.add_routes(app, self._telemetry, public=public)
+        probes.add_routes(app, self._telemetry, public=public)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
@@ -77,6 +83,11 @@ class MetricsServer:
         address = runner.addresses[0]
         name = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"http://{name}:{address[1]}"
+
+    async def linger(self, asked: asyncio.Event) -> None:
+        """Stay up after a failure, for `linger_seconds`, so that whoever looks sees why; or until `asked`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), self._config.linger_seconds)
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -12,7 +12,8 @@ from river import compose
 from streampair.engine import Event, Lane, LaneGauges, LaneOutput, Record, Rows
 from streampair.errors import RecordError
 from streampair_connectors.records import Decoder, RawRecord
-from streampair_connectors.telemetry import STAGES, LaneLabels, Telemetry
+from streampair_connectors.series import STAGES, LaneLabels
+from streampair_connectors.telemetry import Telemetry
 
 __all__ = ["DecodeClock", "Estimates", "LaneTimer"]
 

@@ -70,7 +70,7 @@ class Worker:
     ) -> None:
         self.config = config
         self.telemetry = telemetry if telemetry is not None else Telemetry()
-        self._health = Health(config.app, self.telemetry)
+        self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
         self._kafka: KafkaConfig = config.require_kafka()
         self._decode = json_decoder(config.input)
         self._create_topics = create_topics
@@ -322,6 +322,7 @@ class Worker:
         last, count = held.last_bad, held.bad_count
         if last is not None:
             held.last_bad, held.bad_count = None, 0
+            self.telemetry.history.dead_letter(held.labels, last.stage, last.offset)
             log.warning(
                 "dead_letters",
                 app=self.config.app,
@@ -463,7 +464,7 @@ class Worker:
     # What is shown
 
     def _show(self, held: OpenLane, gauges: LaneGauges, lag: int | None) -> None:
-        self.telemetry.publish(held.labels, gauges, lag, held.timer.seconds)
+        self.telemetry.publish(held.labels, gauges, lag, held.timer.seconds, position=held.position)
 
     async def _watch(self) -> None:
         """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""
@@ -486,7 +487,7 @@ class Worker:
                     lane.position = await self._consumer.position(lane.topic_partition) or lane.position
                 lag = self._lag(lane, ends.get(lane.topic_partition))
                 if lag is not None:
-                    self.telemetry.lag(lane.labels, lag)
+                    self.telemetry.lag(lane.labels, lag, lane.position)
             if not self._store.stuck:
                 self._health.running()
 

@@ -28,6 +28,7 @@ from streampair.assurance.canary import PUSH, Content, Impulses, Scene, Trial, s
 from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.mechanisms.output import Output
+from streampair.privacy.mechanisms.private_auc import Evaluated
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
 
@@ -45,7 +46,7 @@ class AuditPart:
     Parameters
     ----------
     part
-        "warm-up" or "learning".
+        "warm-up", "learning" or "auc".
     slots, runs
         Slots of a run, and runs on each of the two streams.
     canary
@@ -147,8 +148,10 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
             "nothing that the learner releases depends on the canary",
             fix="give it more slots",
         )
+    # Counts are rounded to whole numbers, which must not show.
+    size = _IMPULSE if trial.part != "auc" else 2.0**20
     response = np.array(
-        [(trial.dry(spot, content, Impulses(i, _IMPULSE)) - base) / _IMPULSE for i in range(counter.drawn)]
+        [(trial.dry(spot, content, Impulses(i, size)) - base) / size for i in range(counter.drawn)]
     ).T
     inverse = np.linalg.pinv(response, rcond=1e-10)
     best = (-1.0, spot, scene, content, content, base, base)
@@ -191,7 +194,7 @@ def _part(
     planned, accounted = trial.account(spot)
     return AuditPart(
         part=part,
-        slots=slots,
+        slots=trial.slots,
         runs=runs,
         canary=f"{one.name} or {other.name} in {slots_of(trial.places(spot))}",
         claimed=trial.claimed,
@@ -221,7 +224,8 @@ def audit(
     long as it can be), a horizon beyond `slots` is shortened to it, with the noise of so short a run, and a
     half-life to that of blocks of one slot. A warm-up is audited with as many slots behind it, which must not
     know its records; what is learned, by itself. Where `entity` protects all records of a person, the canary
-    is a person with as many as are admitted. Records beyond the bounds are among the canaries.
+    is a person with as many as are admitted. Records beyond the bounds are among the canaries. What a private
+    AUC is computed from is audited by itself, for weights that stay.
 
     Parameters
     ----------
@@ -278,6 +282,8 @@ def audit(
     if settings.warmup:
         parts.append(_part(learner, "warm-up", 4, runs, progress))
     parts.append(_part(learner, "learning", slots, runs, progress))
+    if isinstance(settings.mechanism, Evaluated):
+        parts.append(_part(learner, "auc", slots, runs, progress))
     return AuditReport(
         learner=f"{type(learner).__module__}.{type(learner).__qualname__}",
         epsilon=float(settings.epsilon),

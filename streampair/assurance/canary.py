@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from streampair.privacy.mechanisms.forgetting_plan import BLOCKS
 from streampair.privacy.mechanisms.moments import Moments
-from streampair.privacy.origin import Origin
+from streampair.privacy.mechanisms.private_auc import EvaluatedRun
+from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 
@@ -23,6 +24,7 @@ _FEATURES = 4
 _FOREVER = 10**9
 _WARMUP = 8
 _FAR = 8.0  # times the bound: what is not cut shows
+_TURN = -0.1825  # with 1 and the other label it moves the warm-up furthest (docs/privacy.md, Lemma 60)
 PUSH = 64  # slots, at most, that bring a metric to where pairs of one class are active
 _SURE = 4.0  # standard deviations that it is then away from where they are not
 
@@ -82,7 +84,7 @@ class Trial:
         }
         self.claimed: float = settings.mu
         self.entity = settings.entity
-        self.moments = isinstance(settings.mechanism, Moments)
+        self.moments = isinstance(settings.mechanism.core, Moments)
         # One that is learned from pairs: moments have none, and a metric's are like any.
         self.metric = hasattr(type(learner), "metric_") and not self.moments
         self.size = settings.buffer.influence.size
@@ -91,6 +93,10 @@ class Trial:
         self.secret = True
         rule = self.make().run.rule
         self.secret = rule.secret_iterate
+        # What learns is audited by itself, and so is what is counted beside it.
+        self.evaluated = isinstance(rule, EvaluatedRun)
+        if part == "auc":
+            self.slots = rule.plan.histograms.end(0)
         self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
 
     def _pushed(self, plan: Any) -> int:
@@ -128,9 +134,12 @@ class Trial:
             # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
             changes["radius"] = min(1e-6, asked.radius)
         model = self.learner.clone(changes)
-        if self.part == "learning":
+        if self.part != "warm-up":
             # As if the warm-up were over, and had found the features as they should be.
             model.run.skip_warmup()
+        if self.part == "auc":
+            # Given what learning has released, the weights are what they are: whatever scores they give.
+            model.run.rule = model.run.rule.held(np.full(len(self.names), 0.5))
         return model
 
     def scenes(self) -> Sequence[Scene]:
@@ -144,13 +153,20 @@ class Trial:
     def contents(self, scene: Scene = _REST) -> Iterator[Content]:
         """What the canary's slot may hold; the first leaves pairs active, whatever the noise."""
         d = len(self.names)
+        if self.part == "auc":
+            for label, word in ((self.high, "high"), (self.low, "low"), (None, "no label")):
+                yield Content(f"(0, {word})", (0.0,) * d, label)
+            yield Content("(+B, high)", (1.0,) + (0.0,) * (d - 1), self.high)
+            return
         if scene.lifted:
             for sign, place in ((1.0, "+B"), (-1.0, "-B")):
                 yield Content(f"({place} across the lift, high)", (sign,) + (0.0,) * (d - 1), self.high)
             return
         labels = [(self.high, "high"), (self.low, "low")]
         if self.part == "warm-up":
-            for value, (label, word) in itertools.product((1.0, -1.0, 0.25, -0.25, 0.0, _FAR, -_FAR), labels):
+            for value, (label, word) in itertools.product(
+                (1.0, -1.0, 0.25, -0.25, 0.0, _TURN, _FAR, -_FAR), labels
+            ):
                 yield Content(f"(every feature at {value:+g}, {word})", (value,) * d, label)
             return
         first, corner = (1.0,) + (0.0,) * (d - 1), (1.0,) * d
@@ -169,7 +185,7 @@ class Trial:
 
     def spots(self) -> Sequence[int]:
         """Slots that the canary is tried in."""
-        if self.part == "warm-up":
+        if self.part in ("warm-up", "auc"):
             return [0, self.slots - 1]
         size, n = self.size, self.slots
         tried = {1, 2, 3, size, size + 1, n // 2}
@@ -215,6 +231,8 @@ class Trial:
         release, nothing that follows may depend on its records.
         """
         places = self.places(spot)
+        if self.part == "auc":
+            return self._counted(model, places, canary)
         shown = []
         for t in range(self.slots):
             content = canary if t in places else self.background(t, spot, scene)
@@ -232,6 +250,20 @@ class Trial:
                 shown.append(model.run.released)
         return np.concatenate([np.ravel(values) for values in shown])
 
+    def _counted(self, model: Any, places: Sequence[int], canary: Content) -> Floats:
+        """The histogram of a window in which all other records are null records."""
+        t = 0
+        for place in (*places, self.slots):
+            model.run.take_many(
+                np.zeros((place - t, len(self.names))),
+                np.full(place - t, math.nan),
+                Origins(entities=[f"other {at}" for at in range(t, place)]),
+            )
+            if place < self.slots:
+                model.learn_one(self._record(canary), canary.y, Origin(entity="canary"))
+            t = place + 1
+        return np.ravel(model.run.rule.histograms)
+
     def account(self, spot: int) -> tuple[float, float]:
         """mu by the account: at the end of the run, and for a record of this slot."""
         model = self.make()
@@ -240,11 +272,14 @@ class Trial:
             whole = model.run.mu_warmup
             return whole, whole
         plan = model.run.rule.plan
+        if self.part == "auc":
+            return plan.mu_spent(self.slots), plan.histograms.mu_spent(self.slots)
+        own = plan.plan if self.evaluated else plan
         # Where noise is correlated over slots, all that counts is how many follow; else the worst record is
         # meant.
-        stationary = hasattr(plan, "strategy") and hasattr(plan, "influence")
+        stationary = hasattr(own, "strategy") and hasattr(own, "influence")
         seen = self.slots - spot if stationary else self.slots
-        return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), plan.mu_spent(seen)
+        return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), own.mu_spent(seen)
 
     def _record(self, content: Content) -> dict[Hashable, float]:
         out = {}

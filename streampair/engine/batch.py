@@ -6,19 +6,19 @@ every record, and keeps everything that is not about batches: identity, telemetr
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import decode_many, ready_many, ready_rows
-from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
+from streampair.engine.protocols import ready_many, ready_rows, takes_nulls
+from streampair.engine.reading import Read, Reader, refuse_nan
+from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
+from streampair.evaluation import PairRegret
 from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["Batch"]
@@ -72,16 +72,20 @@ class Batch:
     ) -> None:
         self._model = model
         self._decode = decode
-        # Where the learner takes whole arrays of records as they are.
-        private = model.private
-        self._many = decode_many(decode) if model.transform is None else None
-        self._takes_rows = ready_rows(model.learner) is not None
+        self._marks = takes_nulls(model.learner)
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker
         self._auc, self._regret = monitor.auc, monitor.regret
+        self._two_classes = isinstance(self._regret, PairRegret)
         self._topic = topic
         self._partition = partition
+        self._reader = Reader(
+            model, decode, positive=positive, is_bad=self._is_bad_event, flags=self._regret is not None
+        )
+        private = model.private
+        # Of the first records a learner takes the names of its features, and the regret all pairs.
+        self._alone = 1 if self._regret is None else self._regret.exact
         self._keyed = private is not None and private.noise_key is not None
         self._entities = private is not None and private.entity is not None
         self.next_offset: int | None = None
@@ -103,9 +107,13 @@ class Batch:
         given: list[float] = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
-        done = self._take_plain(records, output, labels, given)
-        if done < len(records):
-            self._take_carefully(records[done:] if done else records, output, labels, given)
+        # The first records of all are taken one by one. Those behind them in the batch need not be.
+        first = self._alone - self.seen
+        parts = [records[:first], records[first:]] if 0 < first < len(records) else [records]
+        for part in parts:
+            done = self._take_plain(part, output, labels, given)
+            if done < len(part):
+                self._take_carefully(part[done:] if done else part, output, labels, given)
         output.next_offset = self.next_offset
         if self._model.ranks:
             self._auc.extend(labels, given)
@@ -118,34 +126,53 @@ class Batch:
         labels: list[bool],
         given: list[float],
     ) -> int:
-        """Take labelled events until the first that fails; how many were taken."""
+        """Take all together, or else labelled events until the first that fails; how many were taken."""
         slots = self._slots_left()
-        batch = None if 0 < slots < len(records) else self._read(records)
+        crossing = 0 < slots < len(records)
+        batch = None if crossing else self._reader.read(records, self.next_offset or 0)
         if batch is None:
             return 0
-        admitted = self._take_at_once(batch, records, given)
-        if admitted is None:
-            admitted = self._take_each(batch, records, given)
+        taken = self._take_at_once(batch, records)
+        if taken is None:
+            if batch.nulls:
+                return 0
+            scores: list[Any] = []
+            taken = _Taken(scores, self._take_each(batch, records, scores), {}, batch.truth, scores)
             if self._model.fragile:
-                done = len(given)
+                done = len(scores)
                 self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
                 if done < len(batch.ys):
                     self._go_back()
-        done = len(given)
-        usual = "learned" if slots > 0 else "scored"
-        refused = admitted.count(False) if usual == "learned" else 0
-        self.events["scored"] += refused
-        self.events[usual] += done - refused
-        outcomes: Iterable[str] = itertools.repeat(usual)
-        if refused:
-            outcomes = ["learned" if it_was else "scored" for it_was in admitted]
-        labels.extend(batch.truth[:done] if done < len(batch.truth) else batch.truth)
+        self._tell(batch, records, taken, "learned" if slots > 0 else "scored", output)
+        done = len(taken.told)
+        labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
+        given.extend(taken.told)
+        return len(taken.scores)
+
+    def _tell(
+        self, batch: Read, records: Sequence[Record], taken: _Taken, usual: str, output: LaneOutput
+    ) -> None:
+        """Count and tell what became of each that was taken; `usual` is that of what a learner takes."""
+        scores: Sequence[float | None] = taken.scores
+        outcomes, done, before = [usual] * len(scores), len(scores), self.seen
+        if usual == "learned" and False in taken.admitted:
+            outcomes = ["learned" if it_was else "scored" for it_was in taken.admitted]
+        if done and (batch.nulls or taken.refused):
+            outcomes = [*outcomes, *["scored"] * (done - len(outcomes))]
+            for at in batch.nulls:
+                outcomes[at] = "scored"
+            scores = list(scores)
+            for at in sorted(taken.refused):
+                self.seen = before + at + 1
+                self._dead_letter(records[at], *taken.refused[at], output.dead_letters)
+                scores[at], outcomes[at] = None, "dead_letter"
+        for outcome in ("learned", "scored", "dead_letter"):
+            self.events[outcome] += outcomes.count(outcome)
         keys = [record.key for record in records]
-        output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, given, outcomes))
-        self.seen += done
+        output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
+        self.seen = before + done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
-        return done
 
     def _copy(self) -> None:
         """Copy the steps that an event could leave half changed."""
@@ -156,74 +183,64 @@ class Batch:
         self._model.rollback(self._saved, self._since)
         self._copy()
 
-    def _read(self, records: Sequence[Record]) -> _Read | None:
-        """Decode labelled events that go on where the lane is; None if there is anything else among them."""
-        model, offsets = self._model, [record.offset for record in records]
-        ordered = records and offsets[0] >= (self.next_offset or 0) and model.direct
-        if not ordered or not all(map(operator.lt, offsets, offsets[1:])):
-            return None
-        try:
-            table = self._many(records) if self._many is not None and self._takes_rows else None
-            raw: Sequence[dict[str, Any]]
-            ids: Iterable[str | None]
-            if table is not None:
-                raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
-            else:
-                events = list(map(self._decode, records))
-                raw = [event.x for event in events]
-                if model.fragile:
-                    for x in raw:
-                        _refuse_nan(x)
-                ys, ids = [event.y for event in events], [event.id for event in events]
-            if None in ys:
-                return None
-            positive = self._positive
-            truth = [y == positive for y in ys]
-            if self._regret is not None and set(map(type, truth)) != {bool}:
-                truth = list(map(bool, truth))
-            xs = raw if model.transform is None else list(map(model.transform, raw))
-        except Exception:
-            return None  # whatever it is, the careful way meets it again, alone
-        return _Read(offsets, table, raw, xs, ys, ids, truth)
-
-    def _take_at_once(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[bool] | None:
-        """Let the learner score and learn all in one go; None, with nothing changed, if it cannot.
-
-        Gives whether each was admitted, as far as its entity goes; nothing where entities are not counted.
-        """
+    def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _Taken | None:
+        """Let the learner score and learn all in one go; None, with nothing changed, if it cannot."""
         table, learner, regret = batch.table, self._model.learner, self._regret
         where = () if self._model.private is None else (self._origins(records),)
+        marks = {"nulls": batch.nulls} if batch.nulls else {}
         if table is not None:
             rows = ready_rows(learner)
-            ready = None if rows is None else rows(table.names, table.values, batch.ys, *where)
+            ready = None if rows is None else rows(table.names, table.values, batch.ys, *where, **marks)
         else:
             many = ready_many(learner)
-            ready = None if many is None else many(batch.xs, batch.ys, *where)
-        drawn = [] if regret is None or ready is None else regret.draw(batch.truth)
-        if ready is None or drawn is None:
+            ready = None if many is None else many(batch.xs, batch.ys, *where, **marks)
+        if ready is None:
             return None
-        if regret is None or not drawn:
-            given.extend(ready.take())
-        else:
-            given.extend(ready.take(regret.stops(drawn)))
-            regret.settle(drawn, len(batch.ys), batch.xs.__getitem__, given, ready.score_at)
-        return ready.admitted or []
+        refused = batch.refused
+        if self._marks and ready.refused:
+            refused = {at: (error, "features") for at, error in ready.refused.items()} | refused
+        if refused and self._on_bad == "fail":
+            return None
+        truth, labels = batch.truth, self._told(batch)
+        place: Sequence[int] = range(len(truth))
+        if batch.nulls or refused:
+            away = refused.keys() | batch.nulls
+            place = [at for at in place if at not in away]
+            truth, labels = [truth[at] for at in place], [labels[at] for at in place]
+        drawn: Any = []
+        if regret is not None:
+            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False))
+        if drawn is None:
+            return None
+        stops = [] if regret is None else [place[at] for at in regret.stops(drawn)]
+        scores = ready.take(stops)
+        told = scores if len(truth) == len(scores) else [scores[at] for at in place]
+        if regret is not None and drawn:
+            xs = batch.xs[:] if 4 * len(drawn) > len(batch.xs) else batch.xs  # many are cheaper together
+            regret.settle(drawn, len(truth), lambda at: xs[place[at]], told, ready.score_at)
+        return _Taken(scores, ready.admitted or [], refused, truth, told)
+
+    def _told(self, batch: Read) -> Sequence[Any]:
+        """What the regret is told of labels: whether each is the one that ranks high, or where there is none
+        that does, the labels.
+        """
+        return batch.truth if self._two_classes else batch.ys
 
     def _origins(self, records: Sequence[Record]) -> Origins:
         """`_origin` of each."""
         contexts = contexts_of(self._partition, records) if self._keyed else None
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
-    def _take_each(self, batch: _Read, records: Sequence[Record], given: list[float]) -> list[bool]:
-        """Score and learn one after the other until one fails; returns as `_take_at_once`."""
-        model, regret, truth = self._model, self._regret, batch.truth
+    def _take_each(self, batch: Read, records: Sequence[Record], given: list[float]) -> list[bool]:
+        """Score and learn one after the other until one fails; which were admitted, as `_Taken` says."""
+        model, regret, told = self._model, self._regret, self._told(batch)
         n, xs, ys = len(batch.ys), batch.xs, batch.ys
         score_one, learn_one = model.score, model.learn
         admitted: list[bool] = []
         emit = self._counting(given, admitted) if self._entities else given.append
         take = None if model.private is None else model.private.take
         counted = 0
-        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(truth)
+        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(told)
         try:
             for stop, zeros, ones in hits:
                 if take is None:
@@ -243,15 +260,15 @@ class Batch:
                     break
                 x, y, origin = xs[stop], ys[stop], self._origin(records[stop])
                 score = score_one(x)
-                sample = regret.prepare(x, truth[stop], score, score_one)
+                sample = regret.prepare(x, told[stop], score, score_one)
                 model.learn_from(x, y, origin)
                 emit(score)
-                regret.commit(sample, truth[stop])
+                regret.commit(sample, told[stop])
                 counted += 1
         except Exception:  # noqa: S110  # the careful way meets it again, alone
             pass
         if regret is not None:
-            regret.skip(truth[counted : len(given)])
+            regret.skip(told[counted : len(given)])
         return admitted
 
     def _refused(self) -> int:
@@ -313,7 +330,7 @@ class Batch:
                 event_id, x, y = event.id, event.x, event.y
                 stage = "features"
                 if model.fragile:
-                    _refuse_nan(x)
+                    refuse_nan(x)
                 z = model.through(x)
                 score = None if model.too_early(z) else model.score(z)
                 if y is None:
@@ -324,9 +341,10 @@ class Batch:
                     stage = "label"
                     label = bool(y == positive)
                     counts_for_regret = regret is not None and score is not None
-                    hit = counts_for_regret and regret.left[label] <= 0  # type: ignore[union-attr]
+                    told: Any = label if self._two_classes else y
+                    hit = counts_for_regret and regret.enters(told)  # type: ignore[union-attr]
                     if hit:
-                        sample = regret.prepare(z, label, score, model.score)  # type: ignore[union-attr,arg-type]
+                        sample = regret.prepare(z, told, score, model.score)  # type: ignore[union-attr,arg-type]
                     stage = "learn"
                     if model.direct:
                         model.learn_from(z, y, origin)
@@ -334,9 +352,9 @@ class Batch:
                         private.learn_null(origin)
                     outcome = "learned" if slots > 0 and self._refused() == refused else "scored"
                     if hit:
-                        regret.commit(sample, label)  # type: ignore[union-attr]
+                        regret.commit(sample, told)  # type: ignore[union-attr]
                     elif counts_for_regret:
-                        regret.skip([label])  # type: ignore[union-attr]
+                        regret.skip([told])  # type: ignore[union-attr]
                     if score is not None:
                         labels.append(label)
                         given.append(score)
@@ -402,49 +420,24 @@ class Batch:
             ) from error
 
 
-class _Read(NamedTuple):
-    """A batch of labelled events: as they came, and as the learner sees them."""
+class _Taken(NamedTuple):
+    """What became of events that were taken.
 
-    offsets: list[int]
-    table: Rows | None
-    raw: Sequence[dict[str, Any]]
-    xs: Sequence[Any]
-    ys: Sequence[Any]
-    ids: Iterable[str | None]
+    Attributes
+    ----------
+    scores
+        Of each, before it was learned; of one that was refused it means nothing.
+    admitted
+        Whether each was learned from, as far as its entity goes; empty where entities are not counted.
+    refused
+        As in `Read`, with what the learner refuses.
+    truth, told
+        Of the labelled events that were scored: whether each ranks high, and its score. There may be fewer
+        scores.
+    """
+
+    scores: list[float]
+    admitted: list[bool]
+    refused: dict[int, tuple[Exception, str]]
     truth: list[bool]
-
-
-class _Dicts(Sequence[dict[str, Any]]):
-    """The records of a table, made when somebody asks for them."""
-
-    def __init__(self, table: Rows) -> None:
-        self._table = table
-
-    def __len__(self) -> int:
-        return len(self._table.values)
-
-    @overload
-    def __getitem__(self, at: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        names, rows = self._table.names, self._table.values[at].tolist()
-        if isinstance(at, slice):
-            return [dict(zip(names, row, strict=True)) for row in rows]
-        return dict(zip(names, rows, strict=True))
-
-
-def _refuse_nan(x: Mapping[str, Any]) -> None:
-    """A foreign model would take NaN in, and give NaN for ever after."""
-    try:
-        total = sum(x.values())
-        if total - total == 0.0:  # finite, so every value is
-            return
-    except (TypeError, OverflowError):
-        pass  # text, None or a huge integer: the model may know what to do with it
-    for name, value in x.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RecordError(
-                f"the feature {name!r} is {value}",
-                fix="send a finite number, or leave the feature out",
-            )
+    told: list[float]

@@ -78,8 +78,8 @@ class Lane:
         stop because of content is a function of content, so a private lane with a breaker, or with
         `on_bad="fail"`, says in its report that the guarantee is void.
     regret
-        How to estimate the regret; None: not at all. A learner of ranking or of a metric has none: the lane
-        warns, and goes without.
+        How to estimate the regret; None: not at all. Where the labels are neither two nor those of pairs
+        that the learner knows, there is none: the lane warns, and goes without.
     auc_window
         Number of latest labelled events in the AUC, of `positive` against all other labels. It stays empty
         for a metric, whose scores are distances.
@@ -279,6 +279,7 @@ class Lane:
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
+            quality=self._monitor.quality(),
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:

@@ -3,14 +3,77 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from streampair.engine.protocols import OwnStep, comparator_radius, design_many, pair_loss, two_classes
+from streampair.engine.protocols import (
+    OwnStep,
+    comparator_radius,
+    design_many,
+    label_number,
+    pair_form,
+    pair_loss,
+    quadratic_many,
+    takes_text,
+    two_classes,
+)
 from streampair.engine.records import RegretConfig
-from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate
+from streampair.evaluation import (
+    AUCWindow,
+    MetricRegret,
+    PairRegret,
+    Quality,
+    RegretEstimate,
+    RelevanceRegret,
+    quality_of,
+)
 
 __all__ = ["Monitor"]
+
+
+class Regret(Protocol):
+    """What a lane tells of its events, whatever their labels are; what it is given back it only hands on."""
+
+    loss: Any
+    exact: int
+
+    @property
+    def due(self) -> bool: ...
+
+    def enters(self, y: Any) -> bool: ...
+
+    def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]: ...
+
+    def skip(self, labels: Sequence[Any]) -> None: ...
+
+    def pass_over(self, zeros: int, ones: int) -> None: ...
+
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> list[Any] | None: ...
+
+    def stops(self, drawn: Sequence[Any]) -> list[int]: ...
+
+    def settle(
+        self,
+        drawn: Sequence[Any],
+        batch: int,
+        xs: Callable[[int], Any],
+        scores: Sequence[float],
+        score_at: Callable[[list[Any]], list[float]],
+    ) -> None: ...
+
+    def prepare(self, x: Any, y: Any, score: float, scorer: Callable[[Any], float]) -> Any: ...
+
+    def commit(self, step: Any, y: Any) -> None: ...
+
+    def give_up(self, why: str) -> None: ...
+
+    def estimate(self, design_many: Any = None) -> RegretEstimate | None: ...
+
+    def params(self) -> dict[str, object]: ...
+
+    def to_state(self) -> dict[str, object]: ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Monitor:
@@ -21,7 +84,8 @@ class Monitor:
     learner
         The last step of the model.
     regret
-        How to estimate the regret; None: not at all. A learner that ranks no label above the others has none.
+        How to estimate the regret; None: not at all. A learner has none that neither ranks one label above
+        the others nor says what the margin of a pair is.
     auc_window
         Number of latest labelled events in the AUC.
 
@@ -35,15 +99,15 @@ class Monitor:
 
     def __init__(self, learner: object, regret: RegretConfig | None, auc_window: int) -> None:
         self.auc = AUCWindow(auc_window)
-        if regret is not None and not two_classes(learner):
+        if regret is not None and not two_classes(learner) and pair_form(learner) is None:
             warnings.warn(
-                f"no regret is estimated for {type(learner).__name__}: it is that of ranking one "
-                "label above the others, which this learner does not do",
+                f"no regret is estimated for {type(learner).__name__}: it neither ranks one label above the "
+                "others nor says what the margin of a pair is",
                 UserWarning,
                 stacklevel=3,
             )
             regret = None
-        self.regret = None if regret is None else _regret_of(learner, regret)
+        self.regret: Regret | None = None if regret is None else _regret_of(learner, regret)
         self._loss_of_learner = regret is not None and regret.loss is None
         self._estimate: RegretEstimate | None = None
 
@@ -55,6 +119,10 @@ class Monitor:
         if solve or (solve is None and regret.due):
             self._estimate = regret.estimate(design_many(learner))
         return self._estimate
+
+    def quality(self) -> Quality | None:
+        """How good the latest scores are, beyond their AUC; None until both classes were seen."""
+        return quality_of(*self.auc.events())
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
         """Go on with what a snapshot holds of them.
@@ -76,9 +144,24 @@ class Monitor:
             mine.load_state(regret)
 
 
-def _regret_of(learner: object, config: RegretConfig) -> PairRegret:
+def _regret_of(learner: object, config: RegretConfig) -> Regret:
     loss = config.loss if config.loss is not None else pair_loss(learner)
     radius = config.radius if config.radius is not None else comparator_radius(learner)
-    regret = PairRegret(loss, radius, pairs=config.pairs, exact=config.exact, seed=config.seed)
-    regret.trusting = isinstance(learner, OwnStep)
+    sample = {"pairs": config.pairs, "exact": config.exact, "seed": config.seed}
+    form = pair_form(learner)
+    regret: PairRegret | RelevanceRegret | MetricRegret
+    if two_classes(learner):
+        regret = PairRegret(loss, radius, **sample)
+    elif form in ("metric", "psd"):
+        regret = MetricRegret(
+            loss,
+            radius,
+            quadratic=quadratic_many(learner),
+            label=label_number(learner),
+            psd=form == "psd",
+            **sample,
+        )
+    else:
+        regret = RelevanceRegret(loss, radius, label=label_number(learner), **sample)
+    regret.trusting = isinstance(learner, OwnStep) and not takes_text(learner)
     return regret

@@ -19,9 +19,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from streampair.engine.records import Rows
+from streampair.errors import RecordError
 from streampair.privacy.origin import Origin
 
 __all__ = [
@@ -34,12 +35,17 @@ __all__ = [
     "decode_many",
     "design_many",
     "former_names",
+    "label_number",
     "missing",
     "noise_digest",
+    "pair_form",
     "pair_loss",
     "positive_label",
+    "quadratic_many",
     "ready_many",
     "ready_rows",
+    "takes_nulls",
+    "takes_text",
     "two_classes",
     "weight_norm",
 ]
@@ -184,6 +190,28 @@ def two_classes(learner: object) -> bool:
     return bool(getattr(learner, "two_classes", True))
 
 
+def takes_text(learner: object) -> bool:
+    """Whether a text is a feature like any other to it, so that a record that it takes may be no numbers."""
+    return bool(getattr(learner, "takes_text", False))
+
+
+def pair_form(learner: object) -> str | None:
+    """How two labels and the weights make the margin of a pair: a form of `losses`; None if it has none."""
+    form: str | None = getattr(learner, "pair_form", None)
+    return form
+
+
+def label_number(learner: object) -> Callable[[Any], float]:
+    """From a label to the number that it is in the margin of a pair; NaN for one that cannot be used."""
+    number: Callable[[Any], float] = getattr(learner, "label_number", float)
+    return number
+
+
+def quadratic_many(learner: object) -> Callable[[Any, Sequence[Any]], Any]:
+    """From a record and others to the quadratic form of a metric at each of the differences."""
+    return cast("Callable[[Any, Sequence[Any]], Any]", getattr(learner, "quadratic_many"))  # noqa: B009
+
+
 def pair_loss(learner: object) -> Any:
     """The pair loss that it minimises; None if it has none."""
     return getattr(learner, "pair_loss", None)
@@ -200,16 +228,22 @@ def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
 
 
 class Ready(Protocol):
-    """Records that a learner has checked: it scores and learns them one after the other, and refuses none.
+    """Records that a learner has checked: it scores and learns them one after the other.
 
     Attributes
     ----------
     admitted
         Once taken, whether each was learned from, by its entity; None where entities are not known.
+    refused
+        Why the learner cannot use a record, by its index: the error of `score_one`, or else of `learn_one`.
+        Such a record is taken as one of `nulls`, and its score means nothing.
     """
 
     @property
     def admitted(self) -> list[bool] | None: ...
+
+    @property
+    def refused(self) -> Mapping[int, RecordError]: ...
 
     def take(self, stops: Sequence[int] = ()) -> list[float]:
         """The scores, each given before the record is learned; at `stops` the weights are kept."""
@@ -227,6 +261,15 @@ def ready_many(learner: object) -> Callable[..., Ready | None] | None:
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
     return getattr(learner, "ready_many", None)
+
+
+def takes_nulls(learner: object) -> bool:
+    """Whether `ready_many` and `ready_rows` may be given `nulls`: indices of what is not learned from.
+
+    Those are scored, if they are records; then they take the null slot of a private learner, and leave no
+    trace in another one.
+    """
+    return bool(getattr(learner, "takes_nulls", False))
 
 
 def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None:

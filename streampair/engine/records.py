@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError
-from streampair.evaluation import RegretEstimate
+from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
     "Append",
@@ -74,8 +74,8 @@ class Rows(NamedTuple):
     """A batch of decoded events that all have the same features, without an object for each.
 
     A function that decodes may have an attribute `many`, from a sequence of records to their rows; it returns
-    None where one of them is anything but a usable event with a label. The records are then decoded one by
-    one. Both ways must give the same values, their names in the same order.
+    None where it cannot tell the records of the batch. They are then decoded one by one. Both ways must give
+    the same values, their names in the same order, and the same errors.
 
     Attributes
     ----------
@@ -84,15 +84,19 @@ class Rows(NamedTuple):
     values
         Array of shape (n, d), C order, float64.
     labels
-        As `Event.y`, none of them None.
+        As `Event.y`: None for an event without a label, and for what is refused.
     ids
         As `Event.id`; None: no event has one.
+    refused
+        By index, the error of a record that cannot be decoded: its values are finite, and mean nothing. None:
+        all can be.
     """
 
     names: list[str]
     values: NDArray[np.float64]
     labels: list[Any]
     ids: list[str | None] | None = None
+    refused: dict[int, Exception] | None = None
 
 
 class Scored(msgspec.Struct, frozen=True, gc=False):
@@ -293,6 +297,9 @@ class LaneGauges:
         The report of a private learner, as `Lane.privacy`.
     forks, generation
         Second views that the ledger has charged, and the generation of its noise; None without a ledger.
+    quality
+        What else the scores in the window of `auc` tell; None until both labels were seen. Nothing is steered
+        by it.
     """
 
     events: dict[str, int]
@@ -307,3 +314,4 @@ class LaneGauges:
     privacy: Any
     forks: int | None = None
     generation: int | None = None
+    quality: Quality | None = None

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.auc_window import AUCWindow
 from streampair.evaluation.estimate import RegretEstimate
+from streampair.evaluation.kinds import MetricRegret, RelevanceRegret
+from streampair.evaluation.quality import Quality, quality_of
 from streampair.evaluation.regret import PairRegret
 
 if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC
 
-__all__ = ["AUCWindow", "PairRegret", "RegretEstimate", "RollingAUC"]
+__all__ = [
+    "AUCWindow",
+    "MetricRegret",
+    "PairRegret",
+    "Quality",
+    "RegretEstimate",
+    "RelevanceRegret",
+    "RollingAUC",
+    "quality_of",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampair import kernels as k
 from streampair.errors import ConfigError, SnapshotError
@@ -84,16 +85,17 @@ class AUCWindow:
         self._settle()
         return int(self._state[k.AUC_COUNT])
 
-    def to_state(self) -> dict[str, object]:
-        """The window as plain values, for a snapshot."""
+    def events(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Scores and labels (n,) of the window, the oldest first: copies."""
         self._settle()
         oldest = int(self._state[k.AUC_NEXT]) - self.n
         order = (oldest + np.arange(self.n)) % self.size
-        return {
-            "window": self.size,
-            "scores": self._state[k.AUC_HEADER + order],
-            "labels": self._state[k.AUC_HEADER + self.size + order] == 1.0,
-        }
+        return self._state[k.AUC_HEADER + order], self._state[k.AUC_HEADER + self.size + order] == 1.0
+
+    def to_state(self) -> dict[str, object]:
+        """The window as plain values, for a snapshot."""
+        scores, labels = self.events()
+        return {"window": self.size, "scores": scores, "labels": labels}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `to_state`; a smaller window keeps the latest events.

@@ -1,4 +1,4 @@
-"""The best fixed linear scorer of a sample of pairs."""
+"""The best fixed weights for a sample of pairs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
+from streampair.evaluation.pairs import Linear, Pairs
 
 __all__ = ["minimise"]
 
@@ -16,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 def minimise(
-    rows: Array,
+    pairs: Array | Pairs,
     weights: Array,
     loss: Any,
     radius: float,
@@ -25,15 +26,15 @@ def minimise(
     near: bool = False,
     iterations: int = 300,
 ) -> Array:
-    """Minimise ``sum_j weights_j loss(rows_j . w)`` over the ball of the radius.
+    """Minimise ``sum_j weights_j loss(arguments_j(w))`` over the weights w in the ball of the radius.
 
     Accelerated projected gradient with restarts (Beck and Teboulle 2009; O'Donoghue and Candes 2015); the
     step size is found by backtracking. The hinge is smoothed over a width that shrinks in stages.
 
     Parameters
     ----------
-    rows
-        (n, d).
+    pairs
+        n of them, with d weights; rows (n, d) stand for the arguments ``rows @ w``.
     weights
         (n,), nonnegative.
     loss
@@ -45,37 +46,48 @@ def minimise(
     near
         Whether `start` is close to the minimum: the coarse stage is left out.
     iterations
-        At most, in all stages together.
+        At most, in all stages together, times the patience of the pairs.
 
     Returns
     -------
     numpy.ndarray
         (d,), the best of the points seen under the loss itself.
     """
+    if isinstance(pairs, np.ndarray):
+        pairs = Linear(pairs)
     mass = float(weights.sum())
-    if not len(rows) or mass <= 0.0 or not rows.shape[1]:
+    if not len(pairs) or mass <= 0.0 or not pairs.size:
         return start.copy()
     use = weights > 0.0
-    rows, share = rows[use], weights[use] / mass
+    pairs, share = pairs.only(use), weights[use] / mass
     hinge = isinstance(loss, losses.Hinge)
     widths: tuple[float, ...] = (0.0,)
     if hinge:
         widths = (0.05, 0.01) if near else (0.3, 0.05, 0.01)
-    best = _project(start, radius)
-    best_value = float(share @ loss.value(rows @ best))
+    best = pairs.project(start, radius)
+    best_value = float(share @ loss.value(pairs.arguments(best)))
     w = best
     # A first guess at the curvature: the backtracking corrects it.
-    reach = float(np.mean(np.einsum("ij,ij->i", rows, rows))) or 1.0
+    reach = pairs.reach() or 1.0
     for width in widths:
-        w = _accelerate(rows, share, loss, width, radius, w, reach, iterations // len(widths))
-        value = float(share @ loss.value(rows @ w))
+        w = _accelerate(
+            pairs, share, loss, width, radius, w, reach, pairs.patience * iterations // len(widths)
+        )
+        value = float(share @ loss.value(pairs.arguments(w)))
         if value < best_value:
             best, best_value = w, value
     return best
 
 
 def _accelerate(
-    rows: Array, share: Array, loss: Any, width: float, radius: float, w: Array, reach: float, iterations: int
+    pairs: Pairs,
+    share: Array,
+    loss: Any,
+    width: float,
+    radius: float,
+    w: Array,
+    reach: float,
+    iterations: int,
 ) -> Array:
     def value_slope(margins: Array) -> tuple[float, Array]:
         if width > 0.0:
@@ -87,16 +99,17 @@ def _accelerate(
     curvature = reach / width if width > 0.0 else reach
     curvature *= 0.1
     momentum, v = 1.0, w
-    mw = rows @ w
+    # Affine in the weights, so that the arguments of a combination are that combination of the arguments.
+    mw = pairs.arguments(w)
     mv = mw
     value = value_slope(mw)[0]
     for _ in range(iterations):
         fv, slope = value_slope(mv)
-        gradient = rows.T @ (share * slope)
+        gradient = pairs.gradient(share * slope)
         while True:
-            new = _project(v - gradient / curvature, radius)
+            new = pairs.project(v - gradient / curvature, radius)
             move = new - v
-            mnew = rows @ new
+            mnew = pairs.arguments(new)
             f_new = value_slope(mnew)[0]
             bound = fv + float(gradient @ move) + 0.5 * curvature * float(move @ move)
             if f_new <= bound + 1e-12 * max(1.0, abs(fv)) or curvature > 1e15:
@@ -116,8 +129,3 @@ def _accelerate(
             break
         curvature *= 0.95
     return w
-
-
-def _project(w: Array, radius: float) -> Array:
-    norm = math.sqrt(float(w @ w))
-    return w * (radius / norm) if norm > radius else w

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.evaluation.comparator import minimise
+from streampair.evaluation.pairs import Linear, Pairs
 
-__all__ = ["PairSample", "RegretEstimate", "estimate"]
+__all__ = ["PairSample", "RegretEstimate", "estimate", "judge", "plain_design"]
 
 Array = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegretEstimate:
-    """Regret of the first `n` labelled events against the best fixed linear scorer.
+    """Regret of the first `n` labelled events against the best fixed weights.
 
     Attributes
     ----------
@@ -30,7 +31,7 @@ class RegretEstimate:
     stderr
         Standard error of `total`; 0 when exact (up to the solver's tolerance).
     comparator_loss
-        Average penalty per step of the best fixed scorer.
+        Average penalty per step of the best fixed weights.
     pair_loss
         Average penalty per step of the learner.
     n
@@ -134,14 +135,22 @@ def estimate(
     numpy.ndarray
         (d,), the comparator: where to begin the next search.
     """
-    rows, first_weight = _differences(sample, _plain_design if design_many is None else design_many)
+    rows, first_weight = _differences(sample, plain_design if design_many is None else design_many)
+    return judge(sample, Linear(rows), first_weight, loss, radius, start)
+
+
+def judge(
+    sample: PairSample, pairs: Pairs, first_weight: Array, loss: Any, radius: float, start: Array
+) -> tuple[RegretEstimate, Array]:
+    """`estimate`, with the pairs at hand: those of the first events, with their weights, then the later ones.
+
+    Of the sample it takes what belongs to the later pairs, and the penalty on the first events altogether.
+    """
     k = len(first_weight)
     weight = sample.scale * sample.weight
     weights = np.concatenate([first_weight, weight])
-    warm = np.zeros(rows.shape[1])
-    warm[: min(len(warm), len(start))] = start[: len(warm)]
-    best = minimise(rows, weights, loss, radius, warm)
-    values = np.asarray(loss.value(rows @ best), dtype=np.float64)
+    best = minimise(pairs, weights, loss, radius, pairs.begin(start))
+    values = np.asarray(loss.value(pairs.arguments(best)), dtype=np.float64)
     inside = float(weights @ values)
     suffered = np.asarray(loss.value(sample.margin), dtype=np.float64)
     learner = sample.first_loss + float(weight @ suffered)
@@ -153,8 +162,8 @@ def estimate(
     fold = np.arange(len(weight)) % 2
     for half in (0, 1):
         doubled = np.concatenate([first_weight, np.where(fold == half, 0.0, 2.0 * weight)])
-        w = minimise(rows, doubled, loss, radius, best, near=True, iterations=120)
-        value = np.asarray(loss.value(rows @ w), dtype=np.float64)
+        w = minimise(pairs, doubled, loss, radius, best, near=True, iterations=120)
+        value = np.asarray(loss.value(pairs.arguments(w)), dtype=np.float64)
         outside += 0.5 * float(first_weight @ value[:k]) + float(
             weight[fold == half] @ value[k:][fold == half]
         )
@@ -215,7 +224,8 @@ def _unseen(weight: Array, terms: Array, loss: Any) -> float:
     return largest * largest
 
 
-def _plain_design(rows: list[Any]) -> Array:
+def plain_design(rows: list[Any]) -> Array:
+    """The features in sorted order as they are, (n, d); a missing one 0."""
     names = sorted({name for row in rows for name in row}, key=str)
     out = np.zeros((len(rows), len(names)))
     for i, row in enumerate(rows):

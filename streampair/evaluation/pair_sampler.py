@@ -117,6 +117,10 @@ class PairSampler:
 
     # Observing
 
+    def enters(self, y: bool) -> bool:
+        """Whether the next event of this label may enter the sample."""
+        return self.left[y] <= 0
+
     def observe(self, x: Features, y: bool, score: float, scorer: Scorer) -> None:
         """One labelled event, after it was scored and before it is learned.
 
@@ -185,8 +189,15 @@ class PairSampler:
                 self._records[label].count += number
                 self.left[label] -= number
 
-    def draw(self, labels: Sequence[bool]) -> list[_Draw] | None:
+    def draw(self, labels: Sequence[bool], *, numbers: bool = False) -> list[_Draw] | None:
         """Count a batch that is learned at once, and draw what of it enters the sample, by labels alone.
+
+        Parameters
+        ----------
+        labels
+            Of the events.
+        numbers
+            Whether these records, if not all, are known to hold finite numbers only.
 
         Returns
         -------
@@ -194,12 +205,13 @@ class PairSampler:
             For `settle`, once the batch is learned. None, with nothing changed, where events are to be
             observed one by one: in the exact part, and if records may hold anything.
         """
-        if self.seen < self.exact or not self.trusting:
+        if self.seen < self.exact or not (self.trusting or numbers or self.unusable is not None):
             return None
         drawn: list[_Draw] = []
         counts, n = self._counts, len(labels)
         for at, zeros, ones in self.hits(labels):
-            self.pass_over(zeros, ones)
+            if zeros or ones:
+                self.pass_over(zeros, ones)
             if at == n:
                 break
             label = labels[at]

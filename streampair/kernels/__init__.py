@@ -6,6 +6,7 @@ of the same name.
 
 from streampair.kernels._jit import Kernel as Kernel
 from streampair.kernels._jit import on_compile as on_compile
+from streampair.kernels.all_pairs import pair_sums, pair_sums_logistic
 from streampair.kernels.buffers import (
     CLASSES,
     FIFO,
@@ -19,6 +20,38 @@ from streampair.kernels.buffers import (
 from streampair.kernels.correlated import blt_variances
 from streampair.kernels.design import clip_rows, prepare_rows
 from streampair.kernels.entities import entity_admit, entity_cell, entity_fill
+from streampair.kernels.forest import (
+    forest_fresh,
+    forest_learn,
+    forest_learn_many,
+    forest_score,
+    forest_score_many,
+)
+from streampair.kernels.forest_layout import (
+    EXPERTS,
+    FOREST_BEST,
+    FOREST_BUCKETS,
+    FOREST_CAP,
+    FOREST_D,
+    FOREST_DRAWS,
+    FOREST_HEADER,
+    FOREST_LOSSES,
+    FOREST_NODES,
+    FOREST_READY,
+    FOREST_RECORDS,
+    FOREST_SEED,
+    FOREST_SEEN,
+    FOREST_SINCE,
+    FOREST_SLOW,
+    FOREST_SQUARED,
+    FOREST_STACK,
+    FOREST_STEPS,
+    FOREST_TEXTS,
+    FOREST_TREES,
+    RECORD_AT,
+    forest_places,
+)
+from streampair.kernels.forest_parts import forest_explain, forest_importances
 from streampair.kernels.fourier import fourier_rows, normals_from_seed
 from streampair.kernels.history import (
     MAX_SINGLE,
@@ -37,7 +70,14 @@ from streampair.kernels.metric import (
     metric_learn,
     metric_learn_many,
 )
-from streampair.kernels.moments import class_sums, leader_sums, moment_sums, score_sums
+from streampair.kernels.moments import (
+    class_bins,
+    class_sums,
+    cross_sums,
+    leader_sums,
+    moment_sums,
+    score_sums,
+)
 from streampair.kernels.noise import blt_noise, normals_from_bits, toeplitz_noise
 from streampair.kernels.numerics import (
     cos_octant,
@@ -167,9 +207,29 @@ __all__ = [
     "COINS",
     "ENTROPY",
     "ETAS",
+    "EXPERTS",
     "FAMILY",
     "FIFO",
     "FILLED",
+    "FOREST_BEST",
+    "FOREST_BUCKETS",
+    "FOREST_CAP",
+    "FOREST_D",
+    "FOREST_DRAWS",
+    "FOREST_HEADER",
+    "FOREST_LOSSES",
+    "FOREST_NODES",
+    "FOREST_READY",
+    "FOREST_RECORDS",
+    "FOREST_SEED",
+    "FOREST_SEEN",
+    "FOREST_SINCE",
+    "FOREST_SLOW",
+    "FOREST_SQUARED",
+    "FOREST_STACK",
+    "FOREST_STEPS",
+    "FOREST_TEXTS",
+    "FOREST_TREES",
     "FULL",
     "GRADIENTS",
     "HEADER",
@@ -200,6 +260,7 @@ __all__ = [
     "RADIUS",
     "RATE",
     "RECORDS",
+    "RECORD_AT",
     "RESERVOIR",
     "RESERVOIR_REPLACE",
     "SEED",
@@ -219,9 +280,11 @@ __all__ = [
     "auc_revert",
     "blt_noise",
     "blt_variances",
+    "class_bins",
     "class_sums",
     "clip_rows",
     "cos_octant",
+    "cross_sums",
     "cube_root",
     "dot",
     "eigen",
@@ -230,6 +293,14 @@ __all__ = [
     "entity_fill",
     "exp_negative",
     "first_unusable",
+    "forest_explain",
+    "forest_fresh",
+    "forest_importances",
+    "forest_learn",
+    "forest_learn_many",
+    "forest_places",
+    "forest_score",
+    "forest_score_many",
     "fourier_rows",
     "ftrl_keyed",
     "ftrl_steps",
@@ -270,6 +341,8 @@ __all__ = [
     "output_steps",
     "pair_gradient",
     "pair_slope",
+    "pair_sums",
+    "pair_sums_logistic",
     "positive_definite",
     "prepare_rows",
     "private_gradient",

@@ -270,6 +270,7 @@ def history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> i
             x = view(flat, r * d, d)
             if scores.shape[0] > 0:
                 scores[r] = published_score(s, x)
-            link_record(s, x, labels[r])
-            _history_step(s, as_stored(s, x), labels[r])
+            if labels[r] == labels[r]:
+                link_record(s, x, labels[r])
+                _history_step(s, as_stored(s, x), labels[r])
     return code

@@ -207,6 +207,7 @@ def moments_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> i
         x = view(flat, r * d, d)
         if scores.shape[0] > 0:
             scores[r] = published_score(s, x)
-        link_record(s, x, labels[r])
-        _moments_step(s, x, labels[r])
+        if labels[r] == labels[r]:
+            link_record(s, x, labels[r])
+            _moments_step(s, x, labels[r])
     return 0

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.numerics import sigmoid
 from streampair.kernels.symmetric import ROOT2
 from streampair.kernels.vectors import dot
 
@@ -24,6 +25,20 @@ def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int
                 value = rows[r, i]
                 sums[0, i] += np.int64(math.floor(value * per_unit + 0.5))
                 sums[1, i] += np.int64(math.floor(value * value * per_unit + 0.5))
+
+
+@kernel
+def cross_sums(rows: Array, labels: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
+    """Add `label x` of each row x (n, d) to integer sums (d,) in steps of 1 / per_unit (docs/privacy.md 4.4).
+
+    A label in [-1, 1] is rounded to a step before; NaN: a null record, which adds 0.
+    """
+    for r in range(rows.shape[0]):
+        if labels[r] != labels[r]:
+            continue
+        label = math.floor(labels[r] * per_unit + 0.5) / per_unit
+        for i in range(rows.shape[1]):
+            sums[i] += np.int64(math.floor(label * rows[r, i] * per_unit + 0.5))
 
 
 @kernel
@@ -109,3 +124,19 @@ def score_sums(rows: Array, labels: Array, w: Array, per_unit: float, sums: NDAr
             cell = np.int64(math.floor(rows[r, i] * per_unit + 0.5))
             sums[3 + i] += cell
             sums[3 + d + i] += sign * cell
+
+
+@kernel
+def class_bins(scores: Array, labels: Array, slope: float, offset: float, counts: NDArray[np.int64]) -> None:
+    """Count each score in a bin of `sigmoid(slope score + offset)`, by class: counts (2, bins).
+
+    The bins divide [0, 1] evenly; the first row of counts is that of labels above 0. A score whose label is
+    NaN is in no bin.
+    """
+    bins = counts.shape[1]
+    for i in range(scores.shape[0]):
+        s = labels[i]
+        if s != s:
+            continue
+        at = int(sigmoid(slope * scores[i] + offset) * bins)
+        counts[0 if s > 0.0 else 1, min(at, bins - 1)] += 1

@@ -182,7 +182,8 @@ def ogd_learn(s: Array, y: float) -> int:
 @kernel
 def ogd_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
     """Learn (n, d) rows in order; `scores` (n,), if it is not empty, gets that of each row before it is
-    learned. Returns 0; or, with nothing changed, 1 + the flat index of the first unusable value.
+    learned. A row of label NaN is not. Returns 0; or, with nothing changed, 1 + the flat index of the first
+    unusable value.
     """
     bad: int = unusable_row(rows, MAX_ABS)
     if bad == 0:
@@ -192,8 +193,9 @@ def ogd_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
             x = view(flat, r * d, d)
             if scores.shape[0] > 0:
                 scores[r] = published_score(s, x)
-            link_record(s, x, labels[r])
-            _ogd_step(s, x, labels[r])
+            if labels[r] == labels[r]:
+                link_record(s, x, labels[r])
+                _ogd_step(s, x, labels[r])
     return bad
 
 

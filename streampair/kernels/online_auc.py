@@ -114,6 +114,8 @@ def online_auc_learn_many(s: Array, rows: Array, signs: Array, scores: Array) ->
         x = view(cells, r * d, d)
         if scores.shape[0] > 0:
             scores[r] = published_score(s, x)
+        if signs[r] != signs[r]:
+            continue
         link_record(s, x, signs[r])
         if s[POLICY] == CLASSES:
             _oam_step(s, x, signs[r])

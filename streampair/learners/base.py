@@ -19,8 +19,10 @@ from river import base
 
 from streampair import kernels, losses
 from streampair.errors import RecordError, SnapshotError
+from streampair.learners.shown import learner_html
 from streampair.learners.tasks import Task
 from streampair.records.frames import Table, label_values
+from streampair.records.texts import as_code
 
 if TYPE_CHECKING:
     from streampair.privacy.accounting import PrivacyReport
@@ -45,10 +47,14 @@ class Learner(base.Estimator):
     former_names: ClassVar[tuple[str, ...]] = ()
 
     #: Parameters that states of earlier releases do not know, and do not need to while they are None.
-    later_params: ClassVar[frozenset[str]] = frozenset({"anytime", "classes", "half_life", "positive_rate"})
+    later_params: ClassVar[frozenset[str]] = frozenset(
+        {"anytime", "auc_share", "classes", "half_life", "positive_rate"}
+    )
 
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
     _strict_frames: ClassVar[bool] = True
+    #: Whether a text is a feature like any other.
+    takes_text: ClassVar[bool] = False
 
     _task: Task
     _y_name: Any = None
@@ -156,6 +162,9 @@ class Learner(base.Estimator):
                 todo.append(item.base)  # a view has its bytes there
         return sum(sys.getsizeof(item) for item in seen.values())
 
+    def _repr_html_(self) -> str:
+        return learner_html(self)
+
     # ---- River -----------------------------------------------------------------------------------------
 
     @property
@@ -167,6 +176,15 @@ class Learner(base.Estimator):
     def two_classes(self) -> bool:
         """Whether one label is told from all others, so that records can be kept apart by them."""
         return self._task.two_classes
+
+    @property
+    def pair_form(self) -> losses.Form:
+        """How two labels and the weights make the margin of a pair: see `streampair.losses`."""
+        return self._task.form
+
+    def label_number(self, y: Any) -> float:
+        """The number that a label is in the margin of a pair; NaN for one that cannot be used."""
+        return self._task.label_or_null(y)
 
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
         """The numbers that the kernels know labels by."""
@@ -197,7 +215,9 @@ class Learner(base.Estimator):
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
     ) -> tuple[Table, _R | None]:
         """Check rows and labels, and let `take` have them; None where there are none."""
-        table = Table(X, strict=self._strict_frames, names=self.feature_names)
+        table = Table(
+            X, strict=self._strict_frames, names=self.feature_names, text=as_code if self.takes_text else None
+        )
         table.check_names(self.feature_names)
         values, name = label_values(y)
         if len(table) != len(values):
@@ -233,7 +253,7 @@ class Learner(base.Estimator):
         """Score of a record under the published weights: higher ranks higher."""
 
     def _table_scores(self, X: Any) -> tuple[Table, Array]:
-        table = Table(X, names=self.feature_names)
+        table = Table(X, names=self.feature_names, text=as_code if self.takes_text else None)
         table.check_names(self.feature_names)
         try:
             return table, self._score_rows(table.columns, table.rows)

@@ -6,6 +6,7 @@ or None while they are not known.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
+from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 from streampair.privacy.mechanisms.rate import Rated, checked_rate
 
@@ -47,6 +49,25 @@ def _rated(learner: Any, mechanism: Mechanism) -> Mechanism:
             fix="declare it with positive_rate=, or use calibration='tight'",
         )
     return Rated(mechanism, declared)
+
+
+def _evaluated(choose: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
+    """Whatever is chosen, with a private AUC beside it if one is asked for."""
+
+    @functools.wraps(choose)
+    def chosen(learner: Any, features: int | None, *more: Any, **named: Any) -> Mechanism:
+        mechanism = choose(learner, features, *more, **named)
+        share = getattr(learner, "auc_share", None)
+        if share is None:
+            return mechanism
+        if isinstance(mechanism.core, Output) and mechanism.core.paper:
+            raise ConfigError(
+                "the paper's calibration leaves nothing of the budget for a private AUC",
+                fix="leave auc_share out, or use calibration='tight'",
+            )
+        return Evaluated(mechanism, checked_share(share))
+
+    return chosen
 
 
 def gradients(learner: Any, features: int | None) -> Mechanism:
@@ -78,6 +99,7 @@ def _anytime(value: Any, horizon: Any) -> float | None:
     return float(value)
 
 
+@_evaluated
 def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
     """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
 
@@ -188,11 +210,13 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
     return Forgetting(half_life=half_life)
 
 
+@_evaluated
 def noisy(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
     return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2)))
 
 
+@_evaluated
 def output(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
     """Output perturbation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
-from streampair import kernels
+from streampair import kernels, losses
 from streampair.learners.base import Learner
 from streampair.learners.tasks import BinaryTask, ClassTask, RelevanceTask
 from streampair.records import features as _features
@@ -114,10 +114,14 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
 
 @dataclass(eq=False, repr=False)
 class PrivateClassifier(Classifier):
-    """A classifier whose probabilities need a share of positives that is declared, or released."""
+    """A classifier whose probabilities need a share of positives that is declared, or released.
+
+    It may show an AUC, for a share of mu^2.
+    """
 
     _: KW_ONLY
     positive_rate: float | str | None = None
+    auc_share: float | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -162,6 +166,27 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
         """Published W, symmetric, shape (d, d), in the order of `feature_names`: a copy."""
         w = self._published()
         return w.copy() if w.ndim == 2 else _symmetric(w, len(self.feature_names))
+
+    @property
+    def pair_form(self) -> losses.Form:
+        """``"psd"`` where W is kept positive semi-definite, else ``"metric"``."""
+        return "psd" if getattr(self, "psd", False) else "metric"
+
+    def quadratic_many(self, x: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> Array:
+        """``u'Wu`` for the difference u of a record from each of the others, (n,).
+
+        What the pair loss is of; a squared distance only where W is positive semi-definite. 0 before
+        anything is learned.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        rows = self.design_many([x, *others])
+        u = rows[1:] - rows[0]
+        out: Array = np.einsum("ij,ij->i", u @ self.metric_, u)
+        return out
 
     @property
     def weights_vector(self) -> Array:

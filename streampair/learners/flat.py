@@ -16,8 +16,7 @@ from streampair import kernels as k
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import ogd_proba, ogd_score, score_many
-from streampair.learners.base import Learner
-from streampair.learners.ready import ReadyRows
+from streampair.learners.batches import LearnsBatches
 from streampair.learners.rules import FlatRule
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
@@ -49,7 +48,7 @@ def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = 
     return float(value)
 
 
-class FlatLearner(Learner):
+class FlatLearner(LearnsBatches):
     """A learner whose whole state is one flat array, stepped by a kernel.
 
     A leaf is a dataclass of its parameters, and names its `_rule`: which kernels step, on which weights, and
@@ -261,54 +260,6 @@ class FlatLearner(Learner):
         scores = np.empty(len(rows))
         self._learn_rows(columns, rows, labels, scores)
         return scores
-
-    def ready_many(self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any]) -> ReadyRows | None:
-        """Records that can be scored and learned one after the other, in one call of compiled code.
-
-        Parameters
-        ----------
-        xs
-            Records with exactly the known features.
-        ys
-            Their labels.
-
-        Returns
-        -------
-        ReadyRows or None
-            None where one of the records has other features, or a feature or label that cannot be used, and
-            for a metric: then they are to be taken one by one. Nothing has changed yet.
-        """
-        rows = _features.packed(self._names, xs, self._most) if self._in_one else None
-        return None if rows is None else self._ready(rows, ys)
-
-    def ready_rows(self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any]) -> ReadyRows | None:
-        """`ready_many` of the rows of an array (n, d) whose columns have these names."""
-        own = self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))
-        if not own or not (np.abs(rows) <= self._most).all():
-            return None
-        return self._ready(_features.arrange(columns, rows, self._names, self._index), ys)
-
-    @property
-    def _most(self) -> float:
-        return min(self._limit, self._memory.limit)
-
-    def _ready(self, rows: Array, ys: Sequence[Any]) -> ReadyRows | None:
-        task, high, low = self._task, self._high, self._low
-        try:
-            labels = np.array([1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys])
-            self._memory.check_room(len(rows))
-        except RecordError:
-            return None
-
-        def learn(part: slice, scores: Array) -> None:
-            self._learn_many(self._state, rows[part], labels[part], scores)
-
-        return ReadyRows(len(rows), learn, self._published, self._vectors_of)
-
-    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
-        """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
-        rows, names = _features.packed(self._names, xs), self._names
-        return np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if rows is None else rows
 
     def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
         limit = min(limit, self._limit)

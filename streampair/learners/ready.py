@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,14 +11,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
+from streampair.errors import RecordError
 
-__all__ = ["ReadyRows"]
+__all__ = ["ReadyRows", "labels_of", "refusal"]
 
 Array = NDArray[np.float64]
 
 
+def refusal(learner: Any, x: Any) -> RecordError | None:
+    """Why it gives a record no score; None if it gives one."""
+    try:
+        learner.score_one(x)
+    except RecordError as error:
+        return error
+    return None
+
+
+def labels_of(
+    learner: Any, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+) -> Array:
+    """The numbers (n,) of labels: NaN for what is not learned, where `refused` gets what cannot be used."""
+    task, high, low = learner._task, learner._high, learner._low
+    away = {*nulls, *refused}
+    values = []
+    with contextlib.suppress(RecordError):
+        values = [] if away else [1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys]
+    for i in range(len(values), len(ys)):
+        value = math.nan
+        if i not in away:
+            try:
+                value = task.label(ys[i])
+            except RecordError as error:
+                refused[i] = error
+        values.append(value)
+    return np.array(values)
+
+
 class ReadyRows:
-    """Rows of which the learner refuses none.
+    """Rows that a learner has checked; those that it refuses leave no trace but their slot, if slots count.
 
     Parameters
     ----------
@@ -29,9 +61,13 @@ class ReadyRows:
         The published weights (d,), as they are now.
     vectors
         From k usable records to the array (k, d) that these weights multiply.
+    refused
+        Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
 
     Attributes
     ----------
+    refused
+        As given.
     admitted
         Once taken, whether each was learned from, by its entity; None where entities are not known.
     """
@@ -42,11 +78,13 @@ class ReadyRows:
         learn: Callable[[slice, Array], Sequence[bool] | None],
         weights: Callable[[], Array],
         vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
+        refused: Mapping[int, RecordError] | None = None,
     ) -> None:
         self._count = count
         self._learn = learn
         self._weights = weights
         self._vectors = vectors
+        self.refused: Mapping[int, RecordError] = refused or {}
         self._kept: list[Array] = []
         self.admitted: list[bool] | None = None
 

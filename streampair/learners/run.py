@@ -121,6 +121,7 @@ class SlotRun:
                 slots=settings.warmup,
                 labels=settings.mechanism.label_mean,
                 relation=settings.relation,
+                cross=settings.mechanism.label_cross,
             )
             prefix = fitted.under(prefix, None if plan is None else plan["prefix"])
             self.warmup = Warmup(prefix, len(names), settings.warmup_records)
@@ -295,6 +296,8 @@ class SlotRun:
                 stream.advance(warmup.sums.cells())
         if ends:
             self._standardise(*warmup.release(stream))
+            if warmup.cross is not None:
+                self.rule.begin_with(warmup.cross)
 
     def _standardise(self, mean: Array, factor: Array, label: float) -> None:
         """Use what the warm-up has released."""
@@ -304,7 +307,12 @@ class SlotRun:
     # ---- many records ----------------------------------------------------------------------------------
 
     def take_many(
-        self, raw: Array, given: Array, origins: Origins = _NOBODY, scores: Array | None = None
+        self,
+        raw: Array,
+        given: Array,
+        origins: Origins = _NOBODY,
+        scores: Array | None = None,
+        null: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_] | None:
         """Take a slot for each row, up to the horizon: the prefix first, then learning.
 
@@ -319,6 +327,8 @@ class SlotRun:
         scores
             Gets the linear score (n,) of each row before its slot, as of a record that is whole; None: nobody
             asks.
+        null
+            Which rows (n,) are scored, and then taken as by `null`; None: none.
 
         Returns
         -------
@@ -337,14 +347,17 @@ class SlotRun:
             ready, usable = np.empty(part.shape), np.empty(stop - at)
             if prefix is None or shown is not None:
                 design.prepare(part, ready, usable)
+            if prefix is not None and shown is not None:
+                kernels.score_many(rule.average, ready, shown)
+            asked = None if shown is None else Asked(ready, shown)
+            blank = None if null is None else null[at:stop]
+            if blank is not None and blank.any():
+                part, labels = part.copy(), labels.copy()
+                part[blank] = labels[blank] = math.nan
             if prefix is not None:
-                if shown is not None:
-                    kernels.score_many(rule.average, ready, shown)
                 design.clip(part, ready, usable)
             where = origins.part(slice(at, stop))
-            chained = isinstance(stream, ChainedNoise)
-            records = _records(part, labels, where.contexts) if chained else ()
-            asked = None if shown is None else Asked(ready, shown)
+            records = _records(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
             if admitted is not None:
                 ready = ready.copy()
                 self._blank(ready, usable, admitted[at:stop], where.entities)
@@ -363,11 +376,7 @@ class SlotRun:
         return admitted
 
     def _blank(
-        self,
-        ready: Array,
-        usable: Array,
-        admitted: NDArray[np.bool_],
-        entities: Sequence[Hashable] | None,
+        self, ready: Array, usable: Array, admitted: NDArray[np.bool_], entities: Sequence[Hashable] | None
     ) -> None:
         """Blank the rows of entities that have had enough, by entity and slot alone."""
         assert self.admission is not None
@@ -391,7 +400,7 @@ class SlotRun:
             self._splits = process_splits()
         numbers = self.rule.numbers()
         if self.warmup is not None:
-            numbers += [self.warmup.plan.sigma_sum, self.warmup.plan.sigma_squares]
+            numbers += self.warmup.plan.sigmas
         opened = self.identity.open(self.names, numbers)
         self.stream = opened
         return opened

@@ -19,6 +19,7 @@ import numpy as np
 import scipy  # its modules are loaded on first use
 
 from streampair.errors import ConfigError
+from streampair.privacy.shown import report_html
 
 __all__ = [
     "PrivacyReport",
@@ -396,6 +397,9 @@ class PrivacyReport:
     card
         The mechanism card: for each kind of release its domain, sensitivity, sigma, mu^2, what replacing and
         blanking a record cost, what floating point may add to delta, and what is assumed of the cipher.
+    auc
+        The private AUC, as the fields of `streampair.privacy.mechanisms.auc_plan.PrivateAUC`; None: none is
+        asked for (`auc_share`).
     """
 
     epsilon_spent: float
@@ -413,6 +417,7 @@ class PrivacyReport:
     mechanism: str = ""
     notes: tuple[str, ...] = ()
     card: tuple[Mapping[str, Any], ...] = ()
+    auc: Mapping[str, Any] | None = None
 
     def replace(self, **changes: object) -> PrivacyReport:
         """A copy with some fields changed."""
@@ -427,6 +432,30 @@ class PrivacyReport:
         )
         return f" The errors of the noise may add up to {share:.1g} to delta{most}, which is not charged."
 
+    def _horizon(self) -> str:
+        if self.horizon_left is None:
+            return "The stream may go on for ever: the spend never passes the budget."
+        if self.horizon_left == 0:
+            return "The declared horizon is reached: the model still scores, and learns no more."
+        return f"{self.horizon_left} more records can be learned before the declared horizon."
+
+    def _words(self) -> str:
+        return (
+            "Floating point: what is summed is rounded to a grid, summed in integers, and the noise is "
+            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof."
+            + self._floating_point()
+        )
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
+
+    def _auc(self) -> str:
+        if self.auc is None:
+            return ""
+        if self.auc["too_few"]:
+            return "Private AUC: too few of a class so far to tell them from the noise."
+        return f"Private AUC: {self.auc['value']:.4f}, with a standard error of {self.auc['stderr']:.4f}."
+
     def __str__(self) -> str:
         if self.kind == "void":
             head = f"NO GUARANTEE HOLDS: {self.guarantee}."
@@ -439,17 +468,11 @@ class PrivacyReport:
             f"{self.delta:.3g} (mu {self.mu_spent:.6g} of {self.mu_budget:.6g} in Gaussian differential "
             f"privacy), in {self.releases} releases."
         )
-        if self.horizon_left is None:
-            horizon = "The stream may go on for ever: the spend never passes the budget."
-        elif self.horizon_left == 0:
-            horizon = "The declared horizon is reached: the model still scores, and learns no more."
-        else:
-            horizon = f"{self.horizon_left} more records can be learned before the declared horizon."
         parts = [
             head,
             f"Protected: {self.unit}, under {self.adjacency}.",
             spent,
-            horizon,
+            self._horizon(),
             "An observer may see every released model and everything computed from the models, with one "
             "exception: the score given to the protected record itself moves with its own features and is "
             "not covered, so keep the scores as safe as the features. Not covered either: the insertion or "
@@ -457,11 +480,10 @@ class PrivacyReport:
             "times, the schema). Several records of one person, and other learners on the same records, add "
             "up.",
             self.mechanism,
-            "Floating point: what is summed is rounded to a grid, summed in integers, and the noise is "
-            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof."
-            + self._floating_point(),
+            self._words(),
             "The guarantee is computational: it holds as far as what the cipher behind the noise gives "
             "cannot be told from random bits. Normals end at 11.6 standard deviations.",
             *self.notes,
+            self._auc(),
         ]
         return " ".join(part for part in parts if part)

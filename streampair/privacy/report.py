@@ -183,4 +183,5 @@ def build_report(
         mechanism=settings.mechanism.describe(settings),
         notes=tuple(notes),
         card=tuple(kind.line(settings.epsilon) for kind in card),
+        auc=None if run is None else run.auc,
     )

@@ -22,6 +22,7 @@ __all__ = [
     "getter",
     "in_order",
     "packed",
+    "packed_each",
     "read_record",
     "real",
     "unusable_value",
@@ -153,6 +154,41 @@ def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS)
     except Exception:  # a name that is missing, or a value that struct refuses
         return None
     return rows if (np.abs(rows) <= limit).all() else None
+
+
+def packed_each(
+    names: Sequence[Hashable],
+    xs: Sequence[Any],
+    limit: float,
+    other: Callable[[int], Sequence[float] | None],
+) -> Array | None:
+    """As `packed`, with the values (d,) that `other` gives for the index of a record that is not whole.
+
+    None as soon as `other` gives none, and where there are no features or no records.
+    """
+    rows = packed(names, xs, limit)
+    if rows is not None or not names or not xs:
+        return rows
+    d, take, odd = len(names), getter(names), set()
+    rows = np.empty((len(xs), d))
+    pack, size, place = struct.Struct(f"{d}d").pack_into, 8 * d, rows.data.cast("B")
+    for i, x in enumerate(xs):
+        try:
+            if type(x) is not dict or len(x) != d:
+                raise KeyError
+            pack(place, i * size, *take(x))
+        except Exception:  # whatever it is, `other` says what becomes of it
+            found = other(i)
+            if found is None:
+                return None
+            rows[i] = found
+            odd.add(i)
+    for i in np.flatnonzero(~(np.abs(rows) <= limit).all(axis=1)).tolist():
+        found = rows[i] if i in odd else other(i)
+        if found is None:
+            return None
+        rows[i] = found
+    return rows
 
 
 def arrange(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import narwhals.stable.v2 as nw
@@ -35,6 +35,8 @@ class Table:
         under the mask of a masked array, become NaN.
     names
         The order to put the columns into, if these are their names; else they stay as they are.
+    text
+        What makes a number of a cell that is text; None: a text is no number.
 
     Attributes
     ----------
@@ -51,7 +53,14 @@ class Table:
     columns: list[Hashable]
     rows: Array
 
-    def __init__(self, X: Any, *, strict: bool = True, names: Sequence[Hashable] = ()) -> None:
+    def __init__(
+        self,
+        X: Any,
+        *,
+        strict: bool = True,
+        names: Sequence[Hashable] = (),
+        text: Callable[[str], float] | None = None,
+    ) -> None:
         if isinstance(X, np.ndarray):
             if isinstance(X, np.ma.MaskedArray):
                 X = _unmasked(X)
@@ -65,12 +74,12 @@ class Table:
             if X.dtype.kind not in "biuf":
                 rows = np.empty(X.shape)
                 for j, column in enumerate(X.T):
-                    rows[:, j] = _numbers(j, column.tolist(), strict=strict)
+                    rows[:, j] = _numbers(j, column.tolist(), strict=strict, text=text)
         else:
             self._frame = _frame_of(X)
             self.columns = self._frame.columns
             numbers = self._frame.numbers()
-            rows = _cells(open_frame(X), strict=strict) if numbers is None else numbers
+            rows = _cells(open_frame(X), strict=strict, text=text) if numbers is None else numbers
         if not self.columns:
             raise RecordError("there are no columns", fix="give at least one feature")
         self._order = _order(self.columns, names)
@@ -332,7 +341,7 @@ def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
     return [name for name, t in frame.schema.items() if not (t.is_numeric() or t == nw.Boolean)]
 
 
-def _cells(frame: nw.DataFrame[Any], *, strict: bool) -> Array:
+def _cells(frame: nw.DataFrame[Any], *, strict: bool, text: Callable[[str], float] | None = None) -> Array:
     """The numbers of a frame, cell by cell in the columns that may hold something else."""
     other = set(_other_columns(frame))
     rows = np.empty((len(frame), len(frame.columns)))
@@ -342,14 +351,19 @@ def _cells(frame: nw.DataFrame[Any], *, strict: bool) -> Array:
         rows[:, numeric] = utils.dataframe.to_numpy(frame[:, numeric])
     for j, column in enumerate(frame.columns):
         if column in other:
-            rows[:, j] = _numbers(column, frame[:, j].to_list(), strict=strict)
+            rows[:, j] = _numbers(column, frame[:, j].to_list(), strict=strict, text=text)
     return rows
 
 
-def _numbers(name: Hashable, cells: Sequence[Any], *, strict: bool) -> list[float]:
+def _numbers(
+    name: Hashable, cells: Sequence[Any], *, strict: bool, text: Callable[[str], float] | None = None
+) -> list[float]:
     """The cells of one column as floats."""
     out = []
     for i, cell in enumerate(cells):
+        if text is not None and isinstance(cell, str):
+            out.append(text(cell))
+            continue
         try:
             out.append(np.nan if _is_missing(cell) else _features.as_number(cell))
         except Exception:  # whatever it is: a value may bring its own

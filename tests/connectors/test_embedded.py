@@ -420,6 +420,8 @@ def test_the_demo_serves_its_metrics_until_interrupted() -> None:
             if "metrics stay up at" in line:
                 break
         url = line.split("metrics stay up at ")[1].split()[0]
+        assert line.split()[-1] == url.removesuffix("metrics")
+        assert "<title>streampair</title>" in fetch(line.split()[-1])
         text = wait_for("the metrics", lambda: fetch(url))
         for series in ("privacy_epsilon_spent", "regret_total", "prequential_auc", "events_total"):
             assert f'streampair_{series}{{app="demo-' in text

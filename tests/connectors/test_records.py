@@ -279,12 +279,29 @@ def test_a_batch_is_decoded_like_one_event_after_the_other(values: list[dict[str
 
 
 @pytest.mark.parametrize("value", [*BAD, None, b'{"a": 1, "b c": 2, "y": true}' + b" " * 1_100_000])
-def test_a_batch_with_an_event_that_is_not_learned_is_left_to_the_slow_way(value: bytes | None) -> None:
+def test_an_event_that_is_not_learned_keeps_its_place_in_a_batch(value: bytes | None) -> None:
     one: Any = json_decoder(DECLARED)
-    good = Record(0, b'{"a": 1, "b c": 2, "y": true}')
+    good, other = Record(0, b'{"a": 1, "b c": 2, "y": true, "id": 5}'), Record(1, value)
     assert one.many([good]).values.tolist() == [[1.0, 2.0]]
-    assert one.many([good, Record(1, value), good]) is None
+    assert one.many([good]).refused is None
     assert one.many([]) is None
+    try:
+        y, error = one(other).y, None
+    except RecordError as refused:
+        y, error = None, refused
+    for place in (0, 1, 2):
+        batch = [good, good]
+        batch.insert(place, other)
+        rows = one.many(batch)
+        values, ids = rows.values.tolist(), rows.ids
+        assert rows.labels.pop(place) is None
+        assert y is None
+        assert values.pop(place) == ([0.0, 0.0] if error else [1.0, 2.0])
+        assert ids.pop(place) is None
+        assert (values, rows.labels, ids) == ([[1.0, 2.0]] * 2, [True] * 2, ["5"] * 2)
+        told = {at: (refused.stage, str(refused)) for at, refused in (rows.refused or {}).items()}
+        assert told == ({place: (error.stage, str(error))} if error else {})
+    assert one.many([other]).values.shape == (1, 2)
 
 
 def test_names_that_no_struct_can_have() -> None:
@@ -351,6 +368,12 @@ def test_declared_values_are_columns_one_by_one_and_in_a_batch(events: list[Any]
 @pytest.mark.parametrize("value", [*BAD, None, b'{"a": "text", "card": "debit", "y": true}'])
 def test_what_is_bad_without_declared_values_is_bad_with_them(value: bytes | None) -> None:
     value = None if value is None else value.replace(b'"b c": 2', b'"card": "debit"')
+    both: Any = json_decoder(CODED)
+    good = Record(0, b'{"a": 1, "card": "debit", "y": true}')
+    rows = both.many([good, Record(1, value), good])
+    assert rows.values[[0, 2]].tolist() == [[1.0, 1.0, 0.0, 0.0]] * 2
+    assert bool(rows.refused) == (not rows.values[1].any())  # where something is, it is what was sent
+    assert list(rows.refused or ()) in ([], [1])
     rest: Any = CODED.without_categories()
     told = []
     for config in (CODED, rest):

@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_lane, build_logged_lane
 from streampair_connectors.config import MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
+from streampair_connectors.series import HEALTH_STATES, SERIES, STAGES, LaneLabels, Series
 from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import HEALTH_STATES, SERIES, STAGES, LaneLabels, Series, Telemetry
+from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.timing import DecodeClock, LaneTimer
 
 from streampair.engine import Facts, LaneGauges, Record
@@ -30,17 +31,22 @@ PUBLIC = {
     *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
     *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
     *("privacy_forks", "privacy_generation", "noise_std", "build_info"),
+    *("private_auc", "private_auc_stderr"),
 }
 
 
-def gauges() -> LaneGauges:
+# With enough of both classes for a private AUC.
+EVALUATED = {"epsilon": 30.0, "horizon": 40, "auc_share": 0.5}
+
+
+def gauges(**options: float) -> LaneGauges:
     config = parse_config(
         {
             "app": "fraud",
             "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
             "learner": {
                 "class": "streampair.auc.PairFTRL",
-                "options": {"epsilon": 2.0, "delta": 1e-4, "horizon": 100, "warmup": 0},
+                "options": {"epsilon": 2.0, "delta": 1e-4, "horizon": 100, "warmup": 0, **options},
             },
         }
     )
@@ -59,6 +65,8 @@ def telemetry() -> Telemetry:
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
     telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25))
+    telemetry.health("evaluated", "running")
+    telemetry.publish(("evaluated", *LABELS[1:]), gauges(**EVALUATED), 7)
     telemetry.fetched("fraud", 0.02)
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
@@ -115,6 +123,16 @@ def test_the_table() -> None:
         assert (series.kind == "counter") == (series.name.endswith("_total") and series.name != REGRET)
         assert series.help.endswith(".")
         assert "|" not in series.help
+
+
+def test_a_private_auc_is_that_of_the_report() -> None:
+    telemetry, shown = Telemetry(), gauges(**EVALUATED)
+    telemetry.publish(LABELS, shown, 7)
+    telemetry.publish(("few", *LABELS[1:]), gauges(auc_share=0.01), 7)
+    for public in (False, True):
+        text = telemetry.render(public=public)
+        assert value(text, "private_auc") == shown.privacy.auc["value"]
+        assert value(text, "private_auc_stderr") == shown.privacy.auc["stderr"] > 0.0
 
 
 def test_the_numbers(telemetry: Telemetry) -> None:

@@ -79,7 +79,7 @@ def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None
     assert mounts["worker-state"] == str(config.state_directory)
     assert config.kafka is not None
     assert config.kafka.bootstrap_servers == "kafka:9092"
-    assert f":{config.metrics.port}/healthz" in dockerfile
+    assert f":{config.metrics.port}/livez" in dockerfile
     assert config.metrics.host == config.metrics.public_host == "0.0.0.0"
     assert "ports" not in worker, (
         "the operator's endpoint shows functions of raw data: not for the host's network"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from harness import support
 from harness.promql import ADDED, mistakes, uses
-from streampair_connectors.telemetry import SERIES
+from streampair_connectors.series import SERIES
 
 DEPLOY = support.ROOT / "deploy"
 RULES: list[dict[str, Any]] = [
@@ -21,7 +21,7 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
-EVERY_LABEL = {label for series in SERIES for label in series.labels} | ADDED
+EVERY_LABEL = {label for series in SERIES for label in series.labels} | ADDED | {"alertname"}
 
 
 def expressions() -> Iterator[tuple[str, str]]:

@@ -18,7 +18,10 @@ from harness import pages, support
 from harness.follow import agree
 
 # These pages are followed from top to bottom, each by a test of its own.
-FOLLOWED = {"docs/tutorials/river.md", "docs/tutorials/kafka.md", "CONTRIBUTING.md"}
+FOLLOWED = {
+    *(f"docs/tutorials/{name}.md" for name in ("river", "kafka", "forest")),
+    "CONTRIBUTING.md",
+}
 
 
 def where(block: pages.Block) -> str:

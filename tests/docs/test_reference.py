@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from streampair_connectors import config
 from streampair_connectors.config import Config, StepConfig
-from streampair_connectors.telemetry import HEALTH_STATES
+from streampair_connectors.series import HEALTH_STATES
 
 CONFIGURATION = pages.text_of("docs/configuration.md")
 OPERATIONS = pages.text_of("docs/operations.md")
@@ -89,8 +89,14 @@ def test_states_of_health_are_those_of_the_program() -> None:
 def test_alerts_in_the_page_are_those_of_the_rules() -> None:
     rules = yaml.safe_load((support.ROOT / "deploy/prometheus/rules.yml").read_text())
     alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
-    shown = pages.rows(pages.section(OPERATIONS, "## Alerts and the dashboard"))
-    assert [row[0].strip("`") for row in shown] == alerts
+    section = pages.section(OPERATIONS, "## Alerts and the dashboards")
+    assert [row[0].strip("`") for row in pages.rows(section)] == alerts
+    # and each has a heading, to which its runbook_url leads
+    assert re.findall(r"^### (.*)$", section, re.M) == alerts
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            url = f"docs/operations.md#{rule['alert'].lower()}"
+            assert rule["annotations"]["runbook_url"] == url
 
 
 def test_events_of_the_log_are_those_that_are_logged() -> None:

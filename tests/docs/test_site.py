@@ -71,6 +71,13 @@ def test_the_command_line_is_all_there(site: Path) -> None:
         assert f'id="streampair-{command}"' in page, command
 
 
+def test_a_notebook_is_shown_with_its_plots_and_tables(site: Path) -> None:
+    page = (site / "tutorials" / "notebook.html").read_text(encoding="utf-8")
+    assert page.count('src="data:image/png;base64,') == 3
+    assert "<caption" in page
+    assert "Differential privacy holds</caption>" in page
+
+
 def test_the_reference_has_the_learners_with_their_methods(site: Path) -> None:
     page = (site / "api" / "auc.html").read_text(encoding="utf-8")
     for name in ("PairOGD", "PairFTRL", "PairFTRL.learn_one", "PairFTRL.privacy", "OAM.score_one"):

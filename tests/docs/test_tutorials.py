@@ -38,6 +38,10 @@ def test_a_river_pipeline(tmp_path: Path) -> None:
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 1250
 
 
+def test_from_a_random_forest(tmp_path: Path) -> None:
+    check("docs/tutorials/forest.md", tmp_path)
+
+
 @pytest.mark.embedded
 def test_kafka_with_prometheus(tmp_path: Path) -> None:
     for program in ("prometheus", "curl"):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, ranking
-from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
+from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch, reading
 from streampair.errors import RecordError
 from streampair.learners.ready import ReadyRows
 from streampair.preprocessing import Bounds, UnitBall
@@ -33,7 +33,7 @@ def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "ready_many", lambda learner: None)
-        patch.setattr(batch, "decode_many", lambda decode: None)
+        patch.setattr(reading, "decode_many", lambda decode: None)
         yield
 
 
@@ -56,23 +56,33 @@ def events(model: Any, n: int, seed: int) -> list[Any]:
             y = None
         elif kind < 0.05:
             x["a"] = 1e200
+        elif kind < 0.06:
+            y = float("nan")
         rows.append(None if kind > 0.99 else (x, y))
     return rows
 
 
+def no_event() -> RecordError:
+    return RecordError("no event", fix="send one")
+
+
 def lane_of(model: Any, rows: list[Any], regret: bool, tables: bool = False) -> Lane:
     def many(records: list[Record]) -> Rows | None:
-        """Where all have the same features and a label: those that a learner refuses are its affair."""
+        """Where all events have the same features: those that a learner refuses are its affair."""
         found = [rows[record.offset] for record in records]
-        if not found or None in found or any(row[1] is None or row[0].keys() != NAMES for row in found):
+        if any(row is not None and row[0].keys() != NAMES for row in found) or not any(found):
             return None
-        order = list(found[0][0])
-        return Rows(order, np.array([[x[name] for name in order] for x, _ in found]), [y for _, y in found])
+        order = list(next(row for row in found if row)[0])
+        table = np.array(
+            [[x[name] for name in order] for x, _ in (row or (dict.fromkeys(order, 0.0), 0) for row in found)]
+        )
+        refused: dict[int, Exception] = {i: no_event() for i, row in enumerate(found) if row is None}
+        return Rows(order, table, [None if row is None else row[1] for row in found], None, refused or None)
 
     def decode(record: Record) -> Event:
         row = rows[record.offset]
         if row is None:
-            raise RecordError("no event", fix="send one")
+            raise no_event()
         return Event(dict(row[0]), row[1])
 
     if tables:
@@ -115,8 +125,6 @@ def test_a_batch_at_once_is_one_event_after_the_other(
     name: str, regret: bool, cuts: list[int], again: int, seed: int
 ) -> None:
     first = MODELS[name]()
-    if regret and not getattr(first, "two_classes", True):
-        regret = False
     seeded = first.to_state() if hasattr(first, "to_state") else None
 
     def make() -> Any:
@@ -130,6 +138,31 @@ def test_a_batch_at_once_is_one_event_after_the_other(
     assert run(cuts, again, rows, regret, make, tables=True) == at_once
     with one_by_one():
         assert run(cuts, again, rows, regret, make, tables=True) == at_once
+
+
+@pytest.mark.parametrize("begins", [0, 40, 170])
+def test_texts_are_taken_at_once(begins: int) -> None:
+    """From the first event on, or from one within a batch; the sample of a regret is given up there."""
+    rng = random.Random(begins)
+    rows = [({"a": rng.gauss(0, 1), "b": rng.choice("xyz") if i >= begins else 1.0}, i % 3 == 0)
+            for i in range(300)]  # fmt: skip
+    cuts = [20, 80, 30, 100, 70]
+    taken: list[bool] = []
+    true = batch.Batch._take_at_once
+
+    def counted(self: Any, *args: Any) -> list[bool] | None:
+        told = true(self, *args)
+        taken.append(told is not None)
+        return told
+
+    make = partial(auc.Forest, 3, 31, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch.Batch, "_take_at_once", counted)
+        at_once = run(cuts, 3, rows, True, make)
+    with one_by_one():
+        assert run(cuts, 3, rows, True, make) == at_once
+    assert taken[-1]
+    assert taken.count(True) >= 2
 
 
 @pytest.mark.parametrize("regret", [False, True])
@@ -147,7 +180,29 @@ def test_batches_are_taken_at_once(regret: bool) -> None:
     lane = lane_of(Counting(seed=1), rows, regret)
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
-    assert calls == [0, 100, 100]  # the first names the features
+    assert calls == [0, 96 if regret else 99, 100, 100]
+
+
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("name", ["auc.PairOGD-0", "moments", "gradients", "entities", "entities and output"])
+def test_a_batch_is_never_cut_by_what_its_records_hold(name: str, tables: bool) -> None:
+    """Of records that bring the known features, or none of them."""
+    model = PRIVATE[name](noise_key=bytes(range(32))) if name in PRIVATE else MODELS[name]()
+    rows = [row for row in events(model, 700, 3) if row is None or row[0].keys() == NAMES]
+    rows = [row for row in rows if row and type(row[1]) is bool][:100] + rows  # first, the names
+    lane = lane_of(model, rows, name in MODELS, tables)
+    lane.process([Record(i, b"v", b"k") for i in range(100)])
+    ways: list[str] = []
+    letters = 0
+    with pytest.MonkeyPatch.context() as patch:
+        for way in ("_take_each", "_take_carefully"):
+            patch.setattr(batch.Batch, way, lambda self, *args, way=way: ways.append(way))
+        for at in range(100, 600, 100):
+            output = lane.process([Record(at + i, b"v", b"k%d" % i) for i in range(100)])
+            assert len(output.scores) == 100
+            letters += len(output.dead_letters)
+    assert letters
+    assert ways == []
 
 
 @pytest.mark.parametrize("regret", [False, True])
@@ -164,7 +219,7 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
     lane = lane_of(Counting(seed=1), rows, regret, tables=True)
     for at in range(0, 300, 100):
         lane.process([Record(at + i, b"v") for i in range(100)])
-    assert calls == [0, 100, 100]
+    assert calls == [0, 96 if regret else 99, 100, 100]
 
 
 PRIVATE: dict[str, Any] = {
@@ -231,7 +286,6 @@ def test_slots_at_once_are_one_after_the_other(
 ) -> None:
     model = PRIVATE[name]()
     rows = events(model, sum(cuts), seed)
-    regret = regret and bool(getattr(model, "two_classes", True))
     one, _ = slots(name, cuts, again, rows, regret, tables=False, at_once=False)
     for tables in (False, True):
         assert slots(name, cuts, again, rows, regret, tables)[0] == one

@@ -17,7 +17,7 @@ from streampair import auc, buffers, kernels, losses, metric, ranking
 from streampair.learners.run import SlotRun
 from streampair.learners.tasks import RelevanceTask
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.mechanisms import forgetting_plan, ftrl, moments_plan, warmup
+from streampair.privacy.mechanisms import auc_plan, forgetting_plan, ftrl, moments_plan, warmup
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.records.design import Design
 
@@ -93,6 +93,21 @@ def one_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EntityLimit, "within", lambda self, slots: min(slots, 1))
 
 
+def blanked(patch: pytest.MonkeyPatch) -> None:
+    """A histogram is charged as if a record could only come or go, and not change bins."""
+    patch.setattr(auc_plan, "_MOVE", 1.0)
+
+
+def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
+    """Bins without a record leave as they are."""
+    emit = ExactSums.emit
+
+    def occupied(self: ExactSums, noise: np.ndarray) -> np.ndarray:
+        return emit(self, noise * (self.to_state() != 0) if noise.shape == (2, auc_plan.BINS) else noise)
+
+    patch.setattr(ExactSums, "emit", occupied)
+
+
 @dataclass(frozen=True)
 class Case:
     """A learner, slots of a run, what of its account shows at least, and in which parts its twins do."""
@@ -127,6 +142,26 @@ CASES = {
         12,
         0.98,
         {small_diameter: BOTH, small_noise: BOTH, first_row_alone: "learning"},
+    ),
+    "moments, evaluated": Case(
+        auc.PairFTRL(**BUDGET, horizon=10**4, features=["a", "b"], auc_share=0.2),
+        12,
+        0.98,
+        {blanked: "auc", no_noise_where_empty: "auc", small_noise: f"{BOTH} auc"},
+    ),
+    "gradients, evaluated, entities": Case(
+        auc.PairFTRL(
+            **SMALL,
+            horizon=40,
+            features=["a"],
+            entity=EntityLimit(3, 5),
+            solver="gradients",
+            warmup=0,
+            auc_share=0.2,
+        ),
+        24,
+        0.95,
+        {blanked: "auc"},
     ),
     "gradients": Case(
         auc.PairFTRL(**SMALL, horizon=40), 24, 0.98, {small_diameter: "learning", small_noise: "learning"}

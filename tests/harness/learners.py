@@ -39,6 +39,8 @@ LEARNERS: list[Any] = [
     metric.PairOGD(seed=10),
     metric.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, psd=False, seed=11),
     metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=12),
+    # Small ones: they are as large from the first record on as they ever are.
+    auc.Forest(3, 31, seed=13),
     # Without a seed, for the draws go with the state; and labels other than True and False.
     auc.PairOGD(losses.Logistic(), buffers.Reservoir(3), l2=0.01),
     auc.OAM(learning_rate=0.1, size=3, average=False, positive=2),
@@ -51,6 +53,7 @@ LEARNERS: list[Any] = [
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
+    auc.PairFTRL(1.0, 1e-4, warmup=100, half_life=80, auc_share=0.05, noise_key=KEY),
     ranking.PairFTRL(warmup=20, noise_key=KEY),
     ranking.PairFTRL(warmup=20, solver="gradients", noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
@@ -77,6 +80,8 @@ PRIVATE["metric-moments"] = partial(
     metric.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
 )
 PRIVATE["auc-rated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients", positive_rate="released")
+PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
+PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)
 PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]

@@ -4,10 +4,14 @@ A module for each of `streampair.kernels`; `tests/unit/test_kernel_twins.py` hol
 twin.
 """
 
+from naive.all_pairs import metric_risk_gradient, pair_sums, pair_sums_logistic, risk_gradient
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.correlated import blt_variances
 from naive.design import clipped, prepared
 from naive.entities import admitted, cell, table
+from naive.forest import Forest, Text
+from naive.forest_layout import places
+from naive.forest_parts import importances, parts
 from naive.fourier import fourier, normals_from_seed
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
@@ -18,9 +22,11 @@ from naive.moments import (
     best_weights,
     block_influence,
     cells,
+    class_bins,
     class_contribution,
     class_sums,
     contribution,
+    cross_sums,
     dearest_windows,
     leader_sums,
     moment_sums,
@@ -82,6 +88,7 @@ __all__ = [
     "OAM",
     "SPAUC",
     "Buffer",
+    "Forest",
     "FullHistory",
     "Gradient",
     "LeastSquares",
@@ -90,6 +97,7 @@ __all__ = [
     "PairMetric",
     "PairOGD",
     "Places",
+    "Text",
     "Vector",
     "Window",
     "admitted",
@@ -101,11 +109,13 @@ __all__ = [
     "blt_variances",
     "cell",
     "cells",
+    "class_bins",
     "class_contribution",
     "class_sums",
     "clipped",
     "contribution",
     "cos_octant",
+    "cross_sums",
     "cube_root",
     "dearest_windows",
     "dense",
@@ -122,6 +132,7 @@ __all__ = [
     "gradient",
     "history_gradient",
     "history_store",
+    "importances",
     "leader_sums",
     "linear_pair",
     "log_one_plus",
@@ -132,6 +143,7 @@ __all__ = [
     "matrix",
     "mean_gradient",
     "metric_pair",
+    "metric_risk_gradient",
     "moment_sums",
     "moves",
     "noisy",
@@ -143,7 +155,11 @@ __all__ = [
     "output",
     "pair_gradient",
     "pair_slope",
+    "pair_sums",
+    "pair_sums_logistic",
     "pairs",
+    "parts",
+    "places",
     "positive_definite",
     "prepared",
     "probabilities",
@@ -153,6 +169,7 @@ __all__ = [
     "psd_root",
     "released",
     "ridge_solution",
+    "risk_gradient",
     "rounded_gradient",
     "row_to_replace",
     "rows_of_columns",

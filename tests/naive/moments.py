@@ -104,6 +104,16 @@ def moment_sums(rows: Sequence[Sequence[float]], per_unit: float) -> list[list[i
     return [[sum(cells(v**power, 1 / per_unit) for v in column) for column in columns] for power in (1, 2)]
 
 
+def cross_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], per_unit: float) -> list[int]:
+    """Sums of label times x, the label rounded before, in whole steps of 1 / per_unit; NaN: nothing."""
+    total = [0] * len(rows[0])
+    for x, y in zip(rows, labels, strict=True):
+        if not math.isnan(y):
+            near = cells(y, 1 / per_unit) / per_unit
+            total = [a + cells(near * v, 1 / per_unit) for a, v in zip(total, x, strict=True)]
+    return total
+
+
 def score_sums(
     rows: Sequence[Sequence[float]], labels: Sequence[float], w: Sequence[float], per_unit: float
 ) -> list[int]:
@@ -123,3 +133,15 @@ def score_sums(
         ]
         total = [a + b for a, b in zip(total, values, strict=True)]
     return total
+
+
+def class_bins(
+    scores: Sequence[float], labels: Sequence[float], slope: float, offset: float, bins: int
+) -> list[list[int]]:
+    """How many scores of positives, and of negatives, are in each bin of their probability."""
+    found = [[0] * bins, [0] * bins]
+    for score, label in zip(scores, labels, strict=True):
+        if not math.isnan(label):
+            p = 1.0 / (1.0 + math.exp(-(slope * score + offset)))
+            found[0 if label > 0.0 else 1][min(int(p * bins), bins - 1)] += 1
+    return found

@@ -123,7 +123,7 @@ def test_classes_are_declared() -> None:
     assert isinstance(model.run.rule, MetricRun)
     assert model.pair_loss == losses.Square()
     assert model.run.rule.plan.dim == 3 + 2 * 2 + 2
-    assert "means and variances only" in model.privacy.mechanism
+    assert "one release only, of means and variances; the later" in model.privacy.mechanism
     for options in ({"loss": losses.Hinge()}, {"warmup": 0}, {"horizon": 99}, {"solver": "gradients"}):
         given: dict[str, Any] = {"features": ["a"], "classes": [1, 2], **options}
         assert not isinstance(metric.PairFTRL(**given).run.rule, MomentsRun)

@@ -20,6 +20,7 @@ from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
 from streampair.privacy.mechanisms.noisy import NoisyGradients
 from streampair.privacy.mechanisms.output import SecretIterate
+from streampair.privacy.mechanisms.private_auc import EvaluatedRun
 from streampair.privacy.mechanisms.warmup import Warmup
 
 NAMES = ["a", "b", "c"]
@@ -44,6 +45,11 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "gradients, with a share": lambda: auc.PairFTRL(
         **settings(horizon=SLOTS, solver="gradients", positive_rate="released")
     ),
+    "moments, evaluated": lambda: auc.PairFTRL(**settings(horizon=SLOTS, auc_share=0.4)),
+    "gradients, with a share, evaluated": lambda: auc.PairFTRL(
+        **settings(horizon=SLOTS, solver="gradients", positive_rate="released", auc_share=0.4)
+    ),
+    "output, evaluated": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1, auc_share=0.4)),
     "ranking": lambda: ranking.PairFTRL(**settings()),
     "ranking, gradients": lambda: ranking.PairFTRL(**settings(solver="gradients")),
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
@@ -131,6 +137,7 @@ def public(model: Any) -> list[Any]:
         model.design(PROBE).tobytes(),
         str(report),
         repr(report.card),
+        repr(report.auc),
         (report.releases, report.mu_spent, report.epsilon_spent, report.noise_std),
         (model.slots, model.horizon_left, model.feature_names, model.buffer_records),
     ]
@@ -191,7 +198,7 @@ def raw_variances(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def release(self: Warmup, source: Any) -> Any:
         d = len(NAMES)
-        mean, square = self.sums.to_state()[:, :d] / (self.plan.PER_UNIT * self.plan.slots)
+        mean, square = self.sums.to_state()[:2, :d] / (self.plan.PER_UNIT * self.plan.slots)
         released, _, label = true(self, source)
         return released, 1.0 / np.sqrt(np.maximum(square - mean**2, 1e-3) * d), label
 
@@ -240,7 +247,23 @@ def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecretIterate, "emit", emit)
 
 
+def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An AUC of as many windows as have enough positives, by the exact counts."""
+    true = EvaluatedRun._went
+
+    def went(self: EvaluatedRun, stream: Any) -> None:
+        positives = int(self.sums.to_state()[0].sum())
+        before = sum(self._sizes)
+        true(self, stream)
+        if sum(self._sizes) > before:
+            self._sums[-1] = self._sums[-1] + positives
+
+    monkeypatch.setattr(EvaluatedRun, "_went", went)
+
+
 TWINS = [
+    ("moments, evaluated", raw_counts),
+    ("output, evaluated", raw_counts),
     *[(name, raw_variances) for name in LEARNERS],
     *[(name, raw_label_mean) for name in ("moments", "moments without end", "ranking")],
     *[(name, raw_ridge) for name in ("moments", "moments without end")],

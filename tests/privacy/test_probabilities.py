@@ -120,7 +120,7 @@ def test_noise_that_weights_follow_is_no_difference_of_the_classes(
     assert (loss < 0.1) is not twin
 
 
-def test_from_the_warm_up_on_a_score_of_zero_has_the_released_rate() -> None:
+def test_from_the_warm_up_on_probabilities_are_around_the_released_rate() -> None:
     x, y, _ = stream(400)
     model = learner(4000, warmup=300, seed=1)
     rows = [dict(zip(NAMES, row, strict=True)) for row in x.tolist()]
@@ -129,9 +129,10 @@ def test_from_the_warm_up_on_a_score_of_zero_has_the_released_rate() -> None:
         assert model.predict_proba_one(row) == {False: 0.5, True: 0.5}
     model.learn_one(rows[299], bool(y[299]))
     released = model.run.warmup.released[3]  # of labels -1 and 1
-    assert model.predict_proba_one(rows[0])[True] == pytest.approx(
-        0.5 * (1.0 + min(max(released, -0.98), 0.98))
-    )
+    rate = 0.5 * (1.0 + min(max(released, -0.98), 0.98))
+    p = [model.predict_proba_one(row)[True] for row in rows]
+    assert np.std(p) > 0.0  # there is a model
+    assert float(np.mean(p)) == pytest.approx(rate, abs=0.1)
 
 
 def test_a_restored_learner_gives_the_same_probabilities() -> None:

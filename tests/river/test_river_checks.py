@@ -17,6 +17,7 @@ ESTIMATORS: list[base.Estimator] = [
     auc.PairOGD(loss=losses.Square(), buffer=buffers.FIFO(16), learning_rate=0.1, radius=5.0),
     auc.OAM(size=20),
     auc.SPAUC(l2=0.01),
+    auc.Forest(5, 63, seed=1),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1),

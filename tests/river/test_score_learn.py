@@ -87,12 +87,46 @@ def test_what_ready_many_does_not_take_changes_nothing(model: Any) -> None:
     for x, y in rows:
         learner.learn_one(x, y)
     before = frozen(learner)
-    for bad in ({**xs[5], "new": 1.0}, {"f0": 1.0}, {**xs[5], "f1": None}, {**xs[5], "f1": float("nan")}):
-        assert learner.ready_many([*xs[:5], bad, *xs[6:]], ys) is None
-    assert learner.ready_many([*xs[:5], {**xs[5], "f1": 1e200}, *xs[6:]], ys) is None
-    assert learner.ready_many(xs, [*ys[:5], None, *ys[6:]]) is None
+    for other in ({**xs[5], "new": 1.0}, {"f0": 1.0}):
+        assert learner.ready_many([*xs[:5], other, *xs[6:]], ys) is None
     assert learner.ready_many([], []) is None
     assert frozen(learner) == before
+
+
+@every_flat
+@pytest.mark.parametrize("cut", [1, 40])
+@pytest.mark.parametrize("tables", [False, True])
+def test_what_is_refused_or_null_leaves_no_trace_in_its_batch(model: Any, tables: bool, cut: int) -> None:
+    one, many = model.clone(), model.clone()
+    many.load_state(one.to_state())
+    (first, label), *rows = stream(model, 41)
+    for learner in (one, many):
+        learner.learn_one(first, label)
+    bad: dict[int, Any] = {8: math.nan, 11: 1e200, 30: math.inf}
+    if not tables:
+        bad |= {3: None, 35: 10**400}
+        if not getattr(model, "takes_text", False):
+            bad[32] = "text"
+    nulls, labels = [1, 20], {12: None, 31: math.nan}
+    rows = [({**x, "f1": bad[i]} if i in bad else x, labels.get(i, y)) for i, (x, y) in enumerate(rows)]
+    for at in range(0, 40, cut):
+        xs, ys = [x for x, _ in rows[at : at + cut]], [y for _, y in rows[at : at + cut]]
+        null = [i - at for i in nulls if at <= i < at + cut]
+        if tables:
+            ready = many.ready_rows(list(first), np.array([list(x.values()) for x in xs]), ys, nulls=null)
+        else:
+            ready = many.ready_many(xs, ys, nulls=null)
+        scores = ready.take()
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            try:
+                score = one.score_one(x)
+                if i not in null:
+                    one.learn_one(x, y)
+            except RecordError as error:
+                score = str(error)
+            assert score == (str(ready.refused.pop(i)) if i in ready.refused else scores[i])
+        assert not ready.refused
+    assert frozen(one) == frozen(many)
 
 
 def test_a_history_that_is_full_takes_nothing() -> None:

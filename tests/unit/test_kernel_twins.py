@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from streampair import kernels as k
+from streampair.records.texts import as_code
 
 Rng = np.random.Generator
 Check = Callable[[Any, Rng], None]
@@ -303,6 +304,9 @@ def learn(
     """
     d = int(s[k.D])
     scores = np.zeros(0 if kernel.__name__.startswith("metric") else len(data))
+    if len(scores) and kernel.__name__.endswith("many"):  # a record without a label is scored, not learned
+        data = [*data[:5], (data[3][0], math.nan), *data[5:]]
+        scores = np.zeros(len(data))
     if kernel.__name__.endswith("many"):
         assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data]), scores) == 0
     else:
@@ -312,7 +316,8 @@ def learn(
     for i, (x, y) in enumerate(data):
         if kernel.__name__.endswith("many") and len(scores):
             close(scores[i], float(np.dot(twin.last, x)), 1e-8)  # before it is learned
-        twin.learn(x.tolist(), y)
+        if y == y:
+            twin.learn(x.tolist(), y)
     cells = cells or d
     weights = s[k.HEADER + d : k.HEADER + d + 4 * cells].reshape(4, cells)
     close(weights[1], np.ravel(twin.last), 1e-8)
@@ -630,6 +635,14 @@ def moment_sums(kernel: Any, rng: Rng) -> None:
     assert sums.tolist() == naive.moment_sums(np.delete(rows, 2, axis=0).tolist(), 64.0)
 
 
+@against(naive.cross_sums)
+def cross_sums(kernel: Any, rng: Rng) -> None:
+    rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros(3, dtype=np.int64)
+    labels = np.array([1.0, -1.0, math.nan, 0.3, -0.77])
+    kernel(rows, labels, 64.0, sums)
+    assert sums.tolist() == naive.cross_sums(rows.tolist(), labels.tolist(), 64.0)
+
+
 @against(naive.class_sums)
 def class_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = rng.uniform(-1, 1, (6, 3)), np.zeros(6 + 9 + 3, dtype=np.int64)
@@ -654,6 +667,17 @@ def score_sums(kernel: Any, rng: Rng) -> None:
     labels = np.array([1.0, -1.0, math.nan, 1.0, 1.0, -1.0])
     kernel(rows, labels, w, 64.0, sums)
     assert sums.tolist() == naive.score_sums(rows.tolist(), labels.tolist(), w.tolist(), 64.0)
+
+
+@against(naive.class_bins)
+def class_bins(kernel: Any, rng: Rng) -> None:
+    scores, labels = rng.normal(size=40), rng.choice([1.0, -1.0, math.nan], 40)
+    scores[:2] = 1e9, -1e9
+    labels[:2] = 1.0
+    counts = np.zeros((2, 8), dtype=np.int64)
+    kernel(scores, labels, 1.7, -0.3, counts)
+    capped = np.clip(scores, -100.0, 100.0)
+    assert counts.tolist() == naive.class_bins(capped.tolist(), labels.tolist(), 1.7, -0.3, 8)
 
 
 # ---- private gradients, buffers and steps --------------------------------------------------------------
@@ -947,3 +971,169 @@ def sensitivity_of_pairs(kernel: Any, rng: Rng) -> None:
     kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), precisions, merged, lasting)
     close(merged, wanted[0])
     close(lasting, wanted[1])
+
+
+# ---- forests -----------------------------------------------------------------------------------------------
+
+
+def mixed(rng: Rng, n: int) -> tuple[np.ndarray, list[list[Any]]]:
+    """Rows of numbers (some equal), texts and gaps: for the kernels, and for the twin."""
+    rows = np.round(rng.normal(size=(n, 5)), 1)
+    rows[:, 2] = [as_code("abcd"[i]) for i in rng.integers(4, size=n)]
+    rows[rng.random(n) < 0.2, 1] = np.nan
+    rows[rng.random(n) < 0.2, 2] = np.nan
+    rows[rng.random(n) < 0.1, 3] = as_code("odd")  # a text among numbers
+    payload = rows.view(np.int64) & ((1 << 51) - 1)
+    values = [
+        [v if v == v else naive.Text(p) if p else None for v, p in zip(row, bits, strict=True)]
+        for row, bits in zip(rows.tolist(), payload.tolist(), strict=True)
+    ]
+    return rows, values
+
+
+def forest(trees: int, nodes: int, d: int, seed: int, squared: bool = False) -> np.ndarray:
+    state = np.zeros(k.forest_places(trees, nodes, d, k.FOREST_BUCKETS)[-1])
+    state[k.FOREST_D] = state[k.FOREST_CAP] = d
+    state[k.FOREST_TREES], state[k.FOREST_NODES], state[k.FOREST_SEED] = trees, nodes, seed
+    state[k.FOREST_TEXTS], state[k.FOREST_SQUARED] = k.FOREST_BUCKETS, squared
+    k.forest_fresh(state)
+    return state
+
+
+def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[list[Any]]]:
+    """A state and the twin after n rows, more than its small trees hold; and ten more rows."""
+    seed = int(rng.integers(1000))
+    rows, values = mixed(rng, n + 10)
+    state, twin = forest(3, 35, 5, seed), naive.Forest(3, 35, seed)
+    labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
+    k.forest_learn_many(state, rows[:n], labels[:n], np.empty(0))
+    for x, y in zip(values[:n], labels, strict=False):
+        twin.learn(x, y)
+    return state, twin, rows[n:], values[n:]
+
+
+def put(state: np.ndarray, row: np.ndarray) -> None:
+    at = k.FOREST_HEADER + k.RECORD_AT * len(row)
+    state[at : at + len(row)] = row
+
+
+@against(naive.places)
+def forest_places(kernel: Any, rng: Rng) -> None:
+    for trees, nodes, cap, texts in rng.integers(1, 300, (20, 4)).tolist():
+        assert list(kernel(trees, nodes, cap, texts)) == naive.places(trees, nodes, cap, texts)
+
+
+@against(naive.Forest)
+def forest_fresh(kernel: Any, rng: Rng) -> None:
+    state = forest(2, 7, 1, 0)
+    state[k.FOREST_HEADER :] = rng.normal(size=len(state) - k.FOREST_HEADER)
+    kernel(state)
+    twin = naive.Forest(2, 7, 0)
+    close(state[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
+    at_texts, at_used, at_nodes, _, at_scratch, _ = k.forest_places(2, 7, 1, k.FOREST_BUCKETS)
+    assert state[at_used:at_nodes].tolist() == twin.used
+    assert not state[at_nodes:at_scratch].any()
+    assert state[at_texts:at_used].all()  # what is not the trees' stays
+
+
+@against(naive.Forest)
+def forest_score(kernel: Any, rng: Rng) -> None:
+    state, twin, rows, values = learned(rng)
+    for row, x in zip(rows, values, strict=True):
+        put(state, row)
+        close(kernel(state, True), twin.score(x))
+    for bad in (math.inf, 1e51):
+        put(state, np.array([0.0, 0.0, bad, 0.0, 0.0]))
+        assert math.isnan(kernel(state, True))
+    put(state, np.array([0.0, 0.0, math.nan, 0.0, 0.0]))
+    assert math.isnan(kernel(state, False))
+    assert not math.isnan(kernel(state, True))
+
+
+@against(naive.Forest)
+def forest_score_many(kernel: Any, rng: Rng) -> None:
+    state, twin, rows, values = learned(rng)
+    scores = np.empty(len(rows))
+    kernel(state, rows, scores)
+    close(scores.tolist(), [twin.score(x) for x in values])
+
+
+@against(naive.Forest)
+def forest_learn(kernel: Any, rng: Rng) -> None:
+    state, twin, rows, values = learned(rng)
+    for i, (row, x) in enumerate(zip(rows, values, strict=True)):
+        put(state, row)
+        if i % 2:  # its leaves are at hand then
+            k.forest_score(state, True)
+        assert kernel(state, -1.0, True) == 0
+        twin.learn(x, -1.0)
+    close(state[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
+    put(state, rows[0])
+    close(k.forest_score(state, True), twin.score(values[0]))
+    put(state, np.full(5, math.nan))
+    assert kernel(state, 1.0, False) == 1
+    assert state[k.FOREST_RECORDS] == twin.records
+
+
+@against(naive.Forest)
+def forest_learn_many(kernel: Any, rng: Rng) -> None:
+    """Past the first tree that is emptied, and past a change of labels after which an expert begins again."""
+    n, flipped, seed = 480, 300, int(rng.integers(1000))
+    rows, values = mixed(rng, n)
+    rows[:, 0] = rng.choice([-1.0, 1.0], n) * rng.integers(1, 4, n)
+    for x, value in zip(values, rows[:, 0].tolist(), strict=True):
+        x[0] = value
+    labels = np.sign(rows[:, 0])
+    labels[flipped:] *= -1.0
+    squared = bool(rng.integers(2))
+    state, twin, scores = forest(2, 33, 5, seed, squared), naive.Forest(2, 33, seed, squared), np.empty(n)
+    kernel(state, rows, labels, scores)
+    for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
+        close(score, twin.score(x), 1e-7)
+        twin.learn(x, y)
+    assert state[k.FOREST_DRAWS] == twin.draws
+    assert twin.resets == (state[k.FOREST_SINCE] < n)
+    assert squared or twin.resets == 1
+
+
+@against(naive.parts)
+def forest_explain(kernel: Any, rng: Rng) -> None:
+    state, twin, rows, values = learned(rng)
+    out = np.empty(6)
+    for row, x in zip(rows, values, strict=True):
+        put(state, row)
+        kernel(state, out)
+        close(out.tolist(), naive.parts(twin, x))
+        close(float(out.sum()), twin.score(x))
+
+
+@against(naive.importances)
+def forest_importances(kernel: Any, rng: Rng) -> None:
+    state, twin, _, _ = learned(rng)
+    out = np.empty(5)
+    kernel(state, out)
+    close(out.tolist(), naive.importances(twin, 5))
+
+
+# ---- all pairs of a table --------------------------------------------------------------------------------
+
+
+@against(naive.pair_sums, "pair_sums")
+def all_pairs_by_sorting(kernel: Any, rng: Rng) -> None:
+    # Scores on a grid, so that some margins are exactly at the kink.
+    high, low = (np.sort(rng.integers(-6, 7, size) / 8) for size in (9, 7))
+    for code, name in ((k.HINGE, "Hinge"), (k.SQUARED_HINGE, "SquaredHinge"), (k.SQUARE, "Square")):
+        found = np.empty(9), np.empty(7)
+        kernel(code, high, low, *found)
+        for values, wanted in zip(found, naive.pair_sums(name, high.tolist(), low.tolist()), strict=True):
+            close(values.tolist(), wanted)
+
+
+@against(naive.pair_sums_logistic)
+def pair_sums_logistic(kernel: Any, rng: Rng) -> None:
+    high, low = rng.normal(0, 3, 9), rng.normal(0, 3, 7)
+    found = np.empty(9), np.empty(7)
+    kernel(high, low, *found)
+    wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
+    for values, one in zip(found, wanted, strict=True):
+        close(values.tolist(), one)

@@ -10,7 +10,18 @@ import pytest
 
 import streampair
 
-PUBLIC = ["auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking"]
+PUBLIC = [
+    "auc",
+    "batch",
+    "buffers",
+    "evaluation",
+    "losses",
+    "metric",
+    "plots",
+    "preprocessing",
+    "privacy",
+    "ranking",
+]
 
 
 def test_the_package() -> None:

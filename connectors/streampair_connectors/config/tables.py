@@ -401,6 +401,8 @@ class MetricsConfig(Table):
     port: Annotated[int, Field(ge=0, le=65535)] = 9464
     public_host: str = "127.0.0.1"
     public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
+    # Of `run`: without it a worker that is refused has gone before anybody has asked it why.
+    linger_seconds: Annotated[float, Field(ge=0)] = 0.0
 
     @model_validator(mode="after")
     def _ports(self) -> MetricsConfig:
@@ -433,6 +435,8 @@ class WorkerConfig(Table):
     breaker_window: Annotated[int, Field(ge=1)] = 1000
     stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
     auc_window: Annotated[int, Field(ge=2)] = 1000
+    # So long may events wait without a commit: then /readyz fails, and /livez after three times as long.
+    stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
 
 
 def _ranges(features: dict[str, Any]) -> dict[str, tuple[float, float]]:

@@ -384,6 +384,11 @@ class Mechanism(abc.ABC):
         """How it learns, whatever else is released beside it."""
         return self
 
+    @property
+    def label_cross(self) -> bool:
+        """Whether it also releases how each feature goes with the labels, for a first model."""
+        return False
+
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
         return None

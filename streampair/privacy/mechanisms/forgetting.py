@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streampair.privacy.mechanisms.base import Settings
 from streampair.privacy.mechanisms.fitted import under
@@ -67,6 +67,8 @@ class Forgetting(Moments):
     """
 
     half_life: int = 1
+
+    ranks_early: ClassVar[bool] = False
 
     def of(self, saved: Mapping[str, Any]) -> Forgetting:
         """There is one version."""

@@ -147,6 +147,7 @@ class MetricMoments(Moments):
     classes: tuple[float, ...] = ()
 
     label_mean: ClassVar[bool] = False
+    ranks_early: ClassVar[bool] = False
     prefix: ClassVar[str] = "means and variances"
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MetricRun:

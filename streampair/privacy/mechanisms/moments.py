@@ -44,6 +44,12 @@ _CAP = 3.0  # standard deviations, where standardised values end
 _SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
 _MANY = 7.0  # root of the number of features from where on the warm-up without a horizon is no longer
 
+# Of the mean squared length of records, as it is released: they are in the unit ball, and not all at 0.
+_LENGTHS = (0.1, 1.0)
+
+# Of a first model's covariances, at least so much is taken for no noise: it always ranks somehow.
+_SURE = 0.05
+
 # Of the label mean that is released with the warm-up: beyond it a class is too rare to be seen.
 MOST_CENTRE = 0.98
 
@@ -66,6 +72,8 @@ class MomentsRun(Run):
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
         self._put_centre(0.0)
+        # What the warm-up tells of labels and features: covariances, and the variances of their noise.
+        self._start: Floats = np.zeros((2, plan.features if plan.version > 2 else 0))
         self._card = plan.card()
         self.block = ExactSums(self._card[0], (plan.dim,))
         # The sums of all blocks, for the release at the horizon.
@@ -82,6 +90,11 @@ class MomentsRun(Run):
     def link(self) -> Link:
         """Log-odds of the equal-covariance normal model that the releases describe."""
         return self._link
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the released share of positives."""
+        return rate_link(0.5 * (1.0 + self._centre)).offset
 
     @property
     def average(self) -> Floats:
@@ -105,6 +118,11 @@ class MomentsRun(Run):
     def centre(self, mean: float) -> None:
         """Use a released mean of the labels -1 and 1, before the first record."""
         self._put_centre(min(max(mean, -MOST_CENTRE), MOST_CENTRE))
+
+    def begin_with(self, cross: Floats) -> None:
+        """Make a first model of what the warm-up has released, which later ones take into account."""
+        self._start[:] = cross
+        self._solve()
 
     def _put_centre(self, centre: float) -> None:
         self._centre = centre
@@ -205,16 +223,39 @@ class MomentsRun(Run):
         self._due = self._next_end()
         self._solve()
 
+    def _means(self) -> tuple[Floats, Floats, float]:
+        """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
+
+        Of the latter there is a measurement by the blocks and, with other noise in each cell, one by the
+        warm-up, of the records before they were cut to the unit ball: by as much as they have become shorter
+        it is too long. Both are weighed by their noise.
+        """
+        d, known = self.plan.features, self._numbers[1]
+        start, noise = self._start
+        if known == 0.0:
+            # Standardised records, and no covariances but those with the labels, of which noise makes most.
+            length = float(kernels.dot(start, start))
+            sure = 1.0 - float(kernels.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
+            return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
+        second, cross = unpacked(self._weighted / known, d)
+        if not len(noise) or not noise[0] > 0.0:
+            return second, cross, 1.0 / known
+        least, most = _LENGTHS
+        length = min(max(float(kernels.dot(np.diag(second).copy(), np.ones(d))), least), most)
+        told = 1.0 / (self._weight * self._weight * length * noise)
+        cross = (known * cross + told * (self._weight * math.sqrt(length) * start)) / (known + told)
+        return second, cross, float(kernels.dot(1.0 / (known + told), np.ones(d))) / d
+
     def _leader(self) -> tuple[Floats, Link]:
         """Weights and link from all releases so far."""
         d, known = self.plan.features, self._numbers[1]
-        second, cross = unpacked(self._weighted / known, d)
+        second, cross, left = self._means()
         # The kernel's weight times (y - centre) is twice the weight times (b - rate).
         cross = cross / (2.0 * self._weight)
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
-        ridge = math.sqrt(d / known)
-        given = (1.0 / known,) if self.plan.version > 1 else ()
+        ridge = math.sqrt(d / known) if known else 0.0
+        given = (1.0 / known,) if self.plan.version > 1 and known else ()
         w, noise = leader_of(second, cross, rate, ridge, *given)
         length = math.sqrt(float(kernels.dot(w, w)))
         if length > self.plan.radius:
@@ -224,7 +265,7 @@ class MomentsRun(Run):
         rows = np.array([kernels.dot(row, w) for row in second])
         variance = float(kernels.dot(w, rows)) + ridge * float(kernels.dot(w, w))
         # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
-        along = float(kernels.dot(w, cross)) - noise / (4.0 * self._weight * self._weight * known)
+        along = float(kernels.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 
@@ -245,6 +286,7 @@ class MomentsRun(Run):
             "centre": self._centre,
             "weights": self._w.copy(),
             "link": [self._link.slope, self._link.offset],
+            **({"start": self._start.copy()} if self._start.size else {}),
             "sums": self.block.to_state(),
             "total": self.total.to_state(),
             "running": self._running.copy(),
@@ -261,6 +303,7 @@ class MomentsRun(Run):
         if state.get("version", 1) != self._version:
             raise ValueError("of another version than its plan")
         for name, own in (
+            *((("start", self._start),) if self._start.size else ()),
             ("weights", self._w),
             ("running", self._running),
             ("weighted", self._weighted),
@@ -324,9 +367,16 @@ class Moments(Mechanism):
     anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
+    #: Whether the first model is that of the warm-up, from version 3 on.
+    ranks_early: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
     run: ClassVar[type[MomentsRun]] = MomentsRun
     prefix: ClassVar[str] = "means, variances and the share of labels"
+
+    @property
+    def label_cross(self) -> bool:
+        """Whether the warm-up releases how features go with the labels."""
+        return self.ranks_early and self.version > 2
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
@@ -377,11 +427,12 @@ class Moments(Mechanism):
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
+        also = ", and of how features go with labels" if self.label_cross else ""
         return (
             "Mechanism: second moments of the records, and of their labels with them, are summed over "
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
             "correlated over the blocks, and every model is computed from these releases. The first "
-            f"{settings.warmup} records are used for one release of {self.prefix} only, the later ones for "
-            "learning only, so each has "
+            f"{settings.warmup} records are used for one release only, of {self.prefix}{also}; the later "
+            "ones for learning only, so each has "
             + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

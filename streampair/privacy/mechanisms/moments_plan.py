@@ -42,7 +42,7 @@ RATIO = 1.1
 RUNNING_SHARE = 1.0 / 3.0
 """Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
 
-VERSION = 2
+VERSION = 3
 """Of `SecondMomentsPlan`: what new runs begin with."""
 
 _FITTED = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
@@ -133,7 +133,8 @@ class SecondMomentsPlan:
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
     version
         How models are computed from the releases: 1 as the first release did it, 2 with eigenvalues that are
-        pulled together by the noise. A run goes on as it began.
+        pulled together by the noise, 3 also from what the warm-up tells of labels and features, which it did
+        not before. A run goes on as it began.
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from streampair import kernels
-from streampair.privacy.mechanisms.leader import unpacked
 from streampair.privacy.mechanisms.moments import Moments, MomentsRun
 
 if TYPE_CHECKING:
@@ -31,10 +30,11 @@ class RankingRun(MomentsRun):
         Over all pairs that is twice the squared error of centred relevances regressed on centred records.
         """
         d, known = self.plan.features, self._numbers[1]
-        second, cross = unpacked(self._weighted / known, d)
+        second, cross, _ = self._means()
         w = np.empty(d)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
-        kernels.ridge_solution(second, cross / self._weight, math.sqrt(d / known), 0.0, w)
+        ridge = math.sqrt(d / known) if known else 0.0
+        kernels.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
         kernels.project_ball(w, self.plan.radius)
         # Nobody asks a ranking for probabilities.
         return w, self._link

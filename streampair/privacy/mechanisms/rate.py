@@ -23,6 +23,8 @@ import numpy as np
 from streampair import kernels
 from streampair.errors import ConfigError
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
+from streampair.privacy.mechanisms.beside import Beside as _Beside
+from streampair.privacy.mechanisms.beside import BesideRun
 from streampair.privacy.mechanisms.fitted import near
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link, unit_link
 from streampair.privacy.mechanisms.rate_plan import GRID, SHARE, RatedPlan, RatePlan
@@ -66,23 +68,7 @@ def checked_rate(value: Any) -> float | None:
     return float(value)
 
 
-class _Beside:
-    """A chain whose step depends on more than its caller says."""
-
-    def __init__(self, chain: ChainedNoise, more: bytes) -> None:
-        self._chain, self._more = chain, more
-
-    def advance(self, values: bytes) -> None:
-        self._chain.advance(values + self._more)
-
-    def take(self, count: int) -> Floats:
-        return self._chain.take(count)
-
-    def words(self, count: int) -> Any:
-        return self._chain.words(count)
-
-
-class RatedRun(Run):
+class RatedRun(BesideRun):
     """A run of gradients, with probabilities.
 
     Parameters
@@ -100,9 +86,8 @@ class RatedRun(Run):
     plan: RatedPlan
 
     def __init__(self, plan: RatedPlan, run: Run, settings: Settings, declared: float | None) -> None:
-        self.plan, self.inner = plan, run
-        self.steps = run.steps
-        self.spread, self.cap, self.secret_iterate = run.spread, run.cap, run.secret_iterate
+        super().__init__(run)
+        self.plan = plan
         self._declared = declared
         self._start = self._blocks = 0
         self._w = np.zeros(len(run.average))
@@ -113,40 +98,16 @@ class RatedRun(Run):
             self.sums = ExactSums(plan.rate.release(settings), (plan.rate.cells,))
             self._due = plan.rate.end(0)
 
-    # ---- the gradients ---------------------------------------------------------------------------------
-
-    @property
-    def average(self) -> Floats:
-        """The published weights: a view."""
-        return self.inner.average
-
-    @property
-    def door(self) -> Any:
-        """Through which gradients leave."""
-        return self.inner.door  # type: ignore[attr-defined]
+    # ---- what is released ------------------------------------------------------------------------------
 
     @property
     def releases(self) -> int:
         """Models released so far, and blocks."""
         return self.inner.releases + self._blocks
 
-    @property
-    def released(self) -> Floats:
-        """What has left through the door of the gradients last."""
-        return self.inner.released
-
-    @property
-    def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
-        return self.inner.buffer_records
-
     def card(self) -> tuple[Release, ...]:
         """What is released, each kind with what it is worth."""
         return self.inner.card() if self.plan.rate is None else (*self.inner.card(), self.sums.release)
-
-    def centre(self, mean: float) -> None:
-        """Take a released mean of the labels, before the first record."""
-        self.inner.centre(mean)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -154,10 +115,6 @@ class RatedRun(Run):
         return own if self.plan.rate is None else [*own, self.plan.rate.sigma, GRID]
 
     # ---- slots -----------------------------------------------------------------------------------------
-
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row; label NaN makes it a null slot."""
-        self.take(rows, labels, stream, (), None)
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
@@ -231,6 +188,13 @@ class RatedRun(Run):
             return unit_link(self.average, self.spread)
         scale = self._per_unit()
         return self._told(scale) if scale > 0.0 else rate_link(self._rate())
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the share of positives that the link counts with."""
+        if self._declared is not None:
+            return rate_link(self._declared).offset
+        return rate_link(self._rate()).offset if self._blocks else 0.0
 
     def _rate(self) -> float:
         """Share of positives by the released sums of 1 and of s."""

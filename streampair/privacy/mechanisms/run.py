@@ -77,6 +77,16 @@ class Run(abc.ABC):
         return unit_link(self.average, self.spread)
 
     @property
+    def prior(self) -> float:
+        """Log-odds of the share of positives that `link` counts with; 0 where it knows none."""
+        return 0.0
+
+    @property
+    def auc(self) -> Mapping[str, Any] | None:
+        """The private AUC as the releases tell it (docs/privacy.md 10.8); None: none is asked for."""
+        return None
+
+    @property
     @abc.abstractmethod
     def releases(self) -> int:
         """Models released so far, each of which has cost something."""
@@ -97,6 +107,16 @@ class Run(abc.ABC):
 
     def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
         """Take a released mean of the labels, before the first record."""
+
+    def begin_with(self, cross: Floats) -> None:  # noqa: B027  # most have none
+        """Make a first model of what the warm-up has released of labels and features.
+
+        Parameters
+        ----------
+        cross
+            Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
+            their noise, (2, d).
+        """
 
     @abc.abstractmethod
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:

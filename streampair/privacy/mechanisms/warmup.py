@@ -1,7 +1,7 @@
 """The warm-up: private means and variances from the first slots, by which later records are standardised.
 
-One joint release of the sums of x, of x^2 and of the labels over a prefix of the stream (docs/privacy.md 4.4,
-10.2). A slot is in the prefix or in the learning part, never in both.
+One joint release of the sums of x, of x^2, of the labels and of labels times x over a prefix of the stream
+(docs/privacy.md 4.4, 10.2, 10.5). A slot is in the prefix or in the learning part, never in both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from streampair import kernels
 from streampair.privacy.mechanisms.base import ONE_RECORD, ExactSums, Relation, Release, check_cells
-from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
+from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class WarmupPlan:
         Whether the sum of the labels is released too.
     relation
         Which streams are neighbours.
+    cross
+        Whether, with the labels, the sum of label times x is released too.
     """
 
     mu: float
@@ -50,35 +52,52 @@ class WarmupPlan:
     sigma_squares: float
     labels: bool = False
     relation: Relation = ONE_RECORD
+    cross: bool = False
 
     PER_UNIT = 1024
     """1 / gamma."""
 
     FITTED: ClassVar = ("mu", "sigma_sum", "sigma_squares")
 
+    @property
+    def sigmas(self) -> list[float]:
+        """Noise std, a coordinate, of each row of sums: of x and the labels, of x^2, of labels times x."""
+        across = [self.sigma_sum / CROSS_WEIGHT] if self.cross else []
+        return [self.sigma_sum, self.sigma_squares, *across]
+
     def release(self, dim: int, records: int = 1) -> Release:
         """What is released; `records`: how many of one entity it may hold."""
-        labels = self.labels
-        sensitivity = records * moment_sensitivity(dim, labels=labels, grid=1.0 / self.PER_UNIT)
-        # Blanked, a coordinate moves by |x| <= 1, its square by the weight of squares, a label by 1.
-        blank = records * math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2) + labels)
+        labels, cross = self.labels, self.cross
+        grid = 1.0 / self.PER_UNIT
+        sensitivity = records * moment_sensitivity(dim, labels=labels, cross=cross, grid=grid)
+        # Blanked, a coordinate moves by |x| <= 1, its square by the weight of squares, a label by 1,
+        # and their product by its weight.
+        weights = SQUARE_WEIGHT**2 + CROSS_WEIGHT**2 * cross
+        blank = records * math.sqrt(dim * (1.0 + weights) + labels)
+        more = ", of the labels and of label times x" if cross else " and of the labels" if labels else ""
         return Release(
-            name="warm-up: sums of x, of x^2" + (" and of the labels" if labels else ""),
+            name="warm-up: sums of x, of x^2" + more,
             domain="features scaled and clipped to [-1, 1]" + (", a label in [-1, 1]" if labels else ""),
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 18",
+            lemma="docs/privacy.md, Lemma " + ("60" if cross else "18"),
             sensitivity=sensitivity,
             sigma=self.sigma_sum,
             replace=sensitivity / self.sigma_sum,
             blank=min(blank, sensitivity) / self.sigma_sum,
             releases=1,
-            coordinates=2 * (dim + labels),
-            grid=1.0 / self.PER_UNIT,
+            coordinates=(2 + cross) * (dim + labels),
+            grid=grid,
         )
 
 
 def plan_warmup(
-    mu: float, *, dim: int, slots: int, labels: bool = False, relation: Relation = ONE_RECORD
+    mu: float,
+    *,
+    dim: int,
+    slots: int,
+    labels: bool = False,
+    relation: Relation = ONE_RECORD,
+    cross: bool = False,
 ) -> WarmupPlan:
     """Calibrate the warm-up's release for a budget.
 
@@ -89,8 +108,8 @@ def plan_warmup(
     >>> round(plan.sigma_sum, 4), round(plan.sigma_squares, 4)
     (2.0019, 1.2023)
     """
-    sigma = moment_sensitivity(dim, labels=labels, grid=1.0 / WarmupPlan.PER_UNIT) / mu
-    plan = WarmupPlan(mu, slots, sigma, sigma / SQUARE_WEIGHT, labels, relation)
+    sigma = moment_sensitivity(dim, labels=labels, cross=cross, grid=1.0 / WarmupPlan.PER_UNIT) / mu
+    plan = WarmupPlan(mu, slots, sigma, sigma / SQUARE_WEIGHT, labels, relation, cross)
     check_cells(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the warm-up")
     return plan
 
@@ -140,15 +159,20 @@ class Warmup:
     Attributes
     ----------
     sums
-        The door: of x and of x^2, and where they are released of the labels behind the first.
+        The door: of x and of x^2, and where they are released of the labels behind the first, and of label
+        times x below them.
     released
         The noisy means; empty before the release.
+    cross
+        Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
+        their noise, (2, d); None before the release, and where it does not tell.
     """
 
     def __init__(self, plan: WarmupPlan, dim: int, records: int = 1) -> None:
         self.plan = plan
-        self.sums = ExactSums(plan.release(dim, records), (2, dim + plan.labels))
+        self.sums = ExactSums(plan.release(dim, records), (len(plan.sigmas), dim + plan.labels))
         self.released: Floats = np.empty(0)
+        self.cross: Floats | None = None
         self._dim = dim
 
     def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
@@ -159,24 +183,50 @@ class Warmup:
         self.sums.add(kernels.moment_sums, rows, usable, float(WarmupPlan.PER_UNIT))
         if self.plan.labels:
             self.sums.add(self._add_labels, labels)
+        if self.plan.cross:
+            self.sums.add(self._add_cross, rows, labels)
 
     def _add_labels(self, labels: Floats, cells: NDArray[np.int64]) -> None:
         # Each label is rounded, not their sum: a whole number of steps, at most one unit.
         steps = np.floor(labels[~np.isnan(labels)] * WarmupPlan.PER_UNIT + 0.5)
         cells[0, self._dim] += int(steps.sum())
 
+    def _add_cross(self, rows: Floats, labels: Floats, cells: NDArray[np.int64]) -> None:
+        kernels.cross_sums(rows, labels, float(WarmupPlan.PER_UNIT), cells[2])
+
     def release(self, stream: Stream) -> tuple[Floats, Floats, float]:
         """Means (d,), what centred values are multiplied with (d,) for `E |x|^2 = 1`, and the label mean."""
         d, slots = self._dim, self.plan.slots
-        shape = (2, d + self.plan.labels)
-        std = np.array([[self.plan.sigma_sum], [self.plan.sigma_squares]])
-        noise = stream.take(shape[0] * shape[1]).reshape(shape) * std
-        mean, square = self.sums.emit(noise) / slots
+        std = np.array(self.plan.sigmas)
+        shape = (len(std), d + self.plan.labels)
+        noise = stream.take(shape[0] * shape[1]).reshape(shape) * std[:, None]
+        released = self.sums.emit(noise) / slots
+        mean, square = released[:2]
         self.sums.clear()
-        self.released = np.concatenate((mean, square))
+        self.released = released.ravel()
         label = float(mean[d]) if self.plan.labels else 0.0
         mean = np.clip(mean[:d], -1.0, 1.0)
         variances = shrunk_variances(
             mean, square[:d], self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
         )
-        return mean, 1.0 / np.sqrt(variances * d), label
+        factor = 1.0 / np.sqrt(variances * d)
+        if self.plan.cross:
+            label = self._shrunk(label)
+            self.cross = self._covariances(released[2, :d], mean, factor, label)
+        return mean, factor, label
+
+    def _shrunk(self, label: float) -> float:
+        """The released mean of the labels less what of it noise may be: a wrong share makes a model too sure.
+
+        By the positive part of James and Stein, for one number: where the noise is small it stays as it is.
+        """
+        noise = self.plan.sigma_sum / self.plan.slots
+        label = min(max(label, -1.0), 1.0)
+        return label * max(1.0 - noise * noise / (label * label), 0.0) if label else 0.0
+
+    def _covariances(self, product: Floats, mean: Floats, factor: Floats, label: float) -> Floats:
+        """From the released mean of label times x to what `cross` holds: products, in an order of our own."""
+        std = self.plan.sigma_sum / self.plan.slots
+        noise = (std * factor) * (std * factor)
+        noise *= 1.0 / (CROSS_WEIGHT * CROSS_WEIGHT) + label * label + mean * mean
+        return np.stack((factor * (product - label * mean), noise))

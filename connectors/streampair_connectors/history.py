@@ -1,0 +1,195 @@
+"""The past of each lane, for the page: a bounded number of points, in the memory of the worker.
+
+A point is added when a lane's committed numbers are published. When a lane has as many as there may be,
+every other one goes, so that the past of a long run is coarse and never large.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streampair.engine.lane import LaneGauges
+
+__all__ = ["POINTS", "History", "Track"]
+
+POINTS = 240
+"""Points of a lane at most; a line on a screen has no room for more."""
+
+# Nearer points than that share a place: nobody sees them apart.
+_STEP_SECONDS = 0.25
+_NOTHING = float("nan")
+
+
+@dataclass
+class Track:
+    """The past of one lane.
+
+    Attributes
+    ----------
+    since
+        When its first point was made, seconds since the epoch.
+    changed, words_changed
+        The history's count when its numbers, and the words about it, changed last.
+    """
+
+    since: float
+    changed: int = 0
+    words_changed: int = 0
+    words: object = None
+    step: float = _STEP_SECONDS
+    times: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[str, array[float]] = field(default_factory=dict)
+
+    def add(self, now: float, point: Mapping[str, float | None]) -> None:
+        """Add a point; it takes the place of the last one if that is nearer than a step to the one before."""
+        for name in point.keys() - self.columns.keys():
+            self.columns[name] = array("d", [_NOTHING] * len(self.times))
+        if len(self.times) > 1 and self.times[-1] - self.times[-2] < self.step:
+            del self.times[-1]
+            for column in self.columns.values():
+                del column[-1]
+        self.times.append(now)
+        for name, column in self.columns.items():
+            value = point.get(name)
+            column.append(_NOTHING if value is None else value)
+        if len(self.times) > POINTS:
+            self.times = self.times[::2]
+            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self.step = max(self.step * 2, (self.times[-1] - self.times[0]) / POINTS)
+
+    def points(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
+        """Return at most so many points, the last one among them: `t` and the columns of these names.
+
+        Numbers are rounded to seven digits: a line shows four. What is not known is None.
+        """
+        count = len(self.times)
+        every = max(1, -(-count // most))
+        chosen = range((count - 1) % every, count, every) if count else range(0)
+        out: dict[str, list[float | None]] = {"t": [round(self.times[i], 3) for i in chosen]}
+        for name in names:
+            column = self.columns.get(name)
+            if column is not None:
+                out[name] = [None if v != v else float(f"{v:.7g}") for v in (column[i] for i in chosen)]
+        return out
+
+
+class History:
+    """The past of all lanes of a process.
+
+    Parameters
+    ----------
+    clock
+        Seconds since the epoch.
+
+    Attributes
+    ----------
+    count
+        Grows with every change: who has seen it up to here asks for what came later.
+    roster
+        Grows when a lane comes or goes.
+    committed_at
+        When each application last committed.
+    letters
+        Of each lane, by stage, the offset of the latest dead letter that was told.
+
+    Examples
+    --------
+    >>> now = 100.0
+    >>> history = History(lambda: now)
+    >>> lane = ("fraud", "events", "0", "PairOGD")
+    >>> gauges = LaneGauges({"learned": 8}, {}, 0.5, None, 1.0, 1, None, None, 8, None)
+    >>> history.add(lane, gauges, lag=3)
+    >>> history.tracks[lane].points(["events", "lag"], 10)
+    {'t': [100.0], 'events': [8.0], 'lag': [3.0]}
+    >>> history.count, history.roster
+    (1, 1)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        # A file is replayed in another thread than the one that serves the page.
+        self.lock = threading.Lock()
+        self.count = 0
+        self.roster = 0
+        self.began = clock()
+        self.tracks: dict[tuple[str, ...], Track] = {}
+        self.committed_at: dict[str, float] = {}
+        self.letters: dict[tuple[str, ...], dict[str, int]] = {}
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._clock()
+
+    def add(self, lane: tuple[str, ...], gauges: LaneGauges, lag: int | None) -> None:
+        """Add a point of a lane."""
+        point, words = _point(gauges, lag), _words(gauges.privacy)
+        with self.lock:
+            self.count += 1
+            now = self._clock()
+            track = self.tracks.get(lane)
+            if track is None:
+                self.roster += 1
+                track = self.tracks[lane] = Track(since=now)
+            track.add(now, point)
+            track.changed = self.count
+            if track.words != words:
+                track.words, track.words_changed = words, self.count
+
+    def touch(self, lane: tuple[str, ...]) -> None:
+        """Note that a number of a lane changed between two points."""
+        with self.lock:
+            track = self.tracks.get(lane)
+            if track is not None:
+                self.count += 1
+                track.changed = self.count
+
+    def drop(self, lane: tuple[str, ...]) -> None:
+        """Forget a lane."""
+        with self.lock:
+            self.letters.pop(lane, None)
+            if self.tracks.pop(lane, None) is not None:
+                self.count += 1
+                self.roster += 1
+
+    def dead_letter(self, lane: tuple[str, ...], stage: str, offset: int) -> None:
+        """Note where the latest dead letter of a stage was; nothing of what was in it."""
+        with self.lock:
+            self.letters.setdefault(lane, {})[stage] = offset
+        self.touch(lane)
+
+    def committed(self, app: str) -> None:
+        """Note that an application has committed now."""
+        self.committed_at[app] = self._clock()
+
+
+def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
+    """What is kept of a lane: `events` is how far it has come, the others are named as the series."""
+    report, regret = gauges.privacy, gauges.regret
+    point = {
+        "events": float(sum(gauges.events.values())),
+        "prequential_auc": gauges.auc,
+        "lag": lag,
+        "weight_norm": gauges.weight_norm,
+    }
+    if regret is not None:
+        point |= {"regret_average": regret.average, "regret_average_stderr": regret.average_stderr}
+        point |= {"pair_loss": regret.pair_loss, "comparator_loss": regret.comparator_loss}
+    if report is not None:
+        point |= {
+            "privacy_epsilon_spent": report.epsilon_spent,
+            "privacy_mu_spent": report.mu_spent,
+            "privacy_horizon_left": report.horizon_left,
+            "privacy_releases_total": report.releases,
+            "privacy_forks": gauges.forks,
+        }
+    return point
+
+
+def _words(report: Any) -> object:
+    """What is said of a guarantee; where it changes, the page is told anew."""
+    return None if report is None else (report.kind, report.guarantee, report.notes, report.unit)

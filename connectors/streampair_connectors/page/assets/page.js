@@ -1,0 +1,609 @@
+"use strict";
+(() => {
+  const TABS = [["learning", "Learning"], ["privacy", "Privacy"], ["operation", "Operation"]];
+  const SILENT_SECONDS = 4; // the worker speaks every second
+  const KEPT = 480;
+  const embedded = document.getElementById("data");
+  const $ = (id) => document.getElementById(id);
+
+  // What is known.
+  const lanes = new Map();
+  let meta = { apps: {}, process: {}, public: false };
+  let offset = 0; // of the worker's clock
+  let heard = 0, dead = null, source = null, ready = false, recorded = false, polling = false;
+
+  // What is shown.
+  let tab = "learning", chosen = "", panels = {}, live = [], charts = [], shownAlarms = "";
+
+  // Words and numbers
+
+  function h(tag, attributes, ...children) {
+    const node = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes || {})) {
+      if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+      else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+    }
+    node.append(...children.filter((c) => c !== null && c !== undefined));
+    return node;
+  }
+  // Words, of which those between backticks are typed as they stand.
+  const typed = (words) => words.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+  const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
+  const or = (format) => (v) => (known(v) ? format(v) : "–");
+  const count = or((v) => Math.round(v).toLocaleString("en-GB"));
+  const fixed = (digits) => or((v) => v.toFixed(digits));
+  const signed = (v) => (v === 0 ? "0" : Math.abs(v) < 1e-3 || Math.abs(v) >= 1e6 ? v.toExponential(2).replace("e-", "e−") : v.toPrecision(4));
+  const four = or((v) => signed(v).replace(/^-/, "−"));
+  const bytes = or((v) => (v < 1000 ? `${v} B` : v < 1e6 ? `${(v / 1e3).toFixed(1)} kB` : `${(v / 1e6).toFixed(1)} MB`));
+  const plain = or((v) => four(Number(v.toPrecision(4))).replace(/(\.\d*?)0+(?=e|$)/, "$1").replace(/\.(?=e|$)/, ""));
+  // As many decimals as the step has, so that no two marks are told by the same text.
+  const decimals = (step) => [0, 1, 2, 3].find((d) => Math.abs(step * 10 ** d - Math.round(step * 10 ** d)) < 1e-6) ?? 4;
+  const axis = (v, step) => (Math.abs(v) >= 1e4 ? v.toLocaleString("en-GB", { notation: "compact" }) : Math.abs(step) < 1e-3 ? v.toExponential(1) : v.toFixed(decimals(step)));
+  const plural = (n, one, many) => `${n.toLocaleString("en-GB")} ${n === 1 ? one : many || one + "s"}`;
+  const short = or((s) => (s < 1e-3 ? `${(s * 1e6).toPrecision(3)} µs` : s < 1 ? `${(s * 1e3).toPrecision(3)} ms` : `${s.toPrecision(3)} s`));
+  function long(seconds) {
+    if (!known(seconds)) return "–";
+    if (seconds < 90) return plural(Math.round(seconds), "second");
+    if (seconds < 5400) return plural(Math.round(seconds / 60), "minute");
+    if (seconds < 172800) return plural(Math.round(seconds / 3600), "hour");
+    return seconds < 3.2e8 ? plural(Math.round(seconds / 86400), "day") : "more than ten years";
+  }
+  const when = (t) => new Date(t * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const hour = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
+  const now = () => (recorded ? meta.now : Date.now() / 1000 + offset);
+
+  const idOf = (lane) => JSON.stringify([lane.app, lane.topic, lane.partition, lane.learner]);
+  const nameOf = (lane) => `${lane.app}: ${lane.topic}[${lane.partition}]`;
+  const value = (lane, name) => lane.values[name];
+  const total = (v) => (known(v) ? Object.values(v).reduce((a, b) => a + b, 0) : undefined);
+  const first = (v) => (v && typeof v === "object" ? Object.values(v)[0] : v);
+  const events = (lane) => total(lane.values.events_total);
+  const all = () => [...lanes.values()];
+  const privates = () => all().filter((lane) => lane.report);
+  const processed = (name, app) => (meta.process[name] || []).filter((row) => !app || row.app === app).reduce((sum, row) => sum + row.value, 0);
+
+  // How fast a column of a lane moves, by second, over at least so many of the latest seconds.
+  function rate(lane, column, seconds) {
+    const { t, [column]: y } = lane.history;
+    if (!y || t.length < 2) return null;
+    const last = t.length - 1;
+    let from = last - 1;
+    while (from > 0 && t[last] - t[from] < seconds) from--;
+    const end = recorded ? t[last] : Math.max(t[last], Math.min(now(), t[last] + seconds));
+    if (!recorded && now() - t[last] > seconds) return 0;
+    return y[last] === null || y[from] === null || end <= t[from] ? null : (y[last] - y[from]) / (end - t[from]);
+  }
+
+  // The connection
+
+  function take(told, whole) {
+    if (!whole && told.boot !== meta.boot) return load();
+    if (!whole && told.roster !== meta.roster) return load();
+    offset = told.now - Date.now() / 1000;
+    heard = performance.now();
+    dead = null;
+    meta = { ...meta, ...told };
+    const dirty = new Set();
+    if (whole) lanes.clear();
+    for (const lane of told.lanes) {
+      const id = idOf(lane), old = lanes.get(id);
+      dirty.add(id);
+      if (!old) { lanes.set(id, lane); continue; }
+      const report = lane.report === undefined ? old.report : lane.report;
+      lanes.set(id, { ...old, ...lane, report, history: joined(old.history, lane.history) });
+    }
+    if (whole) rebuild();
+    else update(dirty);
+  }
+
+  function joined(old, point) {
+    const last = old.t.length ? old.t[old.t.length - 1] : -Infinity;
+    const fresh = point.t.length && point.t[0] > last;
+    if (!fresh) return old;
+    const size = old.t.length;
+    for (const name of Object.keys(point)) {
+      const column = old[name] || (old[name] = Array(size).fill(null));
+      column.push(point[name][0]);
+    }
+    for (const name of Object.keys(old)) {
+      if (old[name].length === size) old[name].push(null);
+      if (old[name].length > KEPT) old[name] = old[name].filter((_, i) => i % 2 === 0);
+    }
+    return old;
+  }
+
+  let loading = false;
+  async function load() {
+    if (loading) return;
+    loading = true;
+    try {
+      const answer = await fetch("page/data", { cache: "no-store" });
+      if (!answer.ok) throw new Error(String(answer.status));
+      take(await answer.json(), true);
+      ready = true;
+      if (!polling && (!source || source.readyState === EventSource.CLOSED)) listen();
+    } catch (error) {
+      silent();
+      if (!ready) setTimeout(load, 2000);
+    } finally {
+      loading = false;
+    }
+  }
+
+  function listen() {
+    source = new EventSource(`page/events?after=${meta.seq}`);
+    source.onmessage = (event) => { polling = false; take(JSON.parse(event.data), false); };
+    source.onerror = () => {
+      if (source.readyState !== EventSource.CLOSED) return;
+      polling = true; // too many readers, or a proxy that allows none: what there is, every few seconds
+      setTimeout(() => { polling = false; load(); }, 3000);
+    };
+  }
+
+  function silent() {
+    if (recorded || dead) return;
+    dead = meta.now ? Date.now() / 1000 + offset - (performance.now() - heard) / 1000 : Date.now() / 1000;
+    update(new Set());
+  }
+
+  // What needs attention, in words
+
+  function named(list) {
+    const names = list.slice(0, 3).map(nameOf).join(", ");
+    return list.length > 3 ? `${names} and ${list.length - 3} more` : names;
+  }
+
+  function alarms() {
+    const found = [];
+    const add = (kind, head, text, next) => found.push({ kind, head, text, next });
+    if (dead) add("bad", "The worker has stopped, or cannot be reached.", `It was last heard at ${hour(dead)}. What is shown is what it had committed by then.`,
+      "Look at the end of its log, which says why; then start it again with `streampair run`. It goes on at its last commit and loses nothing.");
+    for (const [app, state] of Object.entries(meta.apps || {})) {
+      if (state.state === "failed") add("bad", `${app} has failed.`, sentence(state.detail), sentence(state.next_step));
+      if (state.state === "waiting") add("warn", `${app} is waiting.`, sentence(state.detail), sentence(state.next_step));
+    }
+    const broken = privates().filter((lane) => lane.report.kind === "void");
+    for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this for ever; mend the cause, then start a new account under another app name.");
+    const doubtful = privates().filter((lane) => lane.report.kind === "unvouched");
+    for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
+    const ended = privates().filter((lane) => value(lane, "privacy_horizon_left") === 0);
+    if (ended.length) add("warn", "The horizon is reached.", `${named(ended)}: the model still scores, and learns no more.`, "To go on learning, plan a new budget (`streampair budget plan`) under another app name; what it spends on the same records adds up.");
+    return found;
+  }
+
+  function grouped(list) {
+    const groups = new Map();
+    for (const lane of list) groups.set(lane.report.guarantee, [...(groups.get(lane.report.guarantee) || []), lane]);
+    return groups;
+  }
+  const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
+
+  function showAlarms() {
+    const found = alarms();
+    const text = JSON.stringify(found);
+    if (text === shownAlarms) return;
+    shownAlarms = text;
+    $("alarms").replaceChildren(...found.map((a) => h("div", { class: "alarm", "data-kind": a.kind }, h("b", {}, a.head), ` ${a.text} `, a.next ? h("span", { class: "next" }, ...typed(`Next step: ${a.next}`)) : null)));
+  }
+
+  const STATES = { running: ["good", "running"], rebalancing: ["good", "moving partitions"], starting: ["wait", "starting"], waiting: ["warn", "waiting"], stopping: ["wait", "stopping"], stopped: ["wait", "stopped in good order"], failed: ["bad", "failed"] };
+  const RANK = ["failed", "waiting", "starting", "stopping", "rebalancing", "running", "stopped"];
+
+  function showStatus() {
+    let kind = "good", text = "Live";
+    const apps = Object.values(meta.apps || {});
+    if (dead) [kind, text] = ["bad", `Stopped: no answer since ${hour(dead)}`];
+    else if (!ready && !recorded) [kind, text] = ["wait", "Connecting"];
+    else if (recorded) [kind, text] = ["wait", `Recorded on ${when(meta.now)}`];
+    else if (apps.length) {
+      const worst = RANK.find((state) => apps.some((app) => app.state === state)) || "running";
+      const same = apps.filter((app) => app.state === worst).length;
+      kind = STATES[worst][0];
+      const lead = worst === "stopped" ? "Ended" : "Live";
+      text = apps.length === 1 ? `${lead}: ${STATES[worst][1]}` : `${lead}: ${same} of ${apps.length} applications ${STATES[worst][1]}`;
+    }
+    if (polling && !dead) text += ", read anew every 3 seconds";
+    put($("status"), "data-kind", kind);
+    set($("status-text"), text);
+  }
+
+  function set(node, text) { if (node.textContent !== text) node.textContent = text; }
+  function put(node, key, text) { if (node.getAttribute(key) !== text) node.setAttribute(key, text); }
+
+  // Parts that keep themselves up to date: on = null: with every message; else with messages about these lanes
+
+  function bind(on, run) { live.push([on, run]); run(); }
+  function text(on, get, series) {
+    const node = h("span", series ? { "data-series": series, "data-lane": on && on.length === 1 ? on[0] : null } : {});
+    bind(on, () => set(node, get()));
+    return node;
+  }
+  const lane1 = (id) => lanes.get(id);
+  const num = (id, name, format, pick) => text([id], () => { const lane = lane1(id); return lane ? format(pick ? pick(value(lane, name)) : first(value(lane, name))) : "–"; }, `streampair_${name}`);
+
+  function tiles(...list) {
+    return h("dl", { class: "tiles" }, ...list.filter(Boolean).map(([label, shown, sub]) => h("div", { class: "tile" }, h("dt", {}, label), h("dd", { class: "value" }, shown), h("dd", { class: "sub" }, sub || ""))));
+  }
+  function card(size, title, ...children) {
+    return h("section", { class: `card ${size}` }, title ? h("h2", {}, title) : null, ...children);
+  }
+  function lines(size, options) {
+    const chart = new Chart.Lines(options);
+    const entry = { chart, ids: options.series.map((s) => s.id), due: true };
+    charts.push(entry);
+    return h("section", { class: `card ${size}` }, chart.node);
+  }
+  function table(label, head, rows) {
+    const cells = (cell, i) => h(i === 0 ? "th" : "td", { class: head[i][1] || null, scope: i === 0 ? "row" : null }, cell);
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
+      h("thead", {}, h("tr", {}, ...head.map(([name, kind]) => h("th", { class: kind === "n" ? "n" : null, scope: "col" }, name)))),
+      h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cells))))));
+  }
+  function meter(label, on, share, colour) {
+    const bar = Chart.bar([{ colour }]);
+    const node = h("div", { class: "bar", role: "meter", "aria-label": label, "aria-valuemin": "0", "aria-valuemax": "100" }, bar.node);
+    bind(on, () => { const s = share(); bar.set([s]); put(node, "aria-valuenow", ((s || 0) * 100).toFixed(1)); });
+    return node;
+  }
+  function opener(id) {
+    return h("button", { type: "button", class: "link", onclick: () => choose(id) }, `${nameOf(lane1(id))}`);
+  }
+  const column = (id, name, x) => () => { const past = lane1(id) ? lane1(id).history : { t: [] }; return { x: past[x] || [], y: past[name] || past.t.map(() => null) }; };
+  function banded(id, name, error, x) {
+    return () => {
+      const past = lane1(id) ? lane1(id).history : { t: [] };
+      const y = past[name] || past.t.map(() => null), e = past[error];
+      const shift = (sign) => y.map((v, i) => (v === null || !e || e[i] === null ? null : v + sign * e[i]));
+      return e ? { x: past[x], y, low: shift(-1), high: shift(1) } : { x: past[x] || [], y };
+    };
+  }
+  const each = (ids, points, more) => ids.map((id, i) => ({ id, name: ids.length === 1 ? "" : nameOf(lane1(id)), colour: Math.min(i, 8), points: points(id), ...more }));
+  function releaseMarks(id) {
+    return () => {
+      const { events: x, privacy_releases_total: n } = lane1(id) ? lane1(id).history : {};
+      if (!x || !n) return [];
+      const out = x.filter((_, i) => i && n[i] > n[i - 1]);
+      return out.length > 60 ? [] : out;
+    };
+  }
+
+  // The tabs
+
+  const ways = {
+    learning(ids) {
+      const out = [], one = ids.length === 1 ? ids[0] : null;
+      const has = (name) => ids.some((id) => known(value(lane1(id), name)));
+      if (recorded && !has("events_total")) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, "A state at rest tells no scores.")), h("p", {}, ...typed("The privacy tab has its account. `streampair replay CONFIG FILE --record run.json` records a run with all that it learned.")))];
+      if (one) {
+        const lane = lane1(one), quality = lane.quality;
+        out.push(tiles(
+          ["AUC, before learning", num(one, "prequential_auc", fixed(4)), "of the latest labelled events"],
+          quality ? ["Average precision", text([one], () => fixed(4)(lane1(one).quality.average_precision)), "of the same events"] : null,
+          quality && quality.recall_at_top ? ["Recall at the top 1 %", text([one], () => fixed(4)(lane1(one).quality.recall_at_top["0.01"])), "of all positives"] : null,
+          quality && known(quality.shadow_auc) ? ["Shadow AUC", text([one], () => fixed(4)(lane1(one).quality.shadow_auc)), "not private; operators only"] : null,
+          has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
+          has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
+          ["Events learned", num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
+          has("weight_norm") ? ["Norm of the weights", num(one, "weight_norm", four), has("buffer_records") ? h("span", {}, num(one, "buffer_records", count), " records in the buffer") : ""] : null,
+        ));
+        if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, "Drift"), " The scores or the labels have changed their distribution. Compare the AUC before and after; a private learner is never steered by this."));
+      } else {
+        out.push(tiles(
+          ["Lanes", text(null, () => count(ids.length)), text(null, () => `${privates().length} of them private`)],
+          ["Events seen", text(null, () => count(ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0))), "over all lanes"],
+          ["Highest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.max))), "before learning"],
+          ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), "before learning"],
+        ));
+      }
+      const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events"), { banded: true });
+      out.push(lines("half", { title: "AUC of the scores given before learning", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
+      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
+      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
+      if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
+      if (one && lane1(one).quality) out.push(...qualityCharts(one));
+      if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], ["Events learned", "n"], ["AUC", "n"], ["Average regret", "n"], ["Pair loss", "n"], ["Norm of the weights", "n"]],
+        ids.map((id) => [opener(id), lane1(id).learner, num(id, "events_total", count, (v) => v && v.learned), num(id, "prequential_auc", fixed(4)), num(id, "regret_average", four), num(id, "pair_loss", four), num(id, "weight_norm", four)]))));
+      return out;
+    },
+
+    privacy(ids) {
+      const mine = ids.filter((id) => lane1(id).report);
+      if (!mine.length) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, ids.length === 1 ? "This lane keeps no privacy account." : "No lane keeps a privacy account.")), h("p", {}, "Its learner is not private: weights and scores may tell what single records were. streampair.auc.PairFTRL is a private one."))];
+      return mine.length === 1 && ids.length === 1 ? officer(mine[0]) : officers(mine, ids.length - mine.length);
+    },
+
+    operation(ids) {
+      const out = [], one = ids.length === 1 ? ids[0] : null;
+      const apps = [...new Set(ids.map((id) => lane1(id).app))];
+      const lag = () => { const known_ = ids.map((id) => value(lane1(id), "lag")).filter(known); return known_.length ? known_.reduce((a, b) => a + b, 0) : null; };
+      const speed = () => { const r = ids.map((id) => rate(lane1(id), "events", 10)).filter(known); return r.length ? r.reduce((a, b) => a + b, 0) : null; };
+      const catchUp = () => {
+        if (lag() === null) return ["–", "read from a file"];
+        if (lag() === 0) return ["up to date", "nothing waits"];
+        const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
+        if (speed() && lag() / speed() < 2) return ["2 seconds", "or less, at the present speed"];
+        return drain > 0 ? [long(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
+      };
+      const age = () => { const at = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return at.length ? Math.max(0, now() - Math.min(...at)) : null; };
+      const app = apps.length === 1 ? apps[0] : null;
+      out.push(tiles(
+        ["Speed", text(null, () => (speed() === null ? "–" : `${count(speed())}/s`)), "events, over ten seconds"],
+        ["Lag", one ? num(one, "lag", count) : text(null, () => count(lag())), "records not committed yet"],
+        ["Time to catch up", text(null, () => catchUp()[0]), text(null, () => catchUp()[1])],
+        ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : long(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
+        ["Dead letters", text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
+        ["Rebalances", text(null, () => count(processed("rebalances_total", app))), "times partitions moved"],
+      ));
+      out.push(card("half", "State and next step", ...apps.map((name) => {
+        const state = () => meta.apps[name] || { state: "starting" };
+        const chip = h("span", { class: "chip" });
+        bind(null, () => { const [kind, words] = dead ? ["bad", "not answering"] : recorded ? ["wait", "recorded"] : STATES[state().state] || ["wait", state().state]; put(chip, "data-kind", kind); set(chip, words); });
+        return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
+      })));
+      out.push(card("half", "Where the time goes", split(ids, app)));
+      out.push(lines("half", { title: "Lag", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
+      out.push(lines("half", { title: "Events a second", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
+      if (one) {
+        out.push(card("half", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, num(one, "events_total", count, (v) => v && v[key])]))));
+        out.push(card("half", "Dead letters by stage", table("Dead letters by stage", [["Stage"], ["Events", "n"], ["Latest offset", "n"]], [["decode", "Decode: not readable"], ["features", "Features: missing or no number"], ["label", "Label: missing where it must be"], ["learn", "Learn: the learner refused"]].map(([key, words]) => [words, num(one, "dead_letters_total", count, (v) => v && v[key]), text([one], () => count((lane1(one).dead_letter_offsets || {})[key]))])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
+        out.push(card("", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => when(lane1(one).since))]])));
+      } else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
+        ids.map((id) => [opener(id), lane1(id).learner, num(id, "offset", count), num(id, "lag", count), text([id], () => count(rate(lane1(id), "events", 10))), num(id, "events_total", count, (v) => v && v.dead_letter), num(id, "state_bytes", bytes)]))));
+      return out;
+    },
+  };
+
+  function extreme(ids, name, pick) {
+    const found = ids.map((id) => value(lane1(id), name)).filter(known);
+    return found.length ? pick(...found) : null;
+  }
+
+  function speeds(id) {
+    return () => {
+      const { t = [], events: n = [] } = lane1(id) ? lane1(id).history : {};
+      return { x: t.slice(1), y: t.slice(1).map((v, i) => (n[i] === null || n[i + 1] === null ? null : Math.max(0, (n[i + 1] - n[i]) / Math.max(v - t[i], 1e-3)))) };
+    };
+  }
+
+  function split(ids, app) {
+    const STAGES = [["fetch", "Waiting for records"], ["decode", "Decoding"], ["learn", "Scoring and learning"], ["encode", "Handing outputs over"], ["commit", "Committing"]];
+    const of = (stage) => (stage === "fetch" || stage === "commit")
+      ? (meta.process.worker_seconds_total || []).filter((r) => r.stage === stage && (!app || r.app === app)).reduce((sum, r) => sum + r.value, 0)
+      : ids.reduce((sum, id) => sum + ((value(lane1(id), "lane_seconds_total") || {})[stage] || 0), 0);
+    const bar = Chart.bar(STAGES.map((_, i) => ({ colour: i })));
+    bind(null, () => { const seconds = STAGES.map(([s]) => of(s)), sum = seconds.reduce((a, b) => a + b, 0); bar.set(seconds.map((s) => s / (sum || 1))); });
+    return h("div", {}, h("div", { class: "bar", "aria-hidden": "true" }, bar.node), table("Time by stage", [["Stage"], ["Time", "n"]], STAGES.map(([stage, words], i) => {
+      const key = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      key.setAttribute("class", `c${i}`); key.setAttribute("viewBox", "0 0 10 10"); key.setAttribute("width", "10"); key.setAttribute("height", "10"); key.setAttribute("aria-hidden", "true");
+      const dot = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      dot.setAttribute("width", "10"); dot.setAttribute("height", "10"); dot.setAttribute("rx", "2"); dot.setAttribute("class", `fill c${i}`);
+      key.append(dot);
+      return [h("span", {}, key, ` ${words}`), text(null, () => short(of(stage)))];
+    })));
+  }
+
+  function qualityCharts(id) {
+    const q = () => (lane1(id) && lane1(id).quality) || { bins: 1, positives: [], negatives: [] };
+    const x = () => q().positives.map((_, i) => (i + 0.5) / q().bins);
+    const share = (which) => () => { const n = total(q()[which]) || 1; return { x: x(), y: q()[which].map((v) => v / n) }; };
+    const reliable = () => ({ x: x(), y: q().positives.map((p, i) => (p + q().negatives[i] ? p / (p + q().negatives[i]) : null)) });
+    return [
+      lines("half", { title: "Scores by class, from low to high", series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], x: "share", xLabel: "score, of the scale", floor: 0, number: fixed(3), tick: axis, empty: "No labelled events yet." }),
+      lines("half", { title: "Share of positives by score", series: [{ id, name: "positives", colour: 0, points: reliable }], x: "share", xLabel: "score, of the scale", floor: 0, ceiling: 1, number: fixed(3), tick: axis, empty: "No labelled events yet." }),
+    ];
+  }
+
+  // The officer's answers about one lane, and about many
+
+  const KINDS = { holds: "The guarantee holds", unvouched: "Not vouched for in full", void: "No guarantee holds" };
+  const UNCOVERED = ["The score given to the protected record itself: it moves with that record's own features. Keep the scores as safe as the features.",
+    "Whether a record exists: one that is added, left out, or moved to another slot or partition.", "Metadata: keys, offsets, times, the names of the features.",
+    "Several records of one person, and other learners on the same records: what they spend adds up (mu²)."];
+  const VOIDS = ["A breaker, or on_bad = \"fail\": to stop because of what an event contains tells something about it.", "Steps that learn from the stream in front of the learner (trust_preprocessing).", "A fixed seed: whoever knows it can compute the noise.",
+    "Not void but in doubt (“unvouched”): an older state put back, two workers on one state, a process that forks."];
+
+  function chipOf(id) {
+    const chip = h("span", { class: "chip" });
+    bind([id], () => { const { kind } = lane1(id).report; put(chip, "data-kind", kind); set(chip, KINDS[kind] || kind); });
+    return chip;
+  }
+  const spentShare = (id) => value(lane1(id), "privacy_epsilon_spent") / value(lane1(id), "privacy_epsilon_budget");
+
+  function exhaustion(id) {
+    const left = value(lane1(id), "privacy_horizon_left");
+    if (!known(left)) return "There is no horizon: the stream may go on for ever, and the spend never passes the budget.";
+    if (left === 0) return "The horizon is reached: the model still scores, and learns no more.";
+    const pace = rate(lane1(id), "privacy_horizon_left", 60);
+    if (!pace || pace >= 0) return "No records are being learned now, so no date can be given.";
+    const seconds = left / -pace;
+    return `At the present rate it ends in ${long(seconds)}${seconds < 3.2e8 ? `, on ${when(now() + seconds)}` : ""}.`;
+  }
+
+  function officer(id) {
+    const report = () => lane1(id).report;
+    const v = (name) => value(lane1(id), name);
+    const out = [];
+    out.push(card("", null, chipOf(id),
+      h("p", { class: "lead" }, text([id], () => (report().kind === "void" ? "Nothing is promised about records that this lane has taken since its guarantee was void. " : report().kind === "unvouched" ? "What is accounted for is within the budget, but more may have been released. " : "Differential privacy holds for every released model. ")
+        + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
+      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. This worker has held the lane since ${when(lane1(id).since)}; the account goes back to its first record.`))));
+    out.push(tiles(
+      ["Epsilon spent", num(id, "privacy_epsilon_spent", four), h("span", {}, "of ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain))],
+      ["Mu spent", num(id, "privacy_mu_spent", four), h("span", {}, "of ", num(id, "privacy_mu_budget", four), ", Gaussian DP")],
+      known(v("privacy_horizon_left")) ? ["Horizon left", num(id, "privacy_horizon_left", count), "records that can still be learned"] : ["Horizon", "none", "the stream may go on for ever"],
+      ["Releases", num(id, "privacy_releases_total", count), "of the model"],
+      ["Noise", num(id, "noise_std", four), meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))],
+      report().auc && !report().auc.too_few ? ["Private AUC", text([id], () => fixed(4)((report().auc || {}).value)), text([id], () => `± ${fixed(4)((report().auc || {}).stderr)}`)] : report().auc ? ["Private AUC", "–", "too few labels yet to be told"] : null,
+    ));
+    out.push(card("half", "How much is left", meter("Share of epsilon that is spent", [id], () => spentShare(id), 0),
+      h("p", { class: "note" }, text([id], () => `${(100 * spentShare(id)).toFixed(1)} % of epsilon is spent. It is the largest spend of any one record, not a sum over records.`)), h("p", {}, text(null, () => exhaustion(id)))));
+    out.push(card("half", "Forks and restarts", h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged. Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
+      h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
+    out.push(lines("half", { title: "Epsilon spent", series: [{ id, name: "spent", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "budget", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(card("half", "Releases", releases(id)));
+    out.push(card("half", "What is not covered", h("ul", { class: "plain-list" }, ...UNCOVERED.map((t) => h("li", {}, t)))));
+    out.push(card("half", "What would void it", h("ul", { class: "plain-list" }, ...VOIDS.map((t) => h("li", {}, t)))));
+    const audit = report().audit;
+    const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
+    out.push(card("", "Evidence, and the mechanism", h("p", {}, ...typed(audit ? `The last audit: ${typeof audit === "string" ? audit : JSON.stringify(audit)}` : "No audit is recorded here. `streampair audit CONFIG` attacks a copy of this learner on made-up streams, and shows a lower bound of mu beside the claim; it reads no data and spends nothing.")),
+      h("p", {}, text([id], () => report().mechanism)),
+      meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
+      h("details", {}, h("summary", {}, "Everything the report says"), h("p", {}, text([id], () => report().text))),
+      report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null));
+    return out;
+  }
+
+  function mechanism(rows) {
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+    const cell = (v) => (typeof v === "number" ? (Number.isInteger(v) ? count(v) : four(v)) : v === null || v === undefined ? "–" : typeof v === "object" ? JSON.stringify(v) : String(v));
+    return table("Mechanism card", [["Field"], ...rows.map((_, i) => [rows.length > 1 ? `Release ${i + 1}` : "Value", "words"])], names.map((name) => [name.replaceAll("_", " "), ...rows.map((row) => cell(row[name]))]));
+  }
+
+  function releases(id) {
+    const body = h("tbody");
+    let last = "";
+    bind([id], () => {
+      const { t, privacy_releases_total: n = [], privacy_mu_spent: mu = [], privacy_horizon_left: left = [] } = lane1(id).history;
+      const rows = [];
+      for (let i = t.length - 1; i >= 0 && rows.length < 8; i--) {
+        if (known(n[i]) && n[i] > 0 && (i === 0 || n[i] !== n[i - 1])) rows.push([hour(t[i]), i ? `+${count(n[i] - (n[i - 1] || 0))}` : count(n[i]), four(mu[i]), count(left[i])]);
+      }
+      const key = JSON.stringify(rows);
+      if (key === last) return;
+      last = key;
+      body.replaceChildren(...(rows.length ? rows : [["None yet", "", "", ""]]).map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
+    });
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Committed at", "Models", "Mu after", "Horizon left"].map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)))), body));
+  }
+
+  function officers(ids, others) {
+    const out = [];
+    const of = (kind) => ids.filter((id) => lane1(id).report.kind === kind).length;
+    out.push(card("", null, h("p", { class: "lead" }, text(null, () => {
+      const parts = [];
+      if (of("holds")) parts.push(`the guarantee holds in ${of("holds")}`);
+      if (of("unvouched")) parts.push(`cannot be vouched for in full in ${of("unvouched")}`);
+      if (of("void")) parts.push(`is void in ${of("void")}`);
+      return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
+    })), h("p", { class: "note" }, ...typed("Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
+    out.push(lines("half", { title: "Epsilon spent", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(card("half", "What is not covered", h("ul", { class: "plain-list" }, ...UNCOVERED.map((t) => h("li", {}, t)))));
+    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon spent", "n"], ["of", "n"], ["at delta", "n"], ["Mu spent", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"]],
+      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_spent", four), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count)]))));
+    return out;
+  }
+
+  // Showing it
+
+  function visible() { return meta.public ? TABS.filter(([key]) => key === "privacy") : TABS; }
+
+  function rebuild() {
+    const ids = [...lanes.keys()];
+    if (chosen && !lanes.has(chosen)) chosen = "";
+    const single = ids.length === 1 ? ids[0] : chosen;
+    const options = ids.length === 1 ? [h("option", { value: ids[0] }, nameOf(lane1(ids[0])))] : [h("option", { value: "" }, `All lanes (${ids.length})`), ...ids.map((id) => h("option", { value: id }, `${nameOf(lane1(id))}, ${lane1(id).learner}`))];
+    $("lane").replaceChildren(...options);
+    $("lane").value = single;
+    $("pick").hidden = !ids.length;
+    if (!visible().some(([key]) => key === tab)) tab = visible()[0][0];
+    const focused = document.activeElement && document.activeElement.id;
+    $("tabs").replaceChildren(...visible().map(([key, words]) => h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": `panel-${key}`, "aria-selected": String(key === tab), tabindex: key === tab ? "0" : "-1", onclick: () => show(key), onkeydown: tabKey }, words)));
+    panels = {};
+    $("panels").replaceChildren(...visible().map(([key]) => (panels[key] = h("div", { role: "tabpanel", id: `panel-${key}`, "aria-labelledby": `tab-${key}`, tabindex: "0", hidden: key !== tab }))));
+    fill(single ? [single] : ids);
+    if (focused && $(focused) && document.activeElement !== $(focused)) $(focused).focus();
+    set($("foot"), `streampair ${meta.version || ""}${meta.public ? ". Everything here is computed from released models, the plan and metadata." : ""}`);
+  }
+
+  function fill(ids) {
+    live = [];
+    charts.forEach(({ chart }) => chart.close());
+    charts = [];
+    const grid = h("div", { class: "grid" });
+    if (!ids.length) grid.append(h("div", { class: "card empty" }, h("p", {}, h("b", {}, meta.public ? "No private lane yet." : "No lane yet.")), h("p", {}, "A lane appears when the worker has opened its partition.")));
+    else grid.append(...ways[tab](ids));
+    panels[tab].replaceChildren(grid);
+    update(new Set(ids));
+  }
+
+  let due = 0;
+  function update(dirty) {
+    showStatus();
+    showAlarms();
+    for (const [on, run] of live) if (on === null || on.some((id) => dirty.has(id))) if (!on || on.every((id) => lanes.has(id))) run();
+    for (const entry of charts) entry.ids.forEach((id, i) => { if (dirty.has(id)) { entry.chart.touch(i); entry.due = true; } });
+    if (!due) due = requestAnimationFrame(() => { due = 0; for (const entry of charts) if (entry.due) { entry.due = false; entry.chart.draw(); } });
+  }
+
+  function show(key, focus) {
+    tab = key;
+    for (const [name] of visible()) {
+      const chosenTab = name === key;
+      put($(`tab-${name}`), "aria-selected", String(chosenTab));
+      put($(`tab-${name}`), "tabindex", chosenTab ? "0" : "-1");
+      panels[name].hidden = !chosenTab;
+      if (!chosenTab) panels[name].replaceChildren();
+    }
+    if (focus) $(`tab-${key}`).focus();
+    remember();
+    const ids = [...lanes.keys()];
+    fill(chosen && lanes.has(chosen) ? [chosen] : ids);
+  }
+
+  function tabKey(event) {
+    const keys = visible().map(([key]) => key), at = keys.indexOf(tab);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: keys.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    show(keys[(to + keys.length) % keys.length], true);
+  }
+
+  function choose(id) {
+    chosen = id;
+    $("lane").value = id;
+    remember();
+    fill(id ? [id] : [...lanes.keys()]);
+    $(`panel-${tab}`).focus();
+  }
+
+  function remember() {
+    const lane = chosen ? `/${encodeURIComponent(chosen)}` : "";
+    history.replaceState(null, "", `#${tab}${lane}`);
+  }
+  function recall() {
+    const [key, lane] = location.hash.slice(1).split("/");
+    if (TABS.some(([name]) => name === key)) tab = key;
+    try { chosen = lane ? decodeURIComponent(lane) : ""; } catch { chosen = ""; }
+  }
+
+  // Light, dark, or as the system has it
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const stored = () => { try { return localStorage.getItem("streampair-theme") || "system"; } catch { return "system"; } };
+  let theme = stored();
+  function paint() {
+    put(document.documentElement, "data-theme", theme === "system" ? (dark.matches ? "dark" : "light") : theme);
+    set($("theme"), `Theme: ${theme}`);
+  }
+  $("theme").addEventListener("click", () => {
+    theme = { system: "light", light: "dark", dark: "system" }[theme];
+    try { localStorage.setItem("streampair-theme", theme); } catch { /* it holds until the page is closed */ }
+    paint();
+  });
+  dark.addEventListener("change", paint);
+  $("lane").addEventListener("change", (event) => choose(event.target.value));
+  window.addEventListener("hashchange", () => { const before = [tab, chosen].join(); recall(); if ([tab, chosen].join() !== before && ready) rebuild(); });
+
+  paint();
+  recall();
+  if (embedded) {
+    recorded = ready = true;
+    take(JSON.parse(embedded.textContent), true);
+  } else {
+    load();
+    setInterval(() => {
+      if (ready && performance.now() - heard > SILENT_SECONDS * 1000) silent();
+      else if (ready) update(new Set());
+    }, 1000);
+  }
+})();

@@ -1,0 +1,138 @@
+"""What the page is told: the numbers of the endpoints, the words of a guarantee, and each lane's past."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from streampair import __version__
+from streampair_connectors.history import POINTS, Track
+from streampair_connectors.series import SERIES, LaneLabels
+from streampair_connectors.telemetry import Telemetry
+
+__all__ = ["frame", "frame_json"]
+
+# The columns of a lane's past; those that are no public series by name are the operator's alone.
+_COLUMNS = (
+    *("events", "prequential_auc", "regret_average", "regret_average_stderr", "pair_loss", "comparator_loss"),
+    *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
+    *("privacy_releases_total", "privacy_forks"),
+)
+_PUBLIC = {series.name.removeprefix("streampair_") for series in SERIES if series.public}
+_POINTS_OF_ALL = 12_000  # of many lanes each has fewer: what is sent at first stays small
+
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(
+    telemetry: Telemetry, *, public: bool, after: int | None = None, card: bool = False
+) -> dict[str, Any]:
+    """Return what the page shows.
+
+    Parameters
+    ----------
+    telemetry
+        Where every number comes from.
+    public
+        Leave out what is a function of raw data (docs/privacy.md 7): private lanes alone, and of them what
+        the public endpoint has.
+    after
+        A `count` of the history: only lanes that changed later, with their last point; None: all lanes with
+        their past.
+    card
+        Whether there are privacy cards to open.
+
+    Returns
+    -------
+    dict
+        Ready for JSON. `seq` is the count that it tells of.
+    """
+    history = telemetry.history
+    names = [name for name in _COLUMNS if name in _PUBLIC or not public]
+    with history.lock:
+        tracks = [(k, t) for k, t in history.tracks.items() if after is None or t.changed > after]
+        most = POINTS if after is None else 1
+        most = min(most, max(24, _POINTS_OF_ALL // max(len(tracks), 1)))
+        told: dict[str, Any] = {
+            "boot": history.began,
+            "seq": history.count,
+            "roster": history.roster,
+            "now": history.now(),
+            "public": public,
+            "card": card,
+            "version": __version__,
+            "process": telemetry.process(public=public),
+        }
+        lanes = []
+        for key, track in sorted(tracks):
+            labels = cast("LaneLabels", key)
+            shown = telemetry.values(labels, public=public)
+            values = {name: value for name, value in shown.items() if value != {}}
+            if values:
+                lane = _lane(telemetry, labels, track, values, public=public)
+                lane["history"] = track.points(names, most)
+                if after is not None and track.words_changed <= after:
+                    del lane["report"]
+                lanes.append(lane)
+    told["lanes"] = lanes
+    if not public:
+        told["apps"] = _apps(telemetry)
+    return told
+
+
+def frame_json(
+    telemetry: Telemetry, *, public: bool, after: int | None = None, card: bool = False
+) -> tuple[int, bytes]:
+    """Return `frame` as one line of JSON, and its count. What is no number is null."""
+    told = frame(telemetry, public=public, after=after, card=card)
+    return told["seq"], _encode(told)
+
+
+def _lane(
+    telemetry: Telemetry, labels: LaneLabels, track: Track, values: Mapping[str, Any], *, public: bool
+) -> dict[str, Any]:
+    app, topic, partition, learner = labels
+    gauges = telemetry.gauges(app).get(labels)
+    told = {
+        "app": app,
+        "topic": topic,
+        "partition": partition,
+        "learner": learner,
+        "since": track.since,
+        "values": values,
+        "report": None if gauges is None or gauges.privacy is None else _report(gauges.privacy),
+    }
+    if not public:
+        told["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
+    quality = getattr(gauges, "quality", None)
+    if quality is not None and not public:
+        told["quality"] = quality.as_dict()
+    return told
+
+
+def _report(report: Any) -> dict[str, Any]:
+    """What is said of a guarantee; its numbers are among the series."""
+    fields = (f.name for f in dataclasses.fields(report))
+    told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
+    told["card"] = [dict(line) for line in report.card]
+    told["text"] = str(report)
+    return told
+
+
+_NUMBERS = {
+    *("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases"),
+    *("horizon_left", "noise_std"),
+}
+
+
+def _apps(telemetry: Telemetry) -> dict[str, Any]:
+    """The state of each application, as its health says; lanes are told by themselves."""
+    _, report = telemetry.health_report()
+    committed = telemetry.history.committed_at
+    return {
+        name: {**{k: v for k, v in app.items() if k != "lanes"}, "committed_at": committed.get(name)}
+        for name, app in list(report.items())
+    }

@@ -1,0 +1,18 @@
+"""Learners of a whole table at once, with scikit-learn's interface: the offline half of the papers.
+
+Each is differentially private for the replacement of one record, releases through one door, and reports what
+it has spent (`privacy`). It needs scikit-learn: ``pip install "streampair[batch]"``.
+"""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError('streampair.batch needs scikit-learn. Fix: pip install "streampair[batch]".') from error
+
+from streampair.batch.descent import DPGDC, DPGDSC
+from streampair.batch.epochs import DPEGD
+from streampair.batch.history import OffPairC, OffPairStrC
+from streampair.batch.noisy import DPGDC2
+from streampair.batch.perturbation import GradientPerturbation
+
+__all__ = ["DPEGD", "DPGDC", "DPGDC2", "DPGDSC", "GradientPerturbation", "OffPairC", "OffPairStrC"]

@@ -1,0 +1,322 @@
+"""What every learner of a table has in common: scikit-learn's interface, checks, designs, the report."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import roc_auc_score
+from sklearn.utils import TransformerTags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streampair import kernels, losses
+from streampair.batch.risk import LinearRisk, MetricRisk, unpacked
+from streampair.errors import ConfigError
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Problem", "TableLearner"]
+
+# Logistic pair sums take exponentials of scores.
+_LARGEST_RADIUS = 100.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A table that is to be learned, and what is known of its pairs without looking at it.
+
+    Parameters
+    ----------
+    rows, labels
+        Records in the unit ball, (n, d), and +1 or -1, or numbers of classes, (n,): secret.
+    loss, form
+        The pair loss, and how labels and weights make its margin.
+    radius
+        R of the ball of the weights.
+    dim
+        Coordinates of the weights.
+    seed
+        Of noise and coins; None: keys of the operating system.
+    """
+
+    rows: Floats
+    labels: Floats
+    loss: losses.PairLoss
+    form: losses.Form
+    radius: float
+    dim: int
+    seed: int | None
+
+    @property
+    def n(self) -> int:
+        """How many records."""
+        return len(self.rows)
+
+    @property
+    def lipschitz(self) -> float:
+        """Largest norm G of a pair's gradient."""
+        return self.loss.lipschitz(1.0, self.radius, form=self.form)
+
+    @property
+    def diameter(self) -> float:
+        """How far a pair's gradient moves, D, when one of its records is replaced."""
+        return self.loss.diameter(1.0, self.radius, form=self.form)
+
+    @property
+    def smoothness(self) -> float:
+        """L of the pair loss.
+
+        Raises
+        ------
+        ConfigError
+            If it has none.
+        """
+        return self.loss.smoothness(1.0, self.radius, form=self.form)
+
+    @property
+    def push(self) -> float:
+        """How far a record moves the gradient of all pairs (docs/privacy.md, Lemma 70)."""
+        return 2.0 * self.diameter / self.n
+
+    @property
+    def blank(self) -> float:
+        """What part of that blanking it moves."""
+        return min(self.lipschitz / self.diameter, 1.0)
+
+    def risk(self, part: slice = slice(None)) -> LinearRisk | MetricRisk:
+        """The mean loss over all pairs of some of the records."""
+        made = LinearRisk if self.form == "raw" else MetricRisk
+        return made(self.rows[part], self.labels[part], self.loss)
+
+    def shuffled(self, order: NDArray[np.int64]) -> Problem:
+        """The same records in another order."""
+        return replace(self, rows=self.rows[order], labels=self.labels[order])
+
+    def inside(self, weights: Floats) -> Floats:
+        """The nearest weights in the ball."""
+        norm = float(np.linalg.norm(weights))
+        return weights if norm <= self.radius else weights * (self.radius / norm)
+
+
+def _for_task(*names: str) -> Callable[[Any], Any]:
+    """A method that there is for some tasks only."""
+
+    def check(self: Any) -> bool:
+        if self.task in names:
+            return True
+        raise AttributeError(f"there is no such method with task={self.task!r}")
+
+    return available_if(check)  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False, repr=False)
+class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]  # scikit-learn has no types
+    """Base of the learners: a subclass says what is computed from a table, and what of it is released."""
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    task: Literal["auc", "metric"] = "auc"
+    loss: losses.PairLoss | None = None
+    radius: float = 1.0
+    bounds: tuple[Any, Any] | None = None
+    calibration: Literal["tight", "paper"] = "tight"
+    random_state: Any = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        if self.task == "metric":
+            tags.estimator_type = "transformer"
+            tags.transformer_tags = TransformerTags()
+            tags.classifier_tags = None
+        else:
+            tags.classifier_tags.multi_class = False
+            tags.classifier_tags.poor_score = True  # noise outweighs what a few records say
+        return tags
+
+    @abc.abstractmethod
+    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+        """Weights that have left through a door, what of which is released, and how often."""
+
+    @abc.abstractmethod
+    def _describe(self) -> tuple[str, str]:
+        """How it is done, for the report, and whose constants `calibration="paper"` takes."""
+
+    def _parallel(self) -> bool:
+        """Whether each plan is about other records than the others."""
+        return False
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn a table: every call is a release of its own, and the releases about a record add up.
+
+        Parameters
+        ----------
+        X
+            Features, (n, d): numbers, and none of them missing.
+        y
+            Labels, (n,): two classes, or, for a metric, two or more.
+
+        Raises
+        ------
+        ConfigError
+            If a parameter is out of range, or the table cannot be learned: fewer than two records, values
+            that are not finite, one class, or more than two for the AUC.
+        """
+        rows, labels = self._table(X, y)
+        problem = self._problem(rows, labels)
+        weights, plans, emitted = self._release(problem)
+        self._publish(self._published(problem, weights))
+        mechanism, source = self._describe()
+        self._report = report_of(
+            float(self.epsilon),
+            float(self.delta),
+            plans,
+            parallel=self._parallel(),
+            emitted=emitted,
+            seeded=self.random_state is not None,
+            mechanism=mechanism,
+            notes=() if self.bounds is None else ("The declared bounds are taken as public.",),
+            source=source if self.calibration == "paper" else "",
+        )
+        return self
+
+    def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
+        """Designs in the unit ball, and labels in numbers."""
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
+        check_classification_targets(y)
+        if not np.isfinite(X).all():
+            raise ConfigError(
+                "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
+            )
+        if len(X) < 2:
+            raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
+        kind = type_of_target(y, input_name="y")
+        if self.task != "metric" and kind not in ("binary",):
+            raise ConfigError(
+                f"Only binary classification is supported. The type of the target is {kind}",
+                fix="say which records should rank high: fit(X, y == that class)",
+            )
+        self.classes_, at = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
+        labels: Floats = at.astype(np.float64)
+        return self._designs(X), labels if self.task == "metric" else 2.0 * labels - 1.0
+
+    def _designs(self, X: Floats) -> Floats:
+        d = X.shape[1]
+        scale, shift = np.ones(d), np.zeros(d)
+        if self.bounds is not None:
+            low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in self.bounds)
+            if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+                raise ConfigError(
+                    "bounds are not finite, or a lower one is not below the upper one",
+                    fix="give (low, high): two numbers, or a number for each feature in both",
+                )
+            scale, shift = 2.0 / (high - low), -(high + low) / (high - low)
+        out, whole = np.empty_like(X), np.empty(len(X))
+        kernels.prepare_rows(
+            np.ascontiguousarray(X), scale, shift, False, np.zeros(d), np.ones(d), math.inf, out, whole
+        )
+        return out
+
+    def _problem(self, rows: Floats, labels: Floats) -> Problem:
+        if self.task not in ("auc", "metric"):
+            raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
+        if self.calibration not in ("tight", "paper"):
+            raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
+        if not 0.0 < self.radius <= _LARGEST_RADIUS:
+            raise ConfigError(
+                f"radius is {self.radius!r}", fix=f"give one above 0, at most {_LARGEST_RADIUS:g}"
+            )
+        loss = self._default_loss() if self.loss is None else self.loss
+        if loss.of_errors:
+            raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
+        d = rows.shape[1]
+        seed = None
+        if self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        form: losses.Form = "raw" if self.task == "auc" else "metric"
+        dim = d if self.task == "auc" else d * (d + 1) // 2
+        return Problem(rows, labels, loss, form, float(self.radius), dim, seed)
+
+    def _default_loss(self) -> losses.PairLoss:
+        return losses.Logistic()
+
+    def _published(self, problem: Problem, weights: Floats) -> Floats:
+        """What is made of released weights: the nearest in the ball."""
+        return problem.inside(weights)
+
+    def _scores(self, rows: Floats) -> Floats:
+        out: Floats = rows @ self.coef_
+        return out
+
+    def _publish(self, weights: Floats) -> None:
+        if self.task == "auc":
+            self.coef_ = weights
+            return
+        self.metric_ = unpacked(weights, self.n_features_in_)
+        root = np.empty_like(self.metric_)
+        self._root = root if kernels.psd_root(self.metric_, root) else np.eye(self.n_features_in_)
+
+    @property
+    def privacy(self) -> TableReport | None:
+        """What was promised and spent by the last fit; None before it."""
+        return getattr(self, "_report", None)
+
+    def _seen(self, X: Any) -> Floats:
+        check_is_fitted(self, "classes_")
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
+        if not np.isfinite(X).all():
+            raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
+        return self._designs(X)
+
+    @_for_task("auc")
+    def decision_function(self, X: Any) -> Floats:
+        """Scores of records, (n,): higher ranks higher. A pair loss learns no zero."""
+        return self._scores(self._seen(X))
+
+    @_for_task("auc")
+    def predict(self, X: Any) -> Any:
+        """The class that ranks high where the score is above 0, else the other."""
+        high = self.decision_function(X) > 0.0
+        return self.classes_[high.astype(int)]
+
+    @_for_task("auc")
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Area under the ROC curve of the scores: a function of X and y, which nothing protects."""
+        truth = np.asarray(y) == self.classes_[1]
+        return float(roc_auc_score(truth, self.decision_function(X), sample_weight=sample_weight))
+
+    @_for_task("metric")
+    def transform(self, X: Any) -> Floats:
+        """Records in coordinates in which the Euclidean distance is the learned one, (n, d).
+
+        Times the symmetric root of the positive semi-definite part of W; unchanged if it has none.
+        """
+        rows = self._seen(X)
+        out: Floats = rows @ self._root
+        return out
+
+    @_for_task("metric")
+    def fit_transform(self, X: Any, y: Any) -> Floats:
+        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        out: Floats = self.fit(X, y).transform(X)
+        return out
+
+
+def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
+    """One vector through the door."""
+    door = VectorDoor(plan, problem.seed)
+    return door.emit(vector), [plan], door.emitted

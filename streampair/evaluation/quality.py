@@ -1,0 +1,136 @@
+"""How good the latest scores of a lane are, beyond their AUC: for an operator's eyes.
+
+All of it is computed from the same window of scores and labels as the AUC, when somebody asks: nothing else
+has to be kept, saved or restored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampair import kernels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["BINS", "Quality", "placements", "quality_of"]
+
+BINS = 32
+SHARES = (0.01,)
+_MOST = 10_000  # events that are looked at
+_WATCHED = 1_000  # of them, for the drift
+_PART = 32  # events on either side of a cut, at least
+_CONFIDENCE = 0.002  # that nothing has changed where a drift is seen: River's
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What is known of the latest scores.
+
+    Parameters
+    ----------
+    bins
+        Bins of the score, in standard deviations from its mean, drawn through a sigmoid.
+    positives, negatives
+        How many of each class are in each bin, from the lowest scores to the highest.
+    average_precision
+        Mean of the precision over the positives, from the highest score down; ties at once.
+    recall_at_top
+        Share of the positives among the highest scores, by the share of all events that these are.
+    drift
+        Whether the AUC has changed within the latest thousand events, by ADWIN's test.
+    shadow_auc
+        AUC of a learner beside it that is not private; None: there is none.
+    """
+
+    bins: int
+    positives: tuple[int, ...]
+    negatives: tuple[int, ...]
+    average_precision: float
+    recall_at_top: dict[str, float]
+    drift: bool
+    shadow_auc: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        found = asdict(self)
+        return {**found, "positives": list(self.positives), "negatives": list(self.negatives)}
+
+
+def quality_of(scores: Floats, labels: Flags) -> Quality | None:
+    """What scores tell, oldest first; None until both classes were seen.
+
+    Parameters
+    ----------
+    scores
+        Of events (n,), finite; of more than ten thousand the latest.
+    labels
+        Which of them are positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.evaluation import quality_of
+    >>> found = quality_of(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
+    >>> round(found.average_precision, 4), found.recall_at_top, found.drift
+    (0.8333, {'0.01': 0.5}, False)
+    """
+    scores, labels = scores[-_MOST:], labels[-_MOST:]
+    if labels.all() or not labels.any():
+        return None
+    # Events from the highest score down, and where each run of equal scores ends.
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    hits, seen = np.cumsum(labels[order])[ends].astype(np.float64), ends + 1.0
+    fresh = np.diff(hits, prepend=0.0)
+    precision = float((fresh * hits / seen).sum() / hits[-1])
+    shares = {f"{share:g}": _recall(hits, seen, math.ceil(share * len(scores))) for share in SHARES}
+    counts = np.zeros((2, BINS), dtype=np.int64)
+    spread = float(scores.std())
+    slope = 1.0 / spread if spread > 0.0 else 1.0
+    kernels.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * float(scores.mean()), counts)
+    positives, negatives = counts.tolist()
+    drift = _drifts(scores[-_WATCHED:], labels[-_WATCHED:])
+    return Quality(BINS, tuple(positives), tuple(negatives), precision, shares, drift)
+
+
+def _recall(hits: Floats, seen: Floats, most: int) -> float:
+    """Share of the positives among the `most` highest scores; of a run of ties as many as fit, on average."""
+    return float(np.interp(most, np.append(0.0, seen), np.append(0.0, hits)) / hits[-1])
+
+
+def placements(scores: Floats, labels: Flags) -> Floats:
+    """Of each event the share of the other class that it is on the right side of; their mean is the AUC."""
+    out = np.empty(len(scores))
+    for positive in (True, False):
+        own, others = scores[labels == positive], np.sort(scores[labels != positive])
+        left, right = np.searchsorted(others, own), np.searchsorted(others, own, side="right")
+        below = 0.5 * (left + right) / len(others)
+        out[labels == positive] = below if positive else 1.0 - below
+    return out
+
+
+def _drifts(scores: Floats, labels: Flags) -> bool:
+    """ADWIN's test (Bifet and Gavalda 2007, 3.2) of all ways to cut the events in two.
+
+    As `river.drift.ADWIN` does it, with which the tests compare; that takes two seconds to import.
+    """
+    if labels.all() or not labels.any():
+        return False
+    values = placements(scores, labels)
+    n = len(values)
+    first = np.arange(_PART, n - _PART + 1)
+    if not len(first):
+        return False
+    sums = np.cumsum(values)[first - 1]
+    gap = np.abs(sums / first - (values.sum() - sums) / (n - first))
+    inverse = 1.0 / first + 1.0 / (n - first)
+    log = math.log(2.0 * math.log(n) / _CONFIDENCE)
+    return bool((gap > np.sqrt(2.0 * inverse * values.var() * log) + 2.0 / 3.0 * inverse * log).any())

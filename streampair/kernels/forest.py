@@ -1,0 +1,488 @@
+"""Random trees whose leaves are fitted online, by four experts that share them, and the stack of the experts.
+
+Nothing about a tree is fitted to labels: a leaf draws a column, keeps one of its values, and parts later
+values from it. Expert k sees each tree cut to its first nodes, so that one descent serves all.
+
+The whole state is one flat array: scalars; columns (moments, weights, the record and its standardised
+values); weights of texts; nodes; weights of the nodes; scratch. A value of a record is a number, a text (a
+NaN that carries a hash) or missing (a NaN that carries nothing).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streampair.kernels._jit import Array, kernel
+from streampair.kernels.forest_layout import (
+    EXPERTS,
+    FOREST_BEST,
+    FOREST_BUCKETS,
+    FOREST_CAP,
+    FOREST_D,
+    FOREST_DRAWS,
+    FOREST_HEADER,
+    FOREST_LOSSES,
+    FOREST_NODES,
+    FOREST_READY,
+    FOREST_RECORDS,
+    FOREST_SEED,
+    FOREST_SEEN,
+    FOREST_SINCE,
+    FOREST_SLOW,
+    FOREST_SQUARED,
+    FOREST_STACK,
+    FOREST_STEPS,
+    FOREST_TEXTS,
+    FOREST_TREES,
+    PAYLOAD,
+    RECORD_AT,
+    SCORES,
+    SLOW,
+    Bits,
+    Links,
+    forest_cut,
+    forest_places,
+    forest_weights_at,
+)
+from streampair.kernels.numerics import exp_negative, log_positive, sigmoid, uniform
+from streampair.kernels.vectors import MAX_ABS
+
+_ETA = (0.1, 0.2, 0.02, 0.1)
+_GAMMA = (0.99, 0.95, 1.0, 1.0)
+_VISITS = 20
+_SALTS = 8
+_EVERY = 1000  # records after which a tree is emptied
+_CLIP = 4.0
+_WORST = 5.0
+
+
+@kernel
+def _bit(hashed: int, salt: int) -> bool:
+    """A public coin for a text, under a salt."""
+    return uniform(hashed, salt, 7) < 0.5
+
+
+@kernel
+def _hash(bits: int, value: float) -> int:
+    """The hash that a text carries; 0 for a number and for nothing."""
+    return bits & PAYLOAD if value != value else 0
+
+
+@kernel
+def forest_bucket(column: int, hashed: int) -> int:
+    """The place of the weights of a text in a column."""
+    return int(uniform(hashed, column, 11) * FOREST_BUCKETS)
+
+
+@kernel
+def _draw(s: Array) -> float:
+    u = uniform(int(s[FOREST_SEED]), int(s[FOREST_DRAWS]), 0)
+    s[FOREST_DRAWS] += 1.0
+    return u
+
+
+@kernel
+def _slope(squared: bool, score: float, label: float) -> float:
+    """Derivative of the loss at a score; a label is 0 or 1, or any number if squared."""
+    return score - label if squared else sigmoid(score) - label
+
+
+@kernel
+def _loss(squared: bool, score: float, label: float) -> float:
+    """Half the squared error, or the logistic loss; at most 5."""
+    if squared:
+        return min(0.5 * (score - label) * (score - label), _WORST)
+    margin = score if label > 0.5 else -score
+    loss = log_positive(1.0 + exp_negative(abs(margin))) + max(-margin, 0.0)
+    return min(loss, _WORST)
+
+
+@kernel
+def forest_right(column: int, mark: float, x: Array, bits: Bits) -> int:
+    """Which child a record goes to: a number beyond the mark and a text to the right, nothing to the left.
+
+    A node that parts texts (its column is inverted) tosses their coin under the salt that is its mark.
+    """
+    if column >= 0:
+        value = x[column]
+        if value != value:
+            return 1 if bits[column] & PAYLOAD else 0
+        return int(value > mark)
+    return 1 if _bit(_hash(bits[~column], x[~column]), int(mark)) else 0
+
+
+@kernel
+def forest_evaluate(s: Array) -> float:
+    """Standardise the record in the state, find its leaves, score it by every expert, and by the stack."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    at_texts, _, at_nodes, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, known = x.view(np.int64), last.view(np.int64)
+    if s[FOREST_READY] == 1.0:
+        same = True
+        for j in range(d):
+            same = same and bits[j] == known[j]
+        if same:
+            score = 0.0
+            for k in range(EXPERTS):
+                score += s[FOREST_STACK + k] * s[SCORES + k]
+            return score
+    s0 = 0.0
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    for j in range(d):
+        known[j] = bits[j]
+        value = x[j]
+        z[j] = 0.0
+        if value == value:
+            spread = s[FOREST_HEADER + 2 * cap + j]
+            if spread > 0.0:
+                scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
+                scaled = min(max(scaled, -_CLIP), _CLIP)
+                z[j] = scaled
+                at = FOREST_HEADER + 3 * cap + EXPERTS * j
+                s0 += scaled * s[at]
+                s1 += scaled * s[at + 1]
+                s2 += scaled * s[at + 2]
+                s3 += scaled * s[at + 3]
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            s0 += s[at]
+            s1 += s[at + 1]
+            s2 += s[at + 2]
+            s3 += s[at + 3]
+    marks = s[at_nodes:at_weights]
+    links = marks.view(np.int32)
+    weights = s[at_weights:at_scratch]
+    leaves = s[at_scratch:end].view(np.int64)
+    one, two, three = forest_cut(1, nodes), forest_cut(2, nodes), forest_cut(3, nodes)
+    at_two, at_three = 2 * trees * one, 2 * trees * (one + two)
+    # All trees a level down, then the next level: no step waits for the one before it.
+    going = s[end - trees : end].view(np.int64)
+    for t in range(trees):
+        going[t] = t
+        leaves[4 * t] = 0
+        leaves[4 * t + 1] = 0
+        leaves[4 * t + 3] = 0
+    count = trees
+    while count > 0:
+        left = 0
+        for i in range(count):
+            t = going[i]
+            at = t * nodes + leaves[4 * t + 3]
+            child = links[4 * at + 3]
+            if child > 0:
+                node = child + forest_right(links[4 * at + 2], marks[2 * at], x, bits)
+                leaves[4 * t + 3] = node
+                if child < two:
+                    leaves[4 * t + 1] = node
+                    if child < one:
+                        leaves[4 * t] = node
+                going[left] = t
+                left += 1
+        count = left
+    for t in range(trees):
+        at1 = 2 * (t * one + leaves[4 * t])
+        at2 = at_two + 2 * (t * two + leaves[4 * t + 1])
+        at3 = at_three + 2 * (t * three + leaves[4 * t + 3])
+        leaves[4 * t] = at1
+        leaves[4 * t + 1] = at2
+        leaves[4 * t + 2] = at3
+        s1 += weights[at1]
+        s2 += weights[at2]
+        s3 += weights[at3]
+    s[SCORES] = s0
+    s[SCORES + 1] = s1
+    s[SCORES + 2] = s2
+    s[SCORES + 3] = s3
+    s[FOREST_READY] = 1.0
+    return float(
+        s[FOREST_STACK] * s0 + s[FOREST_STACK + 1] * s1 + s[FOREST_STACK + 2] * s2 + s[FOREST_STACK + 3] * s3
+    )
+
+
+@kernel
+def _step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float) -> None:
+    """One step of a weight, against the derivative h, by the sum of squares that fades."""
+    s[total] = gamma * s[total] + h * h
+    s[weight] -= eta * h / math.sqrt(s[total] + 0.1)
+
+
+@kernel
+def _fit(s: Array, label: float) -> None:
+    """Step every expert along its own loss, and the stack along that of all."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    squared = s[FOREST_SQUARED] == 1.0
+    at_texts, _, _, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits = x.view(np.int64)
+    leaves = s[at_scratch:end].view(np.int64)
+    score = 0.0
+    for k in range(EXPERTS):
+        score += s[FOREST_STACK + k] * s[SCORES + k]
+    q = _slope(squared, score, label)
+    share = 50.0 / trees
+    for k in range(EXPERTS):
+        g = _slope(squared, s[SCORES + k], label)
+        eta, gamma = _ETA[k], _GAMMA[k]
+        for j in range(d):
+            if x[j] == x[j]:
+                at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
+                _step(s, at, at + EXPERTS * cap, g * z[j], eta, gamma)
+            elif texts > 0 and bits[j] & PAYLOAD:
+                at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k
+                _step(s, at, at + EXPERTS, g, eta, gamma)
+        if k > 0:
+            h2 = g * g
+            h = eta * share * g
+            for t in range(trees):
+                at = at_weights + leaves[4 * t + k - 1]
+                total = gamma * s[at + 1] + h2
+                s[at + 1] = total
+                s[at] -= h / math.sqrt(total + 0.1)
+        r = q * s[SCORES + k]
+        s[FOREST_STEPS + k] = 0.999 * s[FOREST_STEPS + k] + r * r
+        s[FOREST_STACK + k] = max(0.0, s[FOREST_STACK + k] - 0.03 * r / math.sqrt(s[FOREST_STEPS + k] + 1.0))
+
+
+@kernel
+def _judge(s: Array, label: float) -> None:
+    """Average the losses of the experts; the slow one begins again where it is left behind."""
+    squared = s[FOREST_SQUARED] == 1.0
+    for k in range(EXPERTS):
+        s[FOREST_LOSSES + k] = 0.995 * s[FOREST_LOSSES + k] + 0.005 * _loss(squared, s[SCORES + k], label)
+    s[FOREST_SEEN] = 0.995 * s[FOREST_SEEN] + 0.005
+    s[FOREST_SLOW] = 0.995 * s[FOREST_SLOW] + 0.005
+    s[FOREST_SINCE] += 1.0
+    if s[FOREST_SINCE] < 200.0:
+        return
+    own = s[FOREST_LOSSES + SLOW] / s[FOREST_SLOW]
+    least = own
+    for k in range(EXPERTS):
+        if k != SLOW:
+            least = min(least, s[FOREST_LOSSES + k] / s[FOREST_SEEN])
+    if own > least + 0.1 and own > s[FOREST_BEST] + 0.1:
+        _begin_again(s)
+    else:
+        s[FOREST_BEST] = min(s[FOREST_BEST], own)
+
+
+@kernel
+def _begin_again(s: Array) -> None:
+    """Forget all that the slow expert has learned."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    texts = int(s[FOREST_TEXTS])
+    at_texts, _, _, at_weights, _, _ = forest_places(trees, nodes, cap, texts)
+    for j in range(cap):
+        at = FOREST_HEADER + 3 * cap + EXPERTS * j + SLOW
+        s[at] = 0.0
+        s[at + EXPERTS * cap] = 0.0
+    for i in range(texts):
+        at = at_texts + 2 * EXPERTS * i + SLOW
+        s[at] = 0.0
+        s[at + EXPERTS] = 0.0
+    first = at_weights + forest_weights_at(SLOW, trees, nodes)
+    for i in range(first, first + 2 * trees * forest_cut(SLOW, nodes)):
+        s[i] = 0.0
+    s[FOREST_LOSSES + SLOW] = 0.0
+    s[FOREST_SLOW] = 0.0
+    s[FOREST_SINCE] = 0.0
+    s[FOREST_BEST] = _WORST
+
+
+@kernel
+def _moments(s: Array) -> None:
+    """Let the numbers of the record into the means and variances of their columns."""
+    cap = int(s[FOREST_CAP])
+    for j in range(int(s[FOREST_D])):
+        value = s[FOREST_HEADER + RECORD_AT * cap + j]
+        if value == value:
+            s[FOREST_HEADER + j] += 1.0
+            apart = value - s[FOREST_HEADER + cap + j]
+            s[FOREST_HEADER + cap + j] += apart / s[FOREST_HEADER + j]
+            s[FOREST_HEADER + 2 * cap + j] += apart * (value - s[FOREST_HEADER + cap + j])
+
+
+@kernel
+def _grow(s: Array) -> None:
+    """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_used, at_nodes, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_weights]
+    mark_bits, links = marks.view(np.int64), marks.view(np.int32)
+    leaves = s[at_scratch:end].view(np.int64)
+    for t in range(trees):
+        used = int(s[at_used + t])
+        if used + 2 > nodes:
+            continue
+        node = t * nodes + leaves[4 * t + 3]
+        visits = 1 - links[4 * node + 3]
+        if visits <= _VISITS:
+            links[4 * node + 3] = -visits
+        column = links[4 * node + 2]
+        if visits == 1:
+            column = int(_draw(s) * d)
+            links[4 * node + 2] = column
+            mark_bits[2 * node] = bits[column]
+        elif visits < _VISITS:
+            if _draw(s) * visits < 1.0:
+                mark_bits[2 * node] = bits[column]
+        elif not _part(s, marks, mark_bits, links, node, x, bits):
+            column = int(_draw(s) * d)
+            links[4 * node + 2] = column
+            mark_bits[2 * node] = bits[column]
+        else:
+            links[4 * node + 3] = used
+            s[at_used + t] = used + 2.0
+            _inherit(s, at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+
+
+@kernel
+def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: Array, bits: Bits) -> bool:
+    """Make a leaf a node that parts the value that it keeps from that of the record; False if it cannot."""
+    column = links[4 * node + 2]
+    kept, value = marks[2 * node], x[column]
+    if mark_bits[2 * node] == bits[column] or kept == value:
+        return False
+    one, two = _hash(mark_bits[2 * node], kept), _hash(bits[column], value)
+    if one != 0 or two != 0:
+        for _ in range(_SALTS):
+            salt = math.floor(_draw(s) * 1048576.0)
+            if _bit(one, int(salt)) != _bit(two, int(salt)):
+                marks[2 * node] = salt
+                links[4 * node + 2] = ~column
+                return True
+        return False
+    if kept != kept or value != value:
+        if kept != kept and value != value:
+            return False
+        marks[2 * node] = -math.inf  # nothing to the left, any number to the right
+        return True
+    low, high = min(kept, value), max(kept, value)
+    mark = low + _draw(s) * (high - low)
+    marks[2 * node] = mark if mark < high else low
+    return True
+
+
+@kernel
+def _inherit(s: Array, at_weights: int, trees: int, nodes: int, tree: int, node: int, child: int) -> None:
+    """Both children begin with the weights of the parent, and half of what set its steps."""
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        if child + 1 < cut:
+            parent = at + 2 * (tree * cut + node)
+            for i in range(2):
+                own = at + 2 * (tree * cut + child + i)
+                s[own] = s[parent]
+                s[own + 1] = 0.5 * s[parent + 1]
+        at += 2 * trees * cut
+
+
+@kernel
+def _empty(s: Array, tree: int) -> None:
+    """A tree becomes a root that knows nothing."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_used, at_nodes, at_weights, _, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    s[at_used + tree] = 1.0
+    for i in range(at_nodes + 2 * tree * nodes, at_nodes + 2 * (tree + 1) * nodes):
+        s[i] = 0.0
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        for i in range(at + 2 * tree * cut, at + 2 * (tree + 1) * cut):
+            s[i] = 0.0
+        at += 2 * trees * cut
+
+
+@kernel
+def _take(s: Array, label: float) -> None:
+    """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared."""
+    target = label
+    if s[FOREST_SQUARED] != 1.0:
+        target = 1.0 if label > 0.0 else 0.0
+    _fit(s, target)
+    _judge(s, target)
+    _moments(s)
+    _grow(s)
+    s[FOREST_RECORDS] += 1.0
+    s[FOREST_READY] = 0.0
+    past = int(s[FOREST_RECORDS]) - 2 * int(s[FOREST_NODES])
+    if past >= 0 and past % _EVERY == 0:
+        _empty(s, past // _EVERY % int(s[FOREST_TREES]))
+
+
+@kernel
+def _usable(s: Array, gaps: bool) -> bool:
+    """Whether the record in the state has numbers that can be used, texts, and if it may, gaps."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    for j in range(d):
+        if not abs(x[j]) <= MAX_ABS and not (x[j] != x[j] and (gaps or bits[j] & PAYLOAD)):
+            return False
+    return True
+
+
+@kernel
+def forest_score(s: Array, gaps: bool) -> float:
+    """Score of the record in the state; NaN if it cannot be used. `gaps`: features may be missing."""
+    return forest_evaluate(s) if _usable(s, gaps) else math.nan
+
+
+@kernel
+def forest_learn(s: Array, label: float, gaps: bool) -> int:
+    """Learn the record in the state, its leaves at hand if it was scored last; 1 if it cannot be used."""
+    if not _usable(s, gaps):
+        return 1
+    forest_evaluate(s)
+    _take(s, label)
+    return 0
+
+
+@kernel
+def _load(s: Array, row: Array) -> None:
+    at = FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP])
+    bits, given = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
+    for j in range(row.shape[0]):
+        bits[j] = given[j]
+
+
+@kernel
+def forest_score_many(s: Array, rows: Array, scores: Array) -> None:
+    """Scores (n,) of usable rows (n, d)."""
+    for i in range(rows.shape[0]):
+        _load(s, rows[i])
+        scores[i] = forest_evaluate(s)
+
+
+@kernel
+def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> None:
+    """Learn usable rows (n, d) in order; `scores` gets the score of each before it, if it has any room."""
+    for i in range(rows.shape[0]):
+        _load(s, rows[i])
+        score = forest_evaluate(s)
+        if scores.shape[0] > 0:
+            scores[i] = score
+        _take(s, labels[i])
+
+
+@kernel
+def forest_fresh(s: Array) -> None:
+    """Trees, stack and averages of a zeroed state whose first scalars are set."""
+    for t in range(int(s[FOREST_TREES])):
+        _empty(s, t)
+    for k in range(EXPERTS):
+        s[FOREST_STACK + k] = 1.0 / EXPERTS
+    s[FOREST_BEST] = _WORST

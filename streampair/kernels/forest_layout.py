@@ -1,0 +1,78 @@
+"""Where everything is in the flat state of a forest."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.kernels._jit import kernel
+
+Bits: TypeAlias = NDArray[np.int64]
+Links: TypeAlias = NDArray[np.int32]
+
+# Scalars.
+FOREST_D = 0
+FOREST_CAP = 1
+FOREST_TREES = 2
+FOREST_NODES = 3
+FOREST_SEED = 4
+FOREST_TEXTS = 5  # places for weights of texts: 0 until there is one
+FOREST_SQUARED = 6  # squared loss on real labels, rather than logistic loss
+FOREST_RECORDS = 7
+FOREST_DRAWS = 8  # random numbers drawn
+FOREST_READY = 9  # the scratch has the leaves and scores of the record in `last`
+FOREST_SINCE = 10  # records since the slow expert began
+FOREST_BEST = 11  # the best average loss that it has had since
+FOREST_SLOW = 12  # its own sum of weights, as it may begin again
+FOREST_SEEN = 13  # the sum of weights of the average losses
+FOREST_STACK = 16  # weights of the experts in the stack
+FOREST_STEPS = 20  # sums that set their steps
+FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum of weights
+SCORES = 28  # scratch: scores of the experts
+FOREST_HEADER = 32
+
+EXPERTS = 4
+FOREST_BUCKETS = 4096
+FOREST_COLUMN = 14  # cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised
+RECORD_AT = 11
+SLOW = 2  # the expert that never forgets: it is reset instead
+
+_CUT = (0, 31, 127, 1 << 30)
+PAYLOAD = (1 << 51) - 1
+
+
+@kernel
+def forest_cut(expert: int, nodes: int) -> int:
+    """How many nodes of a tree an expert sees."""
+    return min(_CUT[expert], nodes)
+
+
+@kernel
+def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
+    """Where a state has its texts, nodes, the weights of the nodes of each cut expert, scratch; its length.
+
+    Returns
+    -------
+    tuple
+        (texts, used nodes of each tree, nodes, weights of the nodes, scratch, length).
+    """
+    at_texts = FOREST_HEADER + FOREST_COLUMN * cap
+    at_used = at_texts + 2 * EXPERTS * texts
+    at_nodes = at_used + trees
+    at_weights = at_nodes + 2 * trees * nodes
+    cells = 0
+    for k in range(1, EXPERTS):
+        cells += forest_cut(k, nodes)
+    at_scratch = at_weights + 2 * trees * cells
+    return at_texts, at_used, at_nodes, at_weights, at_scratch, at_scratch + (EXPERTS + 1) * trees
+
+
+@kernel
+def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
+    """Where the weights of the nodes of an expert begin, among those of all."""
+    at = 0
+    for k in range(1, expert):
+        at += 2 * trees * forest_cut(k, nodes)
+    return at

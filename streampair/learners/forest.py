@@ -1,0 +1,492 @@
+"""The engine of the forests: random trees under experts, one flat array stepped by a compiled loop."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import struct
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels as k
+from streampair import losses
+from streampair.errors import ConfigError, RecordError
+from streampair.learners.base import Learner
+from streampair.learners.forest_rows import ForestRows
+from streampair.learners.forest_state import columns_of, exported, restore, sections_of
+from streampair.learners.ready import labels_of, refusal
+from streampair.records import features as _features
+from streampair.records import texts as _texts
+
+__all__ = ["Explanation", "ForestLearner"]
+
+Array = NDArray[np.float64]
+
+_NO_SCORES: Array = np.empty(0)
+_MOST_NODES = 32_767
+_DERIVED = frozenset(
+    (
+        *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
+        *("_task", "_high", "_low", "_flipped", "_in_one"),
+    )
+)
+
+
+class Explanation(NamedTuple):
+    """Where a score comes from: baseline and parts add up to it, but for rounding.
+
+    Attributes
+    ----------
+    baseline
+        What the trees say before they look at the record.
+    features
+        The part of each known feature: its linear terms, and what the splits that it decides change.
+    """
+
+    baseline: float
+    features: dict[Any, float]
+
+
+class ForestLearner(Learner):
+    """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
+
+    #: A text is a feature like any other.
+    takes_text: ClassVar[bool] = True
+    takes_nulls: ClassVar[bool] = True
+    _squared: ClassVar[bool] = False
+
+    trees: int
+    nodes: int
+    seed: int | None
+    max_features: int
+
+    _flipped: bool
+    _in_one: bool
+
+    def __post_init__(self) -> None:
+        _whole("trees", self.trees, 1, 1000)
+        _whole("nodes", self.nodes, 1, _MOST_NODES)
+        _whole("max_features", self.max_features, 1, 1_000_000)
+        self._bind()
+        self._allocate((), self._header(), capacity=0)
+        k.forest_fresh(self._state)
+
+    def _bind(self) -> None:
+        """Take from the parameters what the hot path needs."""
+        task = self._make_task()
+        self._task, self._high, self._low = task, task.high, task.low
+        kind, own = type(self), ForestLearner
+        self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+
+    def _header(self) -> Array:
+        """The scalars of a fresh state, from the checked parameters."""
+        header, seed = np.zeros(k.FOREST_HEADER), self.seed
+        header[k.FOREST_TREES] = self.trees
+        header[k.FOREST_NODES] = self.nodes
+        header[k.FOREST_SQUARED] = self._squared
+        if seed is None:
+            header[k.FOREST_SEED] = secrets.randbits(53)
+        elif isinstance(seed, int | np.integer):
+            header[k.FOREST_SEED] = int(seed) % 2**53
+        else:
+            raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
+        return header
+
+    # ---- columns ---------------------------------------------------------------------------------------
+
+    def _allocate(
+        self, names: tuple[Hashable, ...], header: Array, capacity: int, coded: tuple[int, ...] = ()
+    ) -> None:
+        """A state for these names and scalars; `coded` are the columns that have had texts."""
+        texts = k.FOREST_BUCKETS if coded else 0
+        state = np.zeros(k.forest_places(self.trees, self.nodes, capacity, texts)[-1])
+        state[: k.FOREST_HEADER] = header
+        state[k.FOREST_D], state[k.FOREST_CAP], state[k.FOREST_TEXTS] = len(names), capacity, texts
+        state[k.FOREST_READY] = 0.0
+        self._state, self._names, self._coded = state, names, coded
+        self._index = {name: i for i, name in enumerate(names)}
+        self._d = len(names)
+        self._expected = len(names) or -1  # how many features the fast way takes; none are never enough
+        self._take = _features.getter(names)
+        # Bound to its place, so that a record is packed without building an argument list first.
+        place: Any = state
+        at = 8 * (k.FOREST_HEADER + k.RECORD_AT * capacity)
+        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), at)
+
+    def _know(self, new: list[Hashable], told: Sequence[Hashable]) -> None:
+        """Make room for new names, and for texts, which the features `told` have now.
+
+        Raises
+        ------
+        RecordError
+            If there would be too many names; then nothing has changed.
+        """
+        names = self._names + tuple(_features.in_order(new))
+        coded = {*self._coded, *(names.index(name) for name in told)}
+        if not new and len(coded) == len(self._coded):
+            return
+        if len(names) > self.max_features:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {len(names)}, "
+                f"more than max_features={self.max_features}",
+                fix="hash or select the features first, or raise max_features",
+            )
+        capacity = int(self._state[k.FOREST_CAP])
+        if len(names) > capacity:
+            # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
+            capacity = len(names) if not self._d else min(max(len(names), 2 * capacity), self.max_features)
+        columns, sections, d = columns_of(self._state), sections_of(self._state), self._d
+        self._allocate(names, self._state[: k.FOREST_HEADER], capacity, tuple(sorted(coded)))
+        for name, view in columns_of(self._state).items():
+            view[:d] = columns[name]
+        for name, view in sections_of(self._state).items():
+            if name != "texts" or len(sections[name]):
+                view.view(np.int64)[:] = sections[name].view(np.int64)
+
+    # ---- one record ------------------------------------------------------------------------------------
+
+    def _read(self, x: Any, *, grow: bool) -> bool:
+        """Pack a record; whether features may be missing.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used, as far as it is looked at here: the kernel looks at all numbers.
+        """
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            if self._coded:
+                row = list(self._take(x))
+                for j in self._coded:
+                    if type(row[j]) is str:
+                        row[j] = _texts.as_code(row[j])
+                self._pack(*row)
+            else:
+                self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            values = self._values(x)
+            if grow:
+                new = [name for name in values if name not in self._index]
+                self._know(new, [name for name in values if isinstance(x[name], str)])
+            self._pack(*[values.get(name, math.nan) for name in self._names])
+            return True
+        return False
+
+    @staticmethod
+    def _values(x: Any) -> dict[Hashable, float]:
+        """All features of a record, each checked; texts as their codes."""
+        if not isinstance(x, Mapping) or not x:
+            _features.read_record(x)
+        values: dict[Hashable, float] = {}
+        for name, value in x.items():
+            if isinstance(value, str):
+                values[name] = _texts.as_code(value)
+            else:
+                values |= _features.read_record({name: value})
+        return values
+
+    def _unusable(self, x: Any) -> RecordError:
+        try:
+            self._values(x)
+        except RecordError as error:
+            return error
+        raise AssertionError("the kernel refused a record that the slow check accepts")
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Step every expert along its loss at this record; then let it visit its leaves, which may split.
+
+        Parameters
+        ----------
+        x
+            Real numbers and texts by feature name; a known feature may be missing.
+        y
+            Label.
+
+        Raises
+        ------
+        RecordError
+            If a feature or the label cannot be used; then nothing has changed.
+        """
+        label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
+        gaps = self._read(x, grow=True)  # which may make another state
+        if k.forest_learn(self._state, label, gaps):
+            raise self._unusable(x)
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record: higher ranks higher; 0 before any record.
+
+        The leaves that it finds are at hand for a `learn_one` of the same record that comes next.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        gaps = self._read(x, grow=False)
+        score: float = k.forest_score(self._state, gaps)
+        if score != score:
+            raise self._unusable(x)
+        return score
+
+    def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
+        """What each feature adds to the score of a record.
+
+        Down the path of a tree, a feature that decides is told the difference that it makes to the mean of
+        the leaves below; linear terms are its own.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        self.score_one(x)
+        out = np.empty(self._d + 1)
+        k.forest_explain(self._state, out)
+        *parts, baseline = out.tolist()
+        return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
+
+    @property
+    def feature_importances(self) -> dict[Any, float]:
+        """How much each feature moves scores, as shares that add up to 1; all 0 before any record.
+
+        Its linear weights, for a standard deviation, and the splits that it decides: the difference of the
+        means of the leaves on both sides, halved at each level.
+        """
+        out = np.empty(self._d)
+        k.forest_importances(self._state, out)
+        total = float(out.sum())
+        return dict(zip(self._names, (out / total if total > 0.0 else out).tolist(), strict=True))
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Rows (n, columns) in the order of the features, (n, d); absent columns are missing."""
+        if tuple(columns) == self._names:
+            return rows
+        out = np.full((len(rows), self._d), math.nan)
+        for j, column in enumerate(columns):
+            at = self._index.get(column)
+            if at is not None:
+                out[:, at] = rows[:, j]
+        return out
+
+    @staticmethod
+    def _check_rows(columns: Sequence[Hashable], rows: Array) -> None:
+        good = np.abs(rows) <= k.MAX_ABS
+        if not good.all():
+            bad = np.argwhere(~(good | np.isnan(rows)))
+            if len(bad):
+                i, j = bad[0].tolist()
+                raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+
+    def _learn_rows(
+        self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
+    ) -> None:
+        self._check_rows(columns, rows)
+        new = [name for name in columns if name not in self._index]
+        self._know(new, [columns[j] for j in np.flatnonzero(_texts.which(rows).any(axis=0))])
+        k.forest_learn_many(self._state, self._arranged(columns, rows), labels, scores)
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        scores = np.empty(len(rows))
+        self._learn_rows(columns, rows, labels, scores)
+        return scores
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        out = np.empty(len(rows))
+        k.forest_score_many(self._state, self._arranged(columns, rows), out)
+        return out
+
+    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        out: Array = np.nan_to_num(self._arranged(columns, rows), nan=0.0)
+        return out
+
+    def ready_many(
+        self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> ForestRows | None:
+        """Records that can be scored and learned one after the other, in one call of compiled code.
+
+        Parameters
+        ----------
+        xs
+            Records with exactly the known features, and texts where there have been some.
+        ys
+            Their labels.
+        nulls
+            Indices of records that are scored and not learned, whatever their labels; and of what is no
+            record, which is refused.
+
+        Returns
+        -------
+        ForestRows or None
+            None where one of the records has other features: then they are to be taken one by one. Nothing
+            has changed yet.
+        """
+        if not self._in_one:
+            return None
+        refused: dict[int, RecordError] = {}
+        rows = self._packed(xs)
+        if rows is None:
+            rows = self._packed_each(xs, refused)
+        return None if rows is None else ForestRows(self, rows, labels_of(self, ys, nulls, refused), refused)
+
+    def _packed(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        return self._coded_rows(xs) if self._coded else _features.packed(self._names, xs)
+
+    def _packed_each(self, xs: Sequence[Mapping[Any, Any]], refused: dict[int, RecordError]) -> Array | None:
+        """Rows of the records, zeros for one that is refused; None if one has other features."""
+        rows = np.zeros((len(xs), self._d))
+        for i, x in enumerate(xs):
+            row = self._packed([x])
+            if row is not None:
+                rows[i : i + 1].view(np.int64)[:] = row.view(np.int64)
+                continue
+            error = refusal(self, x)
+            if error is None:
+                return None
+            refused[i] = error
+        return rows if len(xs) else None
+
+    def _coded_rows(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        rows = np.empty((len(xs), self._d))
+        try:
+            for row, x in zip(rows, xs, strict=True):
+                if type(x) is not dict or len(x) != self._d:
+                    return None
+                values = list(self._take(x))
+                for j in self._coded:
+                    if type(values[j]) is str:
+                        values[j] = _texts.as_code(values[j])
+                struct.pack_into(f"{self._d}d", row.data, 0, *values)
+        except Exception:  # a name that is missing, or a value that struct refuses
+            return None
+        return rows if len(rows) and ((np.abs(rows) <= k.MAX_ABS) | _texts.which(rows)).all() else None
+
+    def ready_rows(
+        self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> ForestRows | None:
+        """`ready_many` of the rows of an array (n, d) of numbers whose columns have these names."""
+        if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
+            return None
+        refused: dict[int, RecordError] = {}
+        fine = np.abs(rows) <= k.MAX_ABS
+        if not fine.all():
+            rows = rows.copy()
+            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                if error is None:
+                    return None
+                refused[i] = error
+                rows[i] = 0.0
+        arranged = np.ascontiguousarray(self._arranged(columns, rows))
+        return ForestRows(self, arranged, labels_of(self, ys, nulls, refused), refused)
+
+    def _row_of(self, x: Mapping[Any, Any]) -> Array:
+        """A usable record as a row (d,)."""
+        values = self._values(x)
+        return np.array([values.get(name, math.nan) for name in self._names])
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    def _published(self) -> Array:
+        stack = self._state[k.FOREST_STACK : k.FOREST_STACK + k.EXPERTS]
+        weights: Array = (columns_of(self._state)["weights"] * stack).sum(axis=1)
+        return weights
+
+    @property
+    def weights_vector(self) -> Array:
+        """Weights of the linear part alone, for standardised features, (d,): a copy."""
+        return self._published()
+
+    def _proba(self, score: float) -> float:
+        return float(k.sigmoid(score))
+
+    def _probas(self, scores: Array) -> Array:
+        p = np.empty(len(scores))
+        k.sigmoid_many(scores, p)
+        return p
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Known feature names, in the order of the columns."""
+        return self._names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """What a lane measures the regret by: the trees themselves are fitted to no pairs."""
+        return losses.Logistic()
+
+    @property
+    def comparator_radius(self) -> float:
+        """1: nothing is projected."""
+        return 1.0
+
+    @property
+    def records(self) -> int:
+        """Number of records learned."""
+        return int(self._state[k.FOREST_RECORDS])
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Known features of x in the order of the columns, (d,): missing ones and texts 0."""
+        values = self._values(x)
+        out: Array = np.nan_to_num(np.array([values.get(name, 0.0) for name in self._names]), nan=0.0)
+        return out
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        rows = _features.packed(self._names, xs)
+        return np.array([self.design(x) for x in xs]).reshape(len(xs), self._d) if rows is None else rows
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _export(self) -> dict[str, Any]:
+        return exported(self)
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        restore(self, saved)
+
+    def to_state(self) -> dict[str, object]:
+        """Everything that the learner has learned, as plain values and arrays.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        out = self._checked_export()
+        if not isinstance(self._y_name, str):
+            out["y_name"] = None
+        return out
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or another version, or damaged; then nothing has changed.
+        """
+        self._checked_import(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without scratch, spare capacity and the compiled accessors; with what others may have set.
+        own = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
+        return {"own": own, "saved": self._export()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self._bind()
+        self._import(state["saved"])
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> None:
+    """ConfigError for a constructor argument that is no integer in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer from {low} to {high}")

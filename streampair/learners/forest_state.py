@@ -1,0 +1,149 @@
+"""The flat state of a forest: where everything is, and what is saved of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import kernels as k
+
+if TYPE_CHECKING:
+    from streampair.learners.forest import ForestLearner
+
+__all__ = ["columns_of", "exported", "restore", "sections_of"]
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.int64]
+
+_VISITS = 20
+_SALTS = 1 << 20
+_SCALARS = ("RECORDS", "DRAWS", "SEED", "SINCE")
+_AVERAGES = ("BEST", "SLOW", "SEEN")
+_STACKED = ("STACK", "STEPS", "LOSSES")
+# What a column has: its place among the cells of columns, and how many cells.
+_PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
+
+
+def columns_of(state: Array) -> dict[str, Array]:
+    """Views of what each known column has, shape (d,) or (d, experts)."""
+    d, cap = int(state[k.FOREST_D]), int(state[k.FOREST_CAP])
+    views = {}
+    for name, (first, each) in _PARTS.items():
+        at = k.FOREST_HEADER + first * cap
+        view = state[at : at + each * d]
+        views[name] = view if each == 1 else view.reshape(d, each)
+    return views
+
+
+def sections_of(state: Array) -> dict[str, Array]:
+    """Views of the weights of texts, how many nodes of each tree are used, the nodes, their weights."""
+    scalars = (k.FOREST_TREES, k.FOREST_NODES, k.FOREST_CAP, k.FOREST_TEXTS)
+    at = k.forest_places(*(int(state[i]) for i in scalars))
+    return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "used", "nodes", "leaves"))}
+
+
+def exported(learner: ForestLearner) -> dict[str, Any]:
+    """What has been learned, as plain values and arrays."""
+    state = learner._state
+    sections = sections_of(state)
+    coded = np.zeros(len(learner.feature_names), dtype=np.int64)
+    coded[list(learner._coded)] = 1
+    stacked = [getattr(k, f"FOREST_{name}") for name in _STACKED]
+    return {
+        "names": list(learner.feature_names),
+        "coded": coded,
+        "scalars": {name: float(state[getattr(k, f"FOREST_{name}")]) for name in _SCALARS},
+        "averages": np.array([state[getattr(k, f"FOREST_{name}")] for name in _AVERAGES]),
+        "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
+        **{name: view.copy() for name, view in columns_of(state).items()},
+        **({"texts": sections["texts"].copy()} if learner._coded else {}),
+        "used": sections["used"].astype(np.int64),
+        "nodes": sections["nodes"].view(np.int64).copy(),
+        "leaves": sections["leaves"].copy(),
+        "y_name": learner._y_name,
+    }
+
+
+def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
+    """Take what `exported` gave. Checked in full first: kernels trust the counters as indices."""
+    names = tuple(saved["names"])
+    d = len(names)
+    if len(set(names)) != d or d > learner.max_features:
+        raise ValueError("feature names that occur twice, or too many")
+    header = _checked_header(learner._header(), saved)
+    coded = _whole_numbers(saved["coded"], (d,))
+    if not ((coded == 0) | (coded == 1)).all():
+        raise ValueError("columns that are neither coded nor not")
+    columns = {
+        name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in _PARTS.items()
+    }
+    if any((columns[name] < 0.0).any() for name in ("counts", "squares", "sums")):
+        raise ValueError("counts or sums below 0")
+    trees, nodes = learner.trees, learner.nodes
+    lengths = np.diff(k.forest_places(trees, nodes, 0, k.FOREST_BUCKETS if coded.any() else 0)).tolist()
+    texts = _floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
+    leaves = _floats(saved["leaves"], (lengths[3],))
+    used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[2],))
+    _check_trees(used, links.reshape(trees, nodes, 2), d)
+    if (leaves[1::2] < 0.0).any():
+        raise ValueError("sums of squares below 0")
+    y_name = saved["y_name"]
+    learner._allocate(names, header, capacity=d, coded=tuple(np.flatnonzero(coded).tolist()))
+    for name, view in columns_of(learner._state).items():
+        view[:] = columns[name]
+    sections = sections_of(learner._state)
+    sections["texts"][:], sections["used"][:], sections["leaves"][:] = texts, used, leaves
+    sections["nodes"].view(np.int64)[:] = links
+    learner._y_name = y_name
+
+
+def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
+    """The scalars of the parameters, with those that were saved."""
+    for name in _SCALARS:
+        value = float(saved["scalars"][name])
+        if not 0.0 <= value < 2**53 or not value.is_integer():
+            raise ValueError(f"{name} is {value!r}")
+        header[getattr(k, f"FOREST_{name}")] = value
+    averages = _floats(saved["averages"], (len(_AVERAGES),))
+    stack = _floats(saved["stack"], (len(_STACKED), k.EXPERTS))
+    if (averages < 0.0).any() or (stack < 0.0).any():
+        raise ValueError("averages or a stack below 0")
+    for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
+        header[getattr(k, f"FOREST_{name}")] = average
+    for name, row in zip(_STACKED, stack, strict=True):
+        at = getattr(k, f"FOREST_{name}")
+        header[at : at + k.EXPERTS] = row
+    return header
+
+
+def _floats(value: Any, shape: tuple[int, ...]) -> Array:
+    array = np.asarray(value, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError("numbers of another shape, or not finite")
+    return array
+
+
+def _whole_numbers(value: Any, shape: tuple[int, ...]) -> Bits:
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.shape != shape:
+        raise ValueError("whole numbers of another kind or shape")
+    return value
+
+
+def _check_trees(used: Bits, nodes: Bits, d: int) -> None:
+    """ValueError if a descent could leave its tree, or a record: children stand behind their parents."""
+    trees, most, _ = nodes.shape
+    if not ((used >= 1) & (used <= most)).all():
+        raise ValueError("trees of another size")
+    links = np.ascontiguousarray(nodes).view(np.int32).reshape(trees, most, 4)
+    column, child = links[..., 2].astype(np.int64), links[..., 3].astype(np.int64)
+    at, there = np.arange(most), np.arange(most) < used[:, None]
+    inner = (child > at) & (child + 1 < used[:, None]) & (column >= -d) & (column < d)
+    leaf = (child <= 0) & (child >= -_VISITS) & (column >= 0) & (column < max(d, 1))
+    if not np.where(there, inner | leaf, (nodes == 0).all(axis=2)).all():
+        raise ValueError("nodes that make no trees")
+    salts = np.ascontiguousarray(nodes[..., 0]).view(np.float64)[there & (child > 0) & (column < 0)]
+    if not ((salts >= 0.0) & (salts < _SALTS)).all():
+        raise ValueError("salts out of range")

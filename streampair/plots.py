@@ -1,0 +1,301 @@
+"""Plots of a run that was recorded: its regret, what privacy it has spent, and its AUC.
+
+A run is a list of readings: plain numbers under the names of the series, which `reading` takes from the
+gauges of a lane. A file has them as JSON lines, or is one JSON object of lanes with their `history`, a list
+for each name. Regret and AUC are functions of raw data: for the operator's eyes, not for publication
+(docs/privacy.md 7).
+
+Drawn with matplotlib: ``pip install 'streampair[plot]'``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streampair.errors import ConfigError, SourceError
+from streampair.evaluation import AUCWindow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["auc", "privacy", "reading", "regret"]
+
+Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
+
+
+def reading(gauges: Any) -> dict[str, Any]:
+    """What the plots need of a lane at one moment, as plain values.
+
+    Parameters
+    ----------
+    gauges
+        What `Lane.gauges` returned.
+
+    Returns
+    -------
+    dict
+        ``events``, and of what the lane has: ``prequential_auc``; ``regret_events``, the number of events
+        that what follows is of, ``regret_average``, ``regret_average_stderr``, ``pair_loss``,
+        ``comparator_loss``; ``privacy_epsilon_spent``, ``privacy_epsilon_budget``, ``privacy_delta``,
+        ``privacy_releases_total``, ``privacy_guarantee``.
+
+    Examples
+    --------
+    >>> from streampair import auc, plots
+    >>> from streampair.engine import Event, Lane, Record
+    >>> def decode(record):
+    ...     return Event({"a": record.offset % 3}, record.offset % 2 == 0)
+    >>> lane = Lane(auc.PairOGD(seed=1), decode, app="demo", topic="events", partition=0)
+    >>> output = lane.process([Record(i, b"") for i in range(100)])
+    >>> plots.reading(lane.gauges())["events"]
+    100
+    """
+    out: dict[str, Any] = {"events": sum(gauges.events.values())}
+    if gauges.auc == gauges.auc:
+        out["prequential_auc"] = gauges.auc
+    found = gauges.regret
+    if found is not None:
+        out |= {
+            "regret_events": found.n,
+            "regret_average": found.average,
+            "regret_average_stderr": found.average_stderr,
+            "pair_loss": found.pair_loss,
+            "comparator_loss": found.comparator_loss,
+        }
+    report = gauges.privacy
+    if report is not None:
+        out |= {
+            "privacy_epsilon_spent": report.epsilon_spent,
+            "privacy_epsilon_budget": report.epsilon_budget,
+            "privacy_delta": report.delta,
+            "privacy_releases_total": report.releases,
+            "privacy_guarantee": report.guarantee,
+        }
+    return out
+
+
+def regret(rows: Rows, ax: Axes | None = None) -> Axes:
+    """The average regret against the number of events, with a band of one standard error.
+
+    Both axes are logarithmic, and a dashed line falls like ``1 / sqrt(t)``, as online gradient descent
+    promises. What is not above zero has no place there and is left out.
+
+    Parameters
+    ----------
+    rows
+        Readings, or the file that they are in.
+    ax
+        Where to draw; None: on axes of its own.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, or no reading has a regret above zero.
+    SourceError
+        If the file cannot be read.
+    """
+    told = [row for row in _read(rows) if (row.get("regret_average") or 0.0) > 0.0]
+    if not told:
+        raise _nothing("a regret above zero", "record a lane that estimates its regret")
+    times = [row.get("regret_events", row["events"]) for row in told]
+    values = [row["regret_average"] for row in told]
+    errors = [row.get("regret_average_stderr", 0.0) for row in told]
+    ax = _axes(ax, "events", "average regret")
+    ax.fill_between(
+        times,
+        # A logarithm has no place for zero.
+        [max(value - error, value / 10.0) for value, error in zip(values, errors, strict=True)],
+        [value + error for value, error in zip(values, errors, strict=True)],
+        alpha=0.2,
+        linewidth=0,
+        label="one standard error",
+    )
+    ax.plot(times, values, marker="o", markersize=3, label="average regret")
+    slope = [values[0] * math.sqrt(times[0] / time) for time in times]
+    ax.plot(times, slope, linestyle="--", color="grey", linewidth=1, label="1 / sqrt(t)")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.legend(frameon=False)
+    return ax
+
+
+def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
+    """Epsilon spent against the number of events, below its budget.
+
+    A guarantee that does not hold is told in the title. Parameters and errors are those of `regret`, for
+    readings of a private learner.
+    """
+    told = [row for row in _read(rows) if row.get("privacy_epsilon_spent") is not None]
+    if not told:
+        raise _nothing("an epsilon", "record a lane with a private learner")
+    last = told[-1]
+    budget, delta = last.get("privacy_epsilon_budget"), last.get("privacy_delta")
+    spent = [row["privacy_epsilon_spent"] for row in told]
+    ax = _axes(ax, "events", "epsilon" if delta is None else f"epsilon at delta {delta:g}")
+    times = [row["events"] for row in told]
+    # What is spent is spent until the next release.
+    ax.step(times, spent, where="post", label="spent")
+    if budget is not None:
+        ax.axhline(budget, linestyle="--", color="grey", linewidth=1, label="budget")
+    ax.set_ylim(0.0, 1.1 * max(budget or 0.0, *spent) or 1.0)
+    guarantee = str(last.get("privacy_guarantee", ""))
+    if guarantee.startswith(("void", "unvouched", "vouched")):
+        ax.set_title(guarantee, wrap=True, fontsize="small")
+    ax.legend(frameon=False)
+    return ax
+
+
+def auc(
+    rows: Rows,
+    labels: Mapping[Any, bool] | Sequence[bool] | None = None,
+    *,
+    window: int = 1000,
+    ax: Axes | None = None,
+) -> Axes:
+    """The AUC of the latest events against the number of events.
+
+    Parameters
+    ----------
+    rows
+        Readings, or what `replay` writes as scores (``offset``, ``id`` and ``score`` in each row), or the
+        file of either.
+    labels
+        For scores: whether each event has the label that ranks high, by its id or its offset (a list has
+        offsets 0, 1, ...). Events without a score or a label are left out.
+    window
+        For scores: number of latest events.
+    ax
+        As in `regret`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, or there is nothing to draw.
+    SourceError
+        If the file cannot be read.
+    """
+    told = _read(rows)
+    if labels is None:
+        if any("score" in row for row in told):
+            raise _nothing("a label", "give labels=, for scores say nothing of them")
+        name = "prequential_auc"
+        points = [(row["events"], row[name]) for row in told if row.get(name) is not None]
+    else:
+        points = _prequential(told, labels, window)
+    if not points:
+        raise _nothing("an AUC", "record a lane that saw both labels")
+    ax = _axes(ax, "events", "AUC" if labels is None else f"AUC of the latest {window:,}")
+    ax.plot(*zip(*points, strict=True), label="AUC")
+    ax.axhline(0.5, linestyle="--", color="grey", linewidth=1, label="chance")
+    ax.legend(frameon=False)
+    return ax
+
+
+def _prequential(
+    rows: Sequence[Mapping[str, Any]], labels: Mapping[Any, bool] | Sequence[bool], window: int
+) -> list[tuple[int, float]]:
+    """At most 200 points: number of events with score and label, and the AUC of the latest."""
+    table: Mapping[Any, bool] = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
+    look: Callable[[Hashable], bool | None] = table.get
+    usable = []
+    for row in rows:
+        label = look(row["id"]) if row.get("id") is not None else None
+        label = look(row.get("offset")) if label is None else label
+        if row.get("score") is not None and label is not None:
+            usable.append((bool(label), float(row["score"])))
+    latest, out = AUCWindow(window), []
+    every = max(1, -(-len(usable) // 200))
+    for n, (label, score) in enumerate(usable, 1):
+        latest.add(label, score)
+        if n % every == 0 or n == len(usable):
+            value = latest.get()
+            if value == value:
+                out.append((n, value))
+    return out
+
+
+def _read(rows: Rows) -> list[Mapping[str, Any]]:
+    if not isinstance(rows, str | PathLike):
+        return list(rows)
+    path = Path(rows)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SourceError(
+            f"{path} cannot be read: {why}", fix="give the file of a recorded run", retriable=False
+        ) from None
+    whole = _json("\n".join(lines))
+    if isinstance(whole, dict) and "lanes" in whole:
+        return _of_lane(path, whole["lanes"])
+    out: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        row = _json(line)
+        if not isinstance(row, dict):
+            raise SourceError(
+                f"line {number} of {path} is no JSON object",
+                fix="give the file of a recorded run, one reading a line",
+                retriable=False,
+            )
+        out.append(row)
+    return out
+
+
+def _json(text: str) -> Any:
+    """What the text says; None if it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _of_lane(path: Path, lanes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Readings of the one lane of a run that has a list for each name."""
+    if len(lanes) != 1:
+        raise SourceError(
+            f"{path} is a run of {len(lanes)} lanes",
+            fix="plot one of them: give its readings as rows",
+            retriable=False,
+        )
+    past, values, report = lanes[0]["history"], lanes[0]["values"], lanes[0].get("report") or {}
+    names = ("privacy_epsilon_budget", "privacy_delta")
+    same = {name: values[name] for name in names if values.get(name) is not None}
+    if "guarantee" in report:
+        same["privacy_guarantee"] = report["guarantee"]
+    columns = [name for name in past if name != "t"]
+    return [
+        {**dict(zip(columns, row, strict=True)), **same}
+        for row in zip(*(past[name] for name in columns), strict=True)
+    ]
+
+
+def _axes(ax: Axes | None, across: str, up: str) -> Axes:
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ConfigError(
+                "plots need matplotlib, which is not installed", fix="pip install 'streampair[plot]'"
+            ) from None
+        ax = pyplot.subplots(layout="constrained")[1]
+    ax.set_xlabel(across)
+    ax.set_ylabel(up)
+    ax.grid(alpha=0.3)
+    return ax
+
+
+def _nothing(what: str, fix: str) -> ConfigError:
+    return ConfigError(f"no reading of the run has {what}", fix=fix)

@@ -1,0 +1,341 @@
+"""What a learner of a whole table releases: vectors, under Gaussian or Laplace noise (docs/privacy.md 5).
+
+A table is a stream whose records are all there. How far a vector can move is proved where it is computed
+(`descent`); here a move is turned into noise, and the vector leaves through the door.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+
+from streampair.errors import ConfigError
+from streampair.privacy.accounting import PrivacyReport, epsilon_from, mu_from
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    ExactSums,
+    Release,
+    check_cells,
+    power_of_two_below,
+)
+from streampair.privacy.mechanisms.laplace import LaplaceStream
+from streampair.privacy.noise import NormalStream
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["TablePlan", "TableReport", "VectorDoor", "mu_of_pure", "plan_table", "report_of"]
+
+
+@dataclass(frozen=True)
+class _ExactRelease(Release):
+    """A release under noise that is drawn in integers, without an error."""
+
+    def floating_point(self, epsilon: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """Releases of vectors of one size, under independent noise of one size, calibrated.
+
+    Parameters
+    ----------
+    name, lemma
+        What is released, and where its move is proved.
+    dim
+        Coordinates p.
+    sensitivity
+        l2 move of one vector when a record is replaced, before rounding.
+    blank
+        What part of it blanking a record moves, at most.
+    releases
+        How many vectors, each computed from the table and from the ones before.
+    grid
+        gamma, a power of two: vectors are rounded to its multiples.
+    sigma
+        Std of the Gaussian noise, a coordinate; 0 for Laplace noise.
+    scale
+        Of the Laplace noise, in steps of the grid; 0 for Gaussian noise.
+    """
+
+    name: str
+    lemma: str
+    dim: int
+    sensitivity: float
+    blank: float
+    releases: int
+    grid: float
+    sigma: float
+    scale: int
+
+    def __post_init__(self) -> None:
+        check_cells(20.0 * self.sigma / self.grid, "noise")
+        check_cells(80.0 * self.scale, "noise")
+
+    @property
+    def pure(self) -> bool:
+        """Whether the guarantee has no delta."""
+        return self.scale > 0
+
+    def _moved(self, share: float = 1.0) -> float:
+        """l2 move of one vector, rounding included, where a record's own part is so much smaller."""
+        return share * self.sensitivity + self.grid * math.sqrt(self.dim) if self.sensitivity else 0.0
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        root = math.sqrt(self.dim)
+        # The l1 norm is at most sqrt(p) times the l2 norm, and rounding moves each coordinate by a step.
+        steps = share * self.sensitivity / self.grid * root + self.dim if self.sensitivity else 0.0
+        return self.releases * steps / self.scale
+
+    def _mu(self, share: float = 1.0) -> float:
+        if self.pure:
+            return mu_of_pure(self._epsilon(share))
+        return self._moved(share) * math.sqrt(self.releases) / self.sigma
+
+    @property
+    def epsilon(self) -> float:
+        """Pure epsilon of all releases; infinite under Gaussian noise."""
+        return self._epsilon() if self.pure else math.inf
+
+    @property
+    def mu(self) -> float:
+        """mu of all releases in Gaussian differential privacy."""
+        return self._mu()
+
+    @property
+    def noise_std(self) -> float:
+        """Std of the noise, a coordinate."""
+        return self.sigma or self.grid * self.scale * math.sqrt(2.0)
+
+    @property
+    def release(self) -> Release:
+        """What leaves, and what it is worth."""
+        kind = _ExactRelease if self.pure else Release
+        return kind(
+            name=self.name,
+            domain="records in the unit ball, with a label",
+            relation=ONE_RECORD,
+            lemma=self.lemma,
+            sensitivity=self._moved(),
+            sigma=self.noise_std,
+            replace=self.mu,
+            blank=self._mu(self.blank),
+            releases=self.releases,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
+
+def mu_of_pure(epsilon: float) -> float:
+    """The least mu for which pure epsilon implies mu-GDP (docs/privacy.md, Lemma 72).
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import mu_of_pure
+    >>> round(mu_of_pure(1.0), 4)
+    1.232
+    """
+    return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-epsilon)))
+
+
+def plan_table(
+    epsilon: float,
+    delta: float,
+    *,
+    dim: int,
+    sensitivity: float,
+    name: str,
+    lemma: str,
+    blank: float = 1.0,
+    releases: int = 1,
+    noise: float | None = None,
+) -> TablePlan:
+    """Calibrate the noise of vectors that move by at most `sensitivity` each (docs/privacy.md, Lemma 72).
+
+    Parameters
+    ----------
+    epsilon, delta
+        What is promised; with delta 0 the noise is Laplace's, and the promise pure.
+    dim, sensitivity, name, lemma, blank, releases
+        As in `TablePlan`.
+    noise
+        Std of Gaussian noise, or scale of Laplace noise, in units of the vector, that a paper asks for; None:
+        what the promise needs.
+
+    Raises
+    ------
+    ConfigError
+        If epsilon or delta is out of range, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import plan_table
+    >>> asked = {"dim": 4, "sensitivity": 0.1, "name": "weights", "lemma": "docs/privacy.md, Lemma 72"}
+    >>> plan_table(1.0, 1e-6, **asked).sigma > 0.4, plan_table(1.0, 0.0, **asked).epsilon <= 1.0
+    (True, True)
+    """
+    mu_from(epsilon, delta or 1e-6)  # the checks of both
+    most = sensitivity or noise or 0.0
+    if not (math.isfinite(most) and most > 0.0):
+        raise ConfigError("nothing is released that depends on the table", fix="raise the number of steps")
+    grid = float(power_of_two_below(0.01 * most / math.sqrt(dim)))
+    if delta == 0.0:
+        if noise is None:
+            steps = math.ceil(releases * (sensitivity / grid * math.sqrt(dim) + dim) / epsilon)
+        else:
+            steps = math.ceil(noise / grid)
+        return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, 0.0, max(steps, 1))
+    if noise is None:
+        moved = sensitivity + grid * math.sqrt(dim)
+        noise = moved * math.sqrt(releases) / mu_from(epsilon, delta)
+    return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, noise, 0)
+
+
+def _rounded(vector: Floats, inverse: float, cells: NDArray[np.int64]) -> None:
+    cells += np.floor(vector * inverse + 0.5).astype(np.int64)
+
+
+class VectorDoor:
+    """The door of `TablePlan`: vectors leave it rounded, under the noise of the plan.
+
+    Parameters
+    ----------
+    plan
+        What leaves is worth this.
+    seed
+        None: noise with a key of the operating system.
+
+    Attributes
+    ----------
+    emitted
+        How many have left.
+    """
+
+    __slots__ = ("_laplace", "_normals", "_plan", "_sums", "emitted")
+
+    def __init__(self, plan: TablePlan, seed: int | None) -> None:
+        self._plan = plan
+        self._sums = ExactSums(plan.release, (plan.dim,))
+        self._normals = NormalStream(seed)
+        self._laplace = LaplaceStream(seed)
+        self.emitted = 0
+
+    def emit(self, vector: Floats) -> Floats:
+        """The vector (p,) under fresh noise.
+
+        Raises
+        ------
+        RuntimeError
+            If as many have left as are planned.
+        """
+        plan = self._plan
+        if self.emitted == plan.releases:
+            raise RuntimeError("a release more than is planned")
+        self.emitted += 1
+        self._sums.clear()
+        self._sums.add(_rounded, vector, 1.0 / plan.grid)
+        if plan.pure:
+            cells = self._laplace.take(plan.dim, plan.scale)
+            return self._sums.emit(plan.grid * cells.astype(np.float64))
+        return self._sums.emit(plan.sigma * self._normals.take(plan.dim))
+
+
+class TableReport(PrivacyReport):
+    """The report of a learner of a whole table: it has learned once, and is done."""
+
+    def _horizon(self) -> str:
+        return (
+            "The table was learned once; fitting again on the same records is another release, and adds up."
+        )
+
+    def _words(self) -> str:
+        if self.delta:
+            return super()._words()
+        return "What is rounded and the noise are integers throughout: no share of delta is due to rounding."
+
+
+def report_of(
+    epsilon: float,
+    delta: float,
+    plans: Sequence[TablePlan],
+    *,
+    parallel: bool,
+    emitted: int,
+    seeded: bool,
+    mechanism: str,
+    notes: Sequence[str] = (),
+    source: str = "",
+) -> TableReport:
+    """The report of a fit, every number from its plans.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What was asked for.
+    plans
+        What was released.
+    parallel
+        Whether each plan is about other records than the others; else they compose.
+    emitted
+        Vectors that have left.
+    seeded
+        Whether the noise has a fixed seed.
+    mechanism, notes
+        How it was done, and what else has to be known.
+    source
+        Whose constants were taken to the letter; empty: none.
+    """
+    mus = [plan.mu for plan in plans]
+    mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
+    if delta:
+        spent = epsilon_from(mu, delta)
+        budget = mu_from(epsilon, delta)
+    else:
+        costs = [plan.epsilon for plan in plans]
+        spent = max(costs) if parallel else sum(costs)
+        budget = mu_of_pure(epsilon)
+    said = list(notes)
+    if source:
+        said.append(
+            f"Noise is that of {source}, whose constants promise epsilon {epsilon:g} at delta {delta:.3g}; "
+            f"by the exact account of what was released epsilon is {spent:.6g}, and that is what holds."
+        )
+    else:
+        # The last bits of a quotient; anything larger is told as it is.
+        spent = epsilon if abs(spent - epsilon) <= 1e-9 * epsilon else spent
+    guarantee = (
+        "exact accounting of every release, in Gaussian differential privacy" if delta else "pure epsilon"
+    )
+    if seeded:
+        said.append(
+            "Whoever knows the seed can compute the noise; the numbers are those of random_state=None."
+        )
+    said.append(
+        "The number of records, the names of the classes and that a fit went through are taken as public: an "
+        "error about the data tells of them to whoever sees it."
+    )
+    return TableReport(
+        epsilon_spent=spent,
+        epsilon_budget=epsilon,
+        delta=delta,
+        mu_spent=mu,
+        mu_budget=budget,
+        unit=ONE_RECORD.unit,
+        adjacency=ONE_RECORD.adjacency,
+        releases=emitted,
+        guarantee="void (fixed seed)" if seeded else guarantee,
+        kind="void" if seeded else "holds",
+        horizon_left=0,
+        noise_std=plans[-1].noise_std,
+        mechanism=mechanism,
+        notes=tuple(said),
+        card=tuple(plan.release.line(epsilon) for plan in plans),
+    )

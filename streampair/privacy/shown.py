@@ -1,0 +1,65 @@
+"""Tables for notebooks: HTML that needs no script, and looks right on light and on dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streampair.privacy.accounting import PrivacyReport
+
+__all__ = ["report_html", "table"]
+
+# The page's own colours: text inherits, lines are the text's colour. Nothing is told by colour alone.
+_TABLE = "border-collapse:collapse;color:inherit;background:transparent;text-align:left"
+_CELL = "border-top:1px solid currentColor;padding:.25em .75em;vertical-align:top;text-align:left"
+
+
+def table(caption: str, rows: Iterable[tuple[str, object]], notes: Iterable[str] = ()) -> str:
+    """A table of two columns, with sentences below it; every text is escaped.
+
+    Parameters
+    ----------
+    caption
+        What it is of: read out first.
+    rows
+        Names with their values.
+    notes
+        Sentences.
+    """
+    out = [f'<table style="{_TABLE}"><caption style="color:inherit;text-align:left;font-weight:600">']
+    out.append(f"{escape(caption)}</caption><tbody>")
+    out += [
+        f'<tr><th scope="row" style="{_CELL}">{escape(name)}</th>'
+        f'<td style="{_CELL}">{escape(str(value))}</td></tr>'
+        for name, value in rows
+    ]
+    out.append("</tbody></table>")
+    told = [f"<li>{escape(note)}</li>" for note in notes]
+    if told:
+        out.append(f"<ul>{''.join(told)}</ul>")
+    return "".join(out)
+
+
+_HEADS = {
+    "holds": "Differential privacy holds",
+    "void": "NO GUARANTEE HOLDS",
+    "unvouched": "THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL",
+}
+
+
+def report_html(report: PrivacyReport) -> str:
+    """What `str(report)` says: the numbers as a table, all its sentences behind it."""
+    left = report.horizon_left
+    rows = [
+        ("guarantee", report.guarantee),
+        ("protected", f"{report.unit}, under {report.adjacency}"),
+        ("epsilon", f"{report.epsilon_spent:.6g} of {report.epsilon_budget:.6g} at delta {report.delta:.3g}"),
+        ("mu", f"{report.mu_spent:.6g} of {report.mu_budget:.6g}"),
+        ("releases", f"{report.releases:,}"),
+        ("records until the horizon", "no horizon" if left is None else f"{left:,}"),
+        ("noise, standard deviation", f"{report.noise_std:.4g}"),
+    ]
+    said = f"<details><summary>In words</summary><p>{escape(str(report))}</p></details>"
+    return f"<div>{table(_HEADS[report.kind], rows)}{said}</div>"

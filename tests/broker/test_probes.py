@@ -1,0 +1,116 @@
+"""`/livez` and `/readyz` of a real worker, whose broker or disk is taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.apache_kafka import KafkaBroker
+from harness.applications import App, Running, events
+from harness.tiers import open_cluster
+from harness.worker_process import wait_for
+
+Unique = Callable[[str], str]
+
+# So long may events wait; /livez fails after three times as long.
+PATIENCE = "stuck_seconds = 1.0"
+
+
+class Probes:
+    """Asks both pages of a worker."""
+
+    def __init__(self, worker: Running) -> None:
+        self._url = worker.metrics_url().removesuffix("/metrics")
+        self.log = worker.log
+
+    def ask(self, page: str) -> tuple[int, Any]:
+        """Status and answer of a page; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/{page}", timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError:
+            return 0, {}
+
+    def wait(self, page: str, status: int) -> Any:
+        """The answer of a page, once it has this status."""
+        found = wait_for(
+            f"{page}: {status}",
+            lambda: (told := self.ask(page))[0] == status and told,
+            explain=lambda: f"{self.ask('healthz')}\n{self.log()}",
+        )
+        return found[1]
+
+    def await_start(self) -> None:
+        """Wait until it is ready; it lives all the time."""
+        while self.ask("readyz")[0] != 200:
+            assert self.ask("livez") == (200, {"ok": True, "problems": []})
+
+
+@pytest.fixture
+def app(unique: Unique, tmp_path: Path) -> Iterator[App]:
+    """On the in-process broker: it has no part in what goes wrong."""
+    cluster = open_cluster("embedded")
+    yield App(cluster, tmp_path, unique("app"), settings=PATIENCE).create_topics()
+    cluster.close()
+
+
+def both_say(probes: Probes, reason: str, step: str) -> None:
+    """Both pages fail, the stricter one first, and say why and what to do."""
+    for page in ("readyz", "livez"):
+        told = probes.wait(page, 503)
+        assert not told["ok"]
+        assert [problem["app"] for problem in told["problems"]]
+        assert reason in told["problems"][0]["reason"]
+        assert step in told["problems"][0]["next_step"]
+    whole = probes.ask("healthz")
+    assert whole[0] == 503
+    (state,) = whole[1]["apps"].values()
+    assert reason in state["detail"]
+
+
+@pytest.mark.verifier(short=True)  # on the newest version alone, but with -m verifier
+def test_a_broker_that_stands_still(stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path) -> None:
+    app = App(stoppable_kafka, tmp_path, unique("app"), settings=PATIENCE).create_topics()
+    with Running(app) as worker:
+        probes = Probes(worker)
+        probes.await_start()
+        app.produce(events(40))
+        app.await_scores({0: 40}, worker)
+        stoppable_kafka.freeze()
+        try:
+            both_say(probes, "no broker answers", "start the broker")
+        finally:
+            stoppable_kafka.thaw()
+        app.produce(events(40))
+        app.await_scores({0: 80}, worker)
+        for page in ("livez", "readyz", "healthz"):
+            probes.wait(page, 200)
+
+
+@pytest.mark.embedded
+def test_a_disk_that_hangs_and_then_refuses(app: App) -> None:
+    """The broker answers, events wait, and no commit comes: the offsets stand still while the lag grows."""
+    with Running(app) as worker:
+        probes = Probes(worker)
+        probes.await_start()
+        app.produce(events(40))
+        wait_for("a commit", lambda: app.position() == 40, explain=worker.log)
+        log = app.state / f"{app.name}-{app.input}-0.log"
+        log.rename(log.with_suffix(".aside"))
+        os.mkfifo(log)  # whoever opens it to write waits until somebody reads
+        app.produce(events(40))
+        both_say(probes, f"{app.input}/0 has 40 events", "start it again")
+        with log.open("rb"):
+            failed = worker.await_log("failed")
+        assert "cannot be written" in failed["error"]
+        assert failed["fix"]
+        wait_for("nobody answers", lambda: probes.ask("livez")[0] == 0)
+        assert worker.end() == 1

@@ -1,0 +1,216 @@
+"""The privacy card: what it says is what the accountant says, on both ports, on paper and for machines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.lane_on_disk import LaneOnDisk
+from streampair_connectors.assemble import build_lane
+from streampair_connectors.budget import read_budget
+from streampair_connectors.card import card_html, card_lines, card_of, lane_card
+from streampair_connectors.cli import app
+from streampair_connectors.config import MetricsConfig, load_config
+from streampair_connectors.records import json_decoder
+from streampair_connectors.server import MetricsServer
+from streampair_connectors.telemetry import Telemetry
+from typer.testing import CliRunner
+
+from streampair import auc
+from streampair.engine import LaneGauges, Record
+
+TOML = """
+app = "fraud"
+[input]
+topic = "payments"
+label = "y"
+features = ["a", "b"]
+[learner]
+class = "streampair.auc.PairFTRL"
+options = {epsilon = 30.0, delta = 1e-4, horizon = 200, warmup = 20, auc_share = 0.5}
+[store]
+directory = "state"
+"""
+LABELS = ("fraud", "payments", "0", "PairFTRL")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "fraud.toml"
+    path.write_text(TOML)
+    return path
+
+
+def lane(config: Path) -> Any:
+    settings = load_config(config)
+    return build_lane(settings, json_decoder(settings.input), topic="payments", partition=0)
+
+
+def records(count: int) -> list[Record]:
+    return [
+        Record(i, json.dumps({"a": i % 7 / 7, "b": 0.1 * (i % 3), "y": i % 3 == 0}).encode())
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def gauges(config: Path) -> LaneGauges:
+    running = lane(config)
+    running.process(records(200))
+    running.snapshot()
+    shown: LaneGauges = running.gauges()
+    return shown
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["budget", "card", *map(str, arguments)])
+
+
+def test_the_numbers_are_the_accountants(gauges: LaneGauges) -> None:
+    report, card = gauges.privacy, lane_card(LABELS, gauges, public=False)
+    loss = card["privacy_loss"]
+    assert (loss["epsilon"], loss["delta"], loss["mu"]) == (30.0, 1e-4, report.mu_budget)
+    assert (loss["epsilon spent"], loss["mu spent"]) == (report.epsilon_spent, report.mu_spent)
+    assert card["accounting"]["kinds of release"] == [dict(line) for line in report.card]
+    assert sum(line["mu2"] for line in report.card if "AUC" in line["name"]) == pytest.approx(
+        card["utility"]["mu^2"]
+    )
+    assert card["utility"]["private AUC"] == report.auc["value"]
+    assert card["status"]["guarantee"] == "holds"
+    assert card["deployment"]["partition"] == 0
+    assert json.loads(json.dumps(card)) == card
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.outside += [name for name, _ in attrs if name in ("src", "href") or name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_has_no_script_and_lets_nothing_in(gauges: LaneGauges) -> None:
+    """Names are text, whatever they are; light and dark, and for paper."""
+    nasty = "<script>alert(1)</script>"
+    page = card_html(lane_card((nasty, nasty, "0", nasty), gauges, public=True))
+    found = Tags()
+    found.feed(page)
+    assert "script" not in found.tags
+    assert found.outside == []
+    assert nasty in found.words
+    assert "http" not in page.replace("http-equiv", "")
+    for wanted in ("@media print", "color-scheme: light dark", "@media (max-width"):
+        assert wanted in page
+    assert f"{gauges.privacy.epsilon_spent:.6g}" in page
+
+
+def test_why_a_guarantee_is_void_is_not_for_everybody(gauges: LaneGauges) -> None:
+    void = replace(gauges, privacy=gauges.privacy.replace(kind="void", guarantee="void (event 7 was bad)"))
+    assert "event 7" in json.dumps(lane_card(LABELS, void, public=False))
+    shown = lane_card(LABELS, void, public=True)
+    assert "event 7" not in json.dumps(shown)
+    assert "No guarantee holds" in card_html(shown)
+
+
+def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
+    telemetry = Telemetry()
+    telemetry.health("fraud", "running")
+    telemetry.publish(LABELS, gauges, 0)
+    telemetry.publish(("fraud", "payments", "1", "PairOGD"), replace(gauges, privacy=None), 0)
+
+    def fetch(url: str) -> tuple[int, str, Any]:
+        try:
+            with urllib.request.urlopen(url) as answer:
+                return answer.status, answer.read().decode(), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode(), error.headers
+
+    async def body() -> None:
+        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        await server.start()
+        try:
+            for url, public in ((server.url, False), (server.public_url, True)):
+                wanted = lane_card(LABELS, gauges, public=public)
+                query = "app=fraud&topic=payments&partition=0&learner=PairFTRL"
+                status, text, headers = await asyncio.to_thread(fetch, f"{url}/card?{query}")
+                assert (status, text) == (200, card_html(wanted))
+                assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+                for given in (query, "app=fraud", ""):
+                    status, text, _ = await asyncio.to_thread(fetch, f"{url}/card.json?{given}")
+                    assert (status, json.loads(text)) == (200, wanted)
+                for given in ("partition=1", "app=other", "learner=x"):
+                    assert (await asyncio.to_thread(fetch, f"{url}/card.json?{given}"))[0] == 404
+        finally:
+            await server.stop()
+
+    asyncio.run(body())
+
+
+def test_the_command_before_and_after_a_run(config: Path, tmp_path: Path) -> None:
+    before = run(config, "--json")
+    assert before.exit_code == 0, before.output
+    card = json.loads(before.stdout)
+    assert card["privacy_loss"]["epsilon spent"] == 0.0
+    assert card["status"]["lanes"].startswith("none has begun")
+    held = LaneOnDisk(config, records(120))
+    held.take(120)
+    held.commit()
+    held.close()
+    page = tmp_path / "card.html"
+    after = run(config, "--html", page, "--json")
+    assert after.exit_code == 0, after.output
+    card = json.loads(after.stdout)
+    assert card["privacy_loss"]["epsilon spent"] == read_budget(tmp_path / "state").epsilon_spent > 0.0
+    assert card["status"]["lanes"][0]["partition"] == 0
+    assert page.read_text() == card_html(card)
+    text = run(config)
+    assert text.stdout.splitlines() == "\n".join(card_lines(card)).splitlines()
+    assert re.search(r"epsilon spent: \d", text.stdout)
+
+
+def test_an_audit_is_on_it_if_it_is_of_this_learner(config: Path, tmp_path: Path) -> None:
+    audited = CliRunner().invoke(app, ["audit", str(config), "--runs", "8", "--slots", "8", "--json"])
+    file = tmp_path / "audit.json"
+    file.write_text(audited.stdout)
+    shown = run(config, "--audit", file, "--json")
+    assert shown.exit_code == 0, shown.output
+    parts = json.loads(shown.stdout)["audit"]["parts"]
+    assert [part["part"] for part in parts] == ["warm-up", "learning", "auc"]
+    file.write_text(audited.stdout.replace('"epsilon": 30.0', '"epsilon": 1.0'))
+    assert run(config, "--audit", file).exit_code == 2
+    for text in ("{", "[]", "{}"):
+        file.write_text(text)
+        assert "the audit cannot be read" in run(config, "--audit", file).output
+    assert "cannot be read" in run(config, "--audit", tmp_path / "missing").output
+
+
+def test_a_learner_that_is_not_private_has_none(config: Path) -> None:
+    config.write_text(
+        re.sub(r"options = .*", "", TOML.replace("PairFTRL", "PairOGD")),
+    )
+    found = run(config)
+    assert found.exit_code == 2
+    assert "PairOGD is not private" in found.output
+
+
+def test_what_is_not_known_is_said() -> None:
+    card = card_of(auc.PairFTRL().privacy, deployment={})
+    assert card["flavor"]["data domain"] == ["told once the features are known"]
+    assert card["utility"] == "no private AUC is asked for"
+    assert card["status"]["records that can still be learned"] == "no end"

@@ -1,0 +1,269 @@
+"""What the page is told, and how: the endpoints' own numbers, nothing raw in public, nothing from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import math
+import re
+from importlib import resources
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.history import POINTS, History, Track
+from streampair_connectors.page import frame, frame_json, routes
+from streampair_connectors.records import json_decoder
+from streampair_connectors.series import SERIES, STAGES, LaneLabels
+from streampair_connectors.server import MetricsServer
+from streampair_connectors.telemetry import Telemetry
+
+from streampair.engine import Facts, LaneGauges, Record
+from streampair.privacy import NoiseKey
+
+LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
+OPEN: LaneLabels = ("fraud", "events", "1", "PairOGD")
+PRIVATE = {"epsilon": 2.0, "delta": 1e-4, "horizon": 60, "warmup": 10}
+EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
+
+
+def lane(name: str = "PairFTRL", key: NoiseKey | None = None, **options: Any) -> Any:
+    config = parse_config(
+        {
+            "app": "fraud",
+            "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
+            "learner": {"class": f"streampair.auc.{name}", "options": options},
+        }
+    )
+    made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
+    made.read(b"")
+    made.start(Facts(registers=False))
+    return made
+
+
+def feed(made: Any, values: list[bytes], at: int) -> LaneGauges:
+    made.process([Record(at + i, value) for i, value in enumerate(values)])
+    made.commit(snapshot=False)
+    made.committed()
+    gauges: LaneGauges = made.gauges(solve=True)
+    return gauges
+
+
+def encoded(events: list[Any]) -> list[bytes]:
+    return [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+
+
+def ticking() -> History:
+    """A past whose clock goes one second at each look."""
+    seconds = itertools.count(1_000.0)
+    return History(lambda: next(seconds))
+
+
+@pytest.fixture(scope="module")
+def telemetry() -> Telemetry:
+    told = Telemetry()
+    told.history = ticking()
+    told.health("fraud", "running")
+    for labels, made in ((LABELS, lane(**PRIVATE)), (OPEN, lane("PairOGD"))):
+        for at in range(0, 40, 20):
+            gauges = feed(made, encoded([*EVENTS[at : at + 19], b"bad"]), at)
+            told.publish(labels, gauges, 7, dict.fromkeys(STAGES, 0.25))
+    told.committed("fraud", 0.01)
+    return told
+
+
+def scraped(telemetry: Telemetry, public: bool) -> dict[LaneLabels, dict[str, Any]]:
+    """What an endpoint shows of each lane, read from its text."""
+    found: dict[LaneLabels, dict[str, Any]] = {}
+    own = {"app", "topic", "partition", "learner"}
+    for family in text_string_to_metric_families(telemetry.render(public=public).decode()):
+        for sample in family.samples:
+            if not own <= sample.labels.keys() or family.type == "histogram":
+                continue
+            labels = tuple(sample.labels[name] for name in ("app", "topic", "partition", "learner"))
+            name = sample.name.removeprefix("streampair_")
+            row = found.setdefault(labels, {})  # type: ignore[arg-type]
+            more = [value for key, value in sample.labels.items() if key not in own]
+            if more:
+                row.setdefault(name, {})[more[0]] = sample.value
+            else:
+                row[name] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("public", [False, True], ids=["operator", "public"])
+def test_the_numbers_are_those_of_the_endpoint(telemetry: Telemetry, public: bool) -> None:
+    told = json.loads(frame_json(telemetry, public=public)[1])
+    shown = {(e["app"], e["topic"], e["partition"], e["learner"]): e["values"] for e in told["lanes"]}
+    assert shown == scraped(telemetry, public)
+    assert shown.keys() == ({LABELS} if public else {LABELS, OPEN})
+
+
+def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
+    told = frame(telemetry, public=True)
+    public = {s.name.removeprefix("streampair_") for s in SERIES if s.public}
+    assert told.keys() == {
+        *("boot", "seq", "roster", "now", "public", "card", "version", "process", "lanes"),
+    }
+    assert told["process"].keys() == {"build_info"}
+    for entry in told["lanes"]:
+        assert entry.keys() == {
+            *("app", "topic", "partition", "learner", "since", "values", "report", "history"),
+        }
+        assert entry["values"].keys() <= public
+        assert entry["history"].keys() - {"t"} <= public
+        assert "privacy_mu_spent" in entry["history"]
+    operator = frame(telemetry, public=False)
+    assert "prequential_auc" in operator["lanes"][0]["history"]
+    assert operator["apps"]["fraud"]["state"] == "running"
+
+
+def view(events: list[Any], public: bool) -> list[bytes]:
+    """What a port shows after every commit of a stream, under one key for the noise."""
+    told, made, shown = Telemetry(), lane(key=NoiseKey(bytes(range(32))), **PRIVATE), []
+    told.history = ticking()
+    for at in range(0, len(events), 20):
+        gauges = feed(made, encoded(events[at : at + 20]), at)
+        told.publish(LABELS, gauges, len(events) - at, dict.fromkeys(STAGES, 0.0))
+        shown += [told.render(public=public), frame_json(told, public=public)[1]]
+        shown.append(frame_json(told, public=public, after=at // 20)[1])
+    return shown
+
+
+@pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, {"a": 1, "b": 0.5}, b"\xff"])
+@pytest.mark.parametrize("place", [3, 25, 70])
+def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any) -> None:
+    """Page and scrape, byte for byte; and the operator's, which may differ, do."""
+    changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
+    assert view(EVENTS, public=True) == view(changed, public=True)
+    assert view(EVENTS, public=False) != view(changed, public=False)
+
+
+def test_what_changed_since(telemetry: Telemetry) -> None:
+    seq = frame(telemetry, public=False)["seq"]
+    assert frame(telemetry, public=False, after=seq)["lanes"] == []
+    telemetry.lag(OPEN, 3)
+    (changed,) = frame(telemetry, public=False, after=seq)["lanes"]
+    assert (changed["partition"], changed["values"]["lag"]) == ("1", 3)
+    assert "report" not in changed
+    assert {len(column) for column in changed["history"].values()} == {1}
+
+
+def test_a_lane_that_goes_leaves_no_past() -> None:
+    told = Telemetry()
+    told.publish(OPEN, feed(lane("PairOGD"), encoded(EVENTS[:5]), 0), 0)
+    told.history.dead_letter(OPEN, "decode", 4)
+    assert frame(told, public=False)["lanes"][0]["dead_letter_offsets"] == {"decode": 4}
+    roster = frame(told, public=False)["roster"]
+    told.withdraw(OPEN)
+    assert told.history.tracks == told.history.letters == {}
+    assert frame(told, public=False)["roster"] == roster + 1
+
+
+def test_the_past_is_bounded_and_keeps_its_ends() -> None:
+    track = Track(since=0.0)
+    for second in range(50 * POINTS):
+        track.add(float(second), {"lag": float(second), "late": None if second < 3_000 else 1.0})
+        assert len(track.times) <= POINTS
+    assert track.points(["lag"], POINTS)["t"][0] == 0.0
+    assert track.times[-1] == 50 * POINTS - 1
+    assert {len(c) for c in track.columns.values()} == {len(track.times)}
+    some = track.points(["lag", "late", "unknown"], 10)
+    assert some.keys() == {"t", "lag", "late"}
+    assert len(some["t"]) <= 10
+    assert (some["lag"][-1], some["late"][0]) == (50 * POINTS - 1, None)
+    assert all(math.isclose(t, lag) for t, lag in zip(some["t"], some["lag"], strict=True) if lag is not None)
+
+
+def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:
+    told = Telemetry()
+    gauges = telemetry.gauges("fraud")[LABELS]
+    for number in range(100):
+        track = told.history.tracks
+        told.publish(("fraud", "events", str(number), "PairFTRL"), gauges, 0, dict.fromkeys(STAGES, 1.0))
+        one = next(iter(track.values()))
+        for second in range(POINTS * 2):
+            track["fraud", "events", str(number), "PairFTRL"].add(
+                one.since + second, dict.fromkeys(one.columns, second * 0.1234567)
+            )
+    assert len(gzip.compress(frame_json(told, public=False)[1])) < 600_000
+
+
+def test_the_files_of_the_page_are_found_and_small() -> None:
+    folder = resources.files("streampair_connectors.page") / "assets"
+    names = {file.name for file in folder.iterdir()}
+    assert names == {"page.html", *routes.ASSETS}
+    texts = {name: routes.asset(name).decode() for name in names}
+    assert sum(len(gzip.compress(text.encode())) for text in texts.values()) < 300_000
+    assert len(texts["chart.js"].splitlines()) < 400
+    for text in texts.values():
+        assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, Any, bytes]:
+    async with session.get(url) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry) -> None:
+    async def scenario() -> None:
+        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        await server.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                for url, public in ((server.url, False), (str(server.public_url), True)):
+                    for path in ("/", "/page/page.js", "/page/chart.js", "/page/page.css", "/page/data"):
+                        status, headers, body = await get(session, url + path)
+                        assert status == 200
+                        assert body
+                        assert "default-src 'none'" in headers["Content-Security-Policy"]
+                        assert "unsafe" not in headers["Content-Security-Policy"]
+                        assert headers["X-Content-Type-Options"] == "nosniff"
+                    for path in ("/page/routes.py", "/page/page.html", "/page/..%2Froutes.py"):
+                        assert (await get(session, url + path))[0] == 404
+                    told = json.loads((await get(session, f"{url}/page/data"))[2])
+                    assert told["public"] is public
+                    assert (b"prequential_auc" in (await get(session, f"{url}/page/data"))[2]) is not public
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+async def messages(answer: aiohttp.ClientResponse) -> Any:
+    async for line in answer.content:
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+
+
+def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "STREAMS", 2)
+
+    async def scenario() -> None:
+        server = MetricsServer(telemetry, MetricsConfig(port=0))
+        await server.start()
+        url = f"{server.url}/page/events"
+        async with aiohttp.ClientSession(read_bufsize=2**20) as session:
+            seq = frame(telemetry, public=False)["seq"]
+            async with session.get(f"{url}?after={seq}") as one, session.get(f"{url}?after=nonsense") as two:
+                assert one.headers["Content-Type"] == "text/event-stream"
+                assert (await get(session, url))[0] == 503
+                first = messages(one)
+                beat = await anext(first)  # nothing has changed: it says that it lives
+                assert (beat["seq"], beat["lanes"]) == (seq, [])
+                telemetry.lag(OPEN, 41)
+                async for told in first:
+                    if told["lanes"]:
+                        break
+                assert told["lanes"][0]["values"]["lag"] == 41
+                assert len((await anext(messages(two)))["lanes"]) == 2
+                await asyncio.wait_for(server.stop(), 20)  # with two that still read
+
+    asyncio.run(scenario())

@@ -1,0 +1,241 @@
+"""The image, the compose file and the manifests: what linters say of them, and that they fit the program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec import PyCompose
+from harness import support
+from harness.worker_process import fetch, wait_for
+from streampair_connectors.assemble import build_learner
+from streampair_connectors.config import load_config
+
+from streampair.errors import ConfigError
+
+DEPLOY = support.ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
+LOCAL = DEPLOY / "prometheus" / "local.py"
+KUBERNETES = {
+    f"{made['kind']}/{made['metadata']['name']}": made
+    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for made in yaml.safe_load_all(file.read_text())
+    if made["kind"] != "Kustomization"
+}
+# The oldest that is still widely run, and the newest whose schemas the linter has.
+VERSIONS = ["1.30", "1.37"]
+
+
+# The image
+
+
+def hadolint(text: str) -> str:
+    """What it says of a Dockerfile; nothing: it is well."""
+    told = subprocess.run(
+        [str(Path(sys.executable).with_name("hadolint")), "--no-color", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode in (0, 1), told.stderr
+    return told.stdout
+
+
+def test_the_dockerfile_is_clean() -> None:
+    assert hadolint(DOCKERFILE) == ""
+
+
+def test_a_dockerfile_that_is_not_is_caught() -> None:
+    assert "DL3006" in hadolint(DOCKERFILE.replace("FROM python:3.11-slim\n", "FROM python\n"))
+
+
+def test_the_image_is_built_in_stages_and_runs_without_rights() -> None:
+    build, run = DOCKERFILE.split("\nFROM python:3.11-slim\n")
+    assert "FROM python:3.11-slim AS build" in build
+    assert "pip install" in build
+    assert "pip install" not in run
+    assert "\nUSER 10001\n" in run
+
+
+# The compose file
+
+
+def test_the_compose_file_is_what_compose_takes() -> None:
+    assert "worker" in PyCompose.from_yaml(COMPOSE).service_names()
+
+
+def test_a_compose_file_that_is_not_is_caught() -> None:
+    with pytest.raises(ValueError, match="restrt"):
+        PyCompose.from_yaml(COMPOSE.replace("    restart:", "    restrt:"))
+
+
+def test_the_worker_of_the_compose_file_cannot_write_its_root() -> None:
+    worker = yaml.safe_load(COMPOSE)["services"]["worker"]
+    assert worker["read_only"]
+    assert worker["cap_drop"] == ["ALL"]
+    kept = {volume.split(":")[1] for volume in worker["volumes"]}
+    # the image says where it writes, and each of these is a volume
+    assert set(json.loads(DOCKERFILE.split("VOLUME ")[1].splitlines()[0])) <= kept
+    assert "ENV NUMBA_CACHE_DIR=/var/cache/streampair" in DOCKERFILE
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_a_manifest_fits_its_schema(name: str, version: str) -> None:
+    kubernetes_validate.validate(KUBERNETES[name], version, strict=True)
+
+
+def test_a_manifest_that_does_not_fit_is_caught() -> None:
+    wrong = json.loads(json.dumps(KUBERNETES["StatefulSet/streampair"]).replace("livenessProbe", "liveProbe"))
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_all_manifests_are_applied() -> None:
+    listed = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["resources"]
+    files = {file.name for file in (DEPLOY / "kubernetes").glob("*.yaml")}
+    assert set(listed) == files - {"kustomization.yaml"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of the manifests, with keys in their place."""
+    file = tmp_path / "config.toml"
+    file.write_text(KUBERNETES["ConfigMap/streampair-config"]["data"]["config.toml"])
+    for name in KUBERNETES["Secret/streampair-keys"]["stringData"]:
+        monkeypatch.setenv(name, "5e" * 32)
+    monkeypatch.setenv("POD_NAME", "streampair-0")
+    return file
+
+
+def test_the_configuration_is_accepted_and_fits_the_pod(config: Path) -> None:
+    told = load_config(config)
+    build_learner(told)
+    pod = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
+    assert ports == {"operator": told.metrics.port, "public": told.metrics.public_port}
+    environment = {entry["name"]: entry["valueFrom"] for entry in worker["env"]}
+    assert told.require_kafka().group_instance_id_env == "POD_NAME"
+    assert told.require_kafka().instance_id() == "streampair-0"
+    assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    # it has time to store its last outputs
+    assert pod["terminationGracePeriodSeconds"] > told.worker.stop_timeout_seconds
+    assert told.store.in_kafka  # so that no pod needs the disk of another
+    secret = KUBERNETES["Secret/streampair-keys"]
+    for name in (told.learner.noise_key_env, told.store.sealing_key_env):
+        assert name in secret["stringData"]
+        assert environment[name] == {"secretKeyRef": {"name": secret["metadata"]["name"], "key": name}}
+
+
+def test_the_keys_of_the_manifests_are_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody runs under a key that everybody can read here."""
+    for name, key in KUBERNETES["Secret/streampair-keys"]["stringData"].items():
+        assert key == ""
+        monkeypatch.setenv(name, key)
+    with pytest.raises(ConfigError):
+        build_learner(load_config(config))
+
+
+def test_the_probes_ask_what_the_worker_answers() -> None:
+    (worker,) = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]["containers"]
+    asked = {kind: worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert {get["port"] for get in asked.values()} == {"operator"}
+    assert [get["path"] for get in asked.values()] == ["/livez", "/livez", "/readyz"]
+    # kernels are compiled at a first start: minutes, on a slow machine
+    assert worker["startupProbe"]["periodSeconds"] * worker["startupProbe"]["failureThreshold"] >= 300
+
+
+def test_a_pod_has_no_rights_and_a_root_that_it_cannot_write() -> None:
+    pod = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
+    assert not pod["automountServiceAccountToken"]
+    assert worker["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounted = {mount["mountPath"]: mount["name"] for mount in worker["volumeMounts"]}
+    assert set(json.loads(DOCKERFILE.split("VOLUME ")[1].splitlines()[0])) <= set(mounted)
+    assert set(mounted.values()) == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_operators_port_is_for_prometheus_alone() -> None:
+    policy = KUBERNETES["NetworkPolicy/streampair"]["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    by_port: dict[int, list[Any]] = {
+        port["port"]: rule.get("from", []) for rule in policy["ingress"] for port in rule["ports"]
+    }
+    assert by_port[9465] == []  # from everywhere
+    (source,) = by_port[9464]
+    assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+    public = KUBERNETES["Service/streampair-public"]["spec"]
+    assert [port["port"] for port in public["ports"]] == [9465]
+
+
+def test_everything_selects_the_pods() -> None:
+    labels = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["metadata"]["labels"]
+    assert KUBERNETES["StatefulSet/streampair"]["spec"]["selector"]["matchLabels"] == labels
+    assert KUBERNETES["PodDisruptionBudget/streampair"]["spec"]["selector"]["matchLabels"] == labels
+    assert KUBERNETES["NetworkPolicy/streampair"]["spec"]["podSelector"]["matchLabels"] == labels
+    for name in ("streampair", "streampair-public"):
+        assert KUBERNETES[f"Service/{name}"]["spec"]["selector"] == labels
+
+
+# Prometheus on this machine
+
+
+def asked(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def test_one_command_starts_prometheus_over_a_worker(tmp_path: Path) -> None:
+    if shutil.which("prometheus") is None:
+        support.unavailable("Prometheus", "install it (Debian: apt-get install prometheus)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, str(LOCAL), "http://127.0.0.1:9464/metrics"),
+                *("--port", str(port), "--data", str(tmp_path / "data")),
+            ],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for("Prometheus", lambda: fetch(f"{url}/-/ready"), explain=log.read_text)
+        (target,) = wait_for("a target", lambda: asked(f"{url}/api/v1/targets")["activeTargets"])
+        assert target["scrapeUrl"] == "http://127.0.0.1:9464/metrics"
+        (group,) = wait_for("the rules", lambda: asked(f"{url}/api/v1/rules")["groups"])
+        rules = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())["groups"][0]["rules"]
+        assert [rule["name"] for rule in group["rules"]] == [rule["alert"] for rule in rules]
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert f"127.0.0.1:{port}" in log.read_text()
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    told = subprocess.run([sys.executable, str(LOCAL), "nonsense"], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "write http://127.0.0.1:9464/metrics" in told.stderr

@@ -1,0 +1,150 @@
+"""What each alert is for, done to real workers, while a real Prometheus looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from streampair_connectors.cli import app as command
+from typer.testing import CliRunner
+
+from harness.applications import App, Running, events, read_until
+from harness.kafka import Cluster
+from harness.prometheus import Prometheus
+from harness.worker_process import wait_for
+
+PRIVATE = (
+    'class = "streampair.auc.PairFTRL"\n'
+    "options = { epsilon = 1.0, delta = 1e-4, horizon = 400, warmup = 0, window = 20, forks = 60 }"
+)
+LINGER = "\n[metrics]\nport = 0\nlinger_seconds = 30"
+
+
+class Provoked:
+    """Does it, and keeps the first alert of each name that fires for it."""
+
+    def __init__(self, server: Prometheus, cluster: Cluster, directory: Path) -> None:
+        self._server = server
+        self._cluster = cluster
+        self._directory = directory
+        self.alerts: dict[str, dict[str, Any]] = {}
+
+    def _app(self, name: str, **options: Any) -> App:
+        (self._directory / name).mkdir()
+        return App(self._cluster, self._directory / name, name, **options).create_topics()
+
+    def _await(self, name: str, explain: Callable[[], str], **labels: str) -> None:
+        def look() -> Any:
+            for alert in self._server.firing():
+                if alert["labels"]["alertname"] == name and labels.items() <= alert["labels"].items():
+                    return alert
+            return None
+
+        self.alerts[name] = wait_for(f"{name} of {labels}", look, seconds=40, explain=explain)
+
+    def _value(self, expression: str, explain: Callable[[], str]) -> None:
+        wait_for(expression, lambda: self._server.query(expression), seconds=40, explain=explain)
+
+    def all(self) -> None:
+        """Both at once: they mostly wait."""
+        with ThreadPoolExecutor(2) as pool:
+            for told in [pool.submit(self.plain), pool.submit(self.private)]:
+                told.result()
+
+    def plain(self) -> None:
+        """A learner that is not private: a backlog, wrong labels, poison, a disk that hangs, and a stop."""
+        app = self._app("plain", settings="auc_window = 200")
+        app.produce(events(6000))
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            past = '(streampair_prequential_auc{app="plain"} > 0.8)[10s:250ms]'
+            self._value(f"count_over_time({past}) > 8", worker.log)
+            wrong = [json.loads(event) for event in events(200, seed=2)]
+            app.produce([json.dumps({**event, "y": not event["y"]}).encode() for event in wrong])
+            self._await("StreampairAucDrop", worker.log, app="plain")
+            app.produce([b"poison"] * 200)
+            self._await("StreampairDeadLetters", worker.log, app="plain")
+            wait_for("a commit", lambda: app.position() == 6400, explain=worker.log)
+            log = app.state / f"{app.name}-{app.input}-0.log"
+            log.rename(log.with_suffix(".aside"))
+            os.mkfifo(log)  # whoever opens it to write waits until somebody reads
+            for _ in range(3):
+                app.produce([b"{}"] * 5000)
+            self._await("StreampairLag", worker.log, app="plain")
+            self._await("StreampairStuck", worker.log, app="plain")
+            worker.send(signal.SIGSTOP)
+            self._await("StreampairDown", worker.log, instance=target)
+            worker.send(signal.SIGCONT)
+            worker.kill()
+        self._server.forget(target)
+
+    async def _kill_in_flow(self, app: App, worker: Running, values: list[bytes], scores: int) -> None:
+        """Send events one by one, and kill the worker when so many of all have a score."""
+
+        async def send() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap) as producer:
+                for value in values:
+                    # slowly enough that some come after the kill: a worker commits when it has nothing to do
+                    await asyncio.sleep(0.02)
+                    await producer.send(app.input, value)
+
+        def seen(rows: list[Any]) -> bool:
+            if len(rows) < scores:
+                return False
+            worker.kill()
+            return True
+
+        sender = asyncio.create_task(send())
+        await worker.unless_it_ends(read_until(app.kafka.bootstrap, app.output, seen))
+        await sender
+
+    def _left_open(self, app: App) -> bool:
+        """Whether it was killed with releases behind its last commit: those are charged."""
+        told = CliRunner().invoke(command, ["budget", "show", str(app.path), "--json"])
+        return told.exit_code == 0 and json.loads(told.stdout)["accounts"][0]["uncommitted"] > 0
+
+    def private(self) -> None:
+        """A private learner: killed in an open window, learned to its horizon, an older store put back."""
+        # What is at an offset can change, so that a crash is charged; and a breaker breaks the guarantee.
+        settings = 'breaker = "on"\ncommit_every_seconds = 3600\n' + LINGER
+        app = self._app("private", learner=PRIVATE, settings=settings)
+        text = app.path.read_text().replace("metrics.port = 0\n", "").replace("events = 50", "events = 5000")
+        app.path.write_text(text.replace("[input]\n", "[input]\npayloads_change = true\n"))
+        made = events(420)
+        sent = 0
+        while not self._left_open(app):
+            with Running(app) as worker:
+                target = self._server.scrape(worker.metrics_url())
+                self._value('streampair_privacy_forks{app="private"} == 0', worker.log)
+                asyncio.run(self._kill_in_flow(app, worker, made[sent : sent + 50], sent + 25))
+            self._server.forget(target)
+            sent += 50
+        backup = app.state.with_name("backup")
+        shutil.copytree(app.state, backup)
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            for name in ("StreampairPrivacyForkCharged", "StreampairPrivacyGuaranteeLost"):
+                self._await(name, worker.log, app="private")
+            app.produce(made[sent:380])
+            self._await("StreampairPrivacyBudgetNearlySpent", worker.log, app="private")
+            app.produce(made[380:])
+            self._await("StreampairHorizonReached", worker.log, app="private")
+            assert worker.stop() == 0
+        self._server.forget(target)
+        shutil.rmtree(app.state)
+        shutil.copytree(backup, app.state)
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            assert "older than what was released" in worker.await_log("failed")["error"]
+            for name in ("StreampairRefusedStart", "StreampairFailed", "StreampairNotRunning"):
+                self._await(name, worker.log, app="private")
+            assert worker.stop() == 1
+        self._server.forget(target)

@@ -1,0 +1,225 @@
+"""Random trees under four experts and a stack, node by node; a value is a number, a `Text` or None."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from naive.forest_layout import CUTS
+from naive.numerics import sigmoid, uniform
+
+ETA = (0.1, 0.2, 0.02, 0.1)
+GAMMA = (0.99, 0.95, 1.0, 1.0)
+
+
+class Text(NamedTuple):
+    """A text, by its hash."""
+
+    hashed: int
+
+
+Value = float | Text | None
+
+
+@dataclass
+class Weight:
+    """A weight, and the sum of squares that sets its steps."""
+
+    w: float = 0.0
+    total: float = 0.0
+
+    def step(self, h: float, scale: float, eta: float, gamma: float) -> None:
+        self.total = gamma * self.total + h * h
+        self.w -= eta * scale * h / math.sqrt(self.total + 0.1)
+
+
+@dataclass
+class Node:
+    """A leaf, which keeps a value of a column, or with children one that parts."""
+
+    number: int = 0
+    column: int = 0
+    kept: Value = None
+    visits: int = 0
+    mark: float = 0.0
+    by_text: bool = False
+    children: list[Node] = field(default_factory=list)
+    weights: list[Weight] = field(default_factory=lambda: [Weight() for _ in range(4)])
+
+    def child(self, x: list[Value]) -> Node:
+        value = x[self.column]
+        if self.by_text:
+            hashed = value.hashed if isinstance(value, Text) else 0
+            return self.children[uniform(hashed, int(self.mark), 7) < 0.5]
+        return self.children[isinstance(value, Text) or (value is not None and value > self.mark)]
+
+    def seen_by(self, k: int) -> list[Node]:
+        """The children, as far as an expert sees them."""
+        return self.children if self.children and self.children[1].number < CUTS[k] else []
+
+
+class Forest:
+    """All of `auc.Forest` on the columns of a row."""
+
+    def __init__(self, trees: int, nodes: int, seed: int, squared: bool = False) -> None:
+        self.most, self.seed, self.squared = nodes, seed, squared
+        self.roots = [Node() for _ in range(trees)]
+        self.used = [1] * trees
+        self.linear: dict[tuple[int, int], Weight] = {}  # by expert and column
+        self.texts: dict[tuple[int, int], Weight] = {}  # by expert and place
+        self.past: dict[int, list[float]] = {}
+        self.scales: dict[int, tuple[float, float]] = {}  # mean and standard deviation of a column
+        self.draws = self.records = 0
+        self.stack, self.steps = [0.25] * 4, [0.0] * 4
+        self.losses: list[list[float]] = [[] for _ in range(4)]
+        self.best, self.resets = 5.0, 0
+
+    def draw(self) -> float:
+        self.draws += 1
+        return uniform(self.seed, self.draws - 1, 0)
+
+    def z(self, j: int, value: float) -> float:
+        mean, deviation = self.scales.get(j, (0.0, 0.0))
+        return min(max((value - mean) / deviation, -4.0), 4.0) if deviation > 0.0 else 0.0
+
+    def keep(self, j: int, value: float) -> None:
+        past = self.past.setdefault(j, [])
+        past.append(value)
+        mean = sum(past) / len(past)
+        self.scales[j] = (mean, math.sqrt(sum((v - mean) ** 2 for v in past) / len(past)))
+
+    def terms(self, k: int, x: list[Value]) -> list[tuple[Weight, float] | None]:
+        """What expert k multiplies, of each column."""
+        out: list[tuple[Weight, float] | None] = []
+        for j, value in enumerate(x):
+            if isinstance(value, Text):
+                place = int(uniform(value.hashed, j, 11) * 4096)
+                out.append((self.texts.setdefault((k, place), Weight()), 1.0))
+            elif value is not None:
+                out.append((self.linear.setdefault((k, j), Weight()), self.z(j, value)))
+            else:
+                out.append(None)
+        return out
+
+    def leaf(self, k: int, root: Node, x: list[Value]) -> Node:
+        node = root
+        while node.seen_by(k):
+            node = node.child(x)
+        return node
+
+    def scores(self, x: list[Value]) -> list[float]:
+        """Of each expert."""
+        out = []
+        for k in range(4):
+            score = sum(term[0].w * term[1] for term in self.terms(k, x) if term is not None)
+            if k > 0:
+                score += sum(self.leaf(k, root, x).weights[k].w for root in self.roots)
+            out.append(score)
+        return out
+
+    def score(self, x: list[Value]) -> float:
+        return sum(a * s for a, s in zip(self.stack, self.scores(x), strict=True))
+
+    def slope(self, score: float, y: float) -> float:
+        return score - y if self.squared else sigmoid(score) - y
+
+    def loss(self, score: float, y: float) -> float:
+        if self.squared:
+            return min(0.5 * (score - y) ** 2, 5.0)
+        return min(math.log1p(math.exp(-abs(score))) + max(score if y < 0.5 else -score, 0.0), 5.0)
+
+    def learn(self, x: list[Value], label: float) -> None:
+        y = label if self.squared else float(label > 0.0)
+        scores, score = self.scores(x), self.score(x)
+        deepest = [self.leaf(3, root, x) for root in self.roots]
+        q = self.slope(score, y)
+        for k in range(4):
+            g = self.slope(scores[k], y)
+            for term in self.terms(k, x):
+                if term is not None:
+                    term[0].step(g * term[1], 1.0, ETA[k], GAMMA[k])
+            if k > 0:
+                for root in self.roots:
+                    self.leaf(k, root, x).weights[k].step(g, 50.0 / len(self.roots), ETA[k], GAMMA[k])
+            r = q * scores[k]
+            self.steps[k] = 0.999 * self.steps[k] + r * r
+            self.stack[k] = max(0.0, self.stack[k] - 0.03 * r / math.sqrt(self.steps[k] + 1.0))
+        for k in range(4):
+            self.losses[k].append(self.loss(scores[k], y))
+        self.judge()
+        for j, value in enumerate(x):
+            if isinstance(value, float):
+                self.keep(j, value)
+        for t, leaf in enumerate(deepest):
+            if self.used[t] + 2 <= self.most:
+                self.visit(t, leaf, x)
+        self.records += 1
+        past = self.records - 2 * self.most
+        if past >= 0 and past % 1000 == 0:
+            t = past // 1000 % len(self.roots)
+            self.roots[t], self.used[t] = Node(), 1
+
+    def average(self, k: int) -> float:
+        """Of the losses, each .995 of the next."""
+        weights = [0.995**age for age in range(len(self.losses[k]))]
+        return sum(w * v for w, v in zip(weights, self.losses[k][::-1], strict=True)) / sum(weights)
+
+    def judge(self) -> None:
+        if len(self.losses[2]) < 200:
+            return
+        averages = [self.average(k) for k in range(4)]
+        if averages[2] > min(averages) + 0.1 and averages[2] > self.best + 0.1:
+            for name in (self.linear, self.texts):
+                for k, at in list(name):
+                    if k == 2:
+                        name[k, at] = Weight()
+            for root in self.roots:
+                self.forget(root)
+            self.losses[2], self.best = [], 5.0
+            self.resets += 1
+        else:
+            self.best = min(self.best, averages[2])
+
+    def forget(self, node: Node) -> None:
+        node.weights[2] = Weight()
+        for child in node.children:
+            self.forget(child)
+
+    def visit(self, t: int, leaf: Node, x: list[Value]) -> None:
+        leaf.visits += 1
+        if leaf.visits == 1:
+            leaf.column = int(self.draw() * len(x))
+            leaf.kept = x[leaf.column]
+        elif leaf.visits < 20:
+            if self.draw() * leaf.visits < 1.0:
+                leaf.kept = x[leaf.column]
+        elif not self.split(leaf, x):
+            leaf.column = int(self.draw() * len(x))
+            leaf.kept = x[leaf.column]
+        else:
+            for number in (self.used[t], self.used[t] + 1):
+                child = Node(number)
+                child.weights = [Weight(each.w, 0.5 * each.total) for each in leaf.weights]
+                leaf.children.append(child)
+            self.used[t] += 2
+
+    def split(self, leaf: Node, x: list[Value]) -> bool:
+        one, two = leaf.kept, x[leaf.column]
+        if one == two:
+            return False
+        if isinstance(one, Text) or isinstance(two, Text):
+            hashes = [v.hashed if isinstance(v, Text) else 0 for v in (one, two)]
+            for _ in range(8):
+                salt = int(self.draw() * 2**20)
+                coins = [uniform(h, salt, 7) < 0.5 for h in hashes]
+                if coins[0] != coins[1]:
+                    leaf.by_text, leaf.mark = True, float(salt)
+                    return True
+            return False
+        if one is None or two is None:
+            leaf.mark = -math.inf
+            return True
+        low, high = min(one, two), max(one, two)
+        leaf.mark = low + self.draw() * (high - low)
+        return True

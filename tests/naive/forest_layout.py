@@ -1,0 +1,18 @@
+"""Where everything is in the state of a forest, counted cell by cell."""
+
+from __future__ import annotations
+
+CUTS = (0, 31, 127, 10**9)
+
+
+def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
+    """Where the sections begin, and where the last ends."""
+    lengths = [
+        32 + 14 * cap,  # scalars and columns
+        8 * texts,  # a weight and its sum for each expert
+        trees,
+        2 * trees * nodes,
+        sum(2 * trees * min(cut, nodes) for cut in CUTS),
+        5 * trees,
+    ]
+    return [sum(lengths[: i + 1]) for i in range(len(lengths))]

@@ -1,0 +1,447 @@
+"""The page in a real browser: what it says, that its numbers are the series', and that anybody can use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from harness.browser import browser
+from harness.lane_on_disk import LaneOnDisk
+from prometheus_client.parser import text_string_to_metric_families
+from streampair_connectors.assemble import build_lane
+from streampair_connectors.cli import app
+from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.page import frame, routes
+from streampair_connectors.page.report import report_html
+from streampair_connectors.records import json_decoder
+from streampair_connectors.replaying import _Background
+from streampair_connectors.series import STAGES, LaneLabels
+from streampair_connectors.server import MetricsServer
+from streampair_connectors.telemetry import Telemetry
+from typer.testing import CliRunner
+
+from streampair.engine import LaneGauges, Record
+
+CONFIG = """
+app = "fraud"
+input.topic = "events"
+input.label = "y"
+input.features = { a = [-1, 1], b = [-1, 1] }
+learner.class = "streampair.auc.PairFTRL"
+learner.options = { epsilon = 2.0, delta = 1e-4, horizon = 400, warmup = 20 }
+metrics.port = 0
+"""
+NOTHING = "\u2013"  # what is shown of a series that a lane has not
+TABS = ("Learning", "Privacy", "Operation")
+
+
+def gauges(name: str, count: int, **options: Any) -> LaneGauges:
+    learner = {"class": f"streampair.auc.{name}", "options": options}
+    table = {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}}
+    config = parse_config({"app": "fraud", "input": table, "learner": learner})
+    lane = build_lane(config, json_decoder(config.input), topic="events", partition=0, snapshots=False)
+    rows = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(count)]
+    lane.process([Record(i, row) for i, row in enumerate([*rows, b"bad"])])
+    return lane.gauges(solve=True)
+
+
+@dataclasses.dataclass
+class Run:
+    """A made-up run, whose numbers are those of real lanes."""
+
+    telemetry: Telemetry
+    url: str
+    public_url: str
+    private: LaneGauges
+    open: LaneGauges
+
+    def publish(self, labels: LaneLabels, lag: int = 3, **changes: Any) -> None:
+        base = self.private if labels[3] == "PairFTRL" else self.open
+        self.telemetry.health(labels[0], "running")
+        seconds = dict.fromkeys(STAGES, 0.25)
+        self.telemetry.publish(labels, dataclasses.replace(base, **changes), lag, seconds)
+        self.telemetry.committed(labels[0], 0.01)
+
+    def six(self) -> None:
+        """Three lanes of two learners."""
+        for partition in range(3):
+            self.publish(("fraud-private", "events", str(partition), "PairFTRL"))
+            self.publish(("fraud-open", "events", str(partition), "PairOGD"), auc=0.8 + partition / 64)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[LaneGauges, LaneGauges]:
+    private = gauges("PairFTRL", 120, epsilon=2.0, delta=1e-4, horizon=400, warmup=20)
+    return dataclasses.replace(private, forks=0, generation=0), gauges("PairOGD", 120)
+
+
+@pytest.fixture
+def run(learned: tuple[LaneGauges, LaneGauges]) -> Iterator[Run]:
+    telemetry = Telemetry()
+    server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+    with _Background(server):  # type: ignore[attr-defined]
+        yield Run(telemetry, server.url, str(server.public_url), *learned)
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Open]:
+    """Open an address as a visitor; what the browser complains of fails the test."""
+    complaints: list[str] = []
+    with ExitStack() as stack:
+
+        def go(url: str, *, expect: str = "", **options: Any) -> Any:
+            context = stack.enter_context(chromium.new_context(**options))
+            page = context.new_page()
+            page.set_default_timeout(30_000)
+            page.on("console", lambda m: m.type == "error" and not expect and complaints.append(m.text))
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(url)
+            return page
+
+        yield go
+    assert complaints == []
+
+
+def says(page: Any, words: str) -> None:
+    """Wait until the page does."""
+    page.get_by_text(words).first.wait_for()
+
+
+def numbers(page: Any) -> list[tuple[str, LaneLabels, str]]:
+    """Every number that the page shows of a series: its name, its lane, and the text."""
+    found = page.eval_on_selector_all(
+        "[data-series][data-lane]", "all => all.map(e => [e.dataset.series, e.dataset.lane, e.textContent])"
+    )
+    return [(name, tuple(json.loads(lane)), text) for name, lane, text in found]
+
+
+def scraped(url: str) -> dict[tuple[str, LaneLabels], list[float]]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[tuple[str, LaneLabels], list[float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if "learner" in sample.labels:
+                labels = tuple(sample.labels[k] for k in ("app", "topic", "partition", "learner"))
+                found.setdefault((sample.name, labels), []).append(sample.value)  # type: ignore[arg-type]
+    return found
+
+
+def agrees(text: str, value: float) -> bool:
+    """Whether a text is this number, to its last digit."""
+    plain, _, unit = text.replace(",", "").replace("\u2212", "-").partition(" ")
+    scale = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6}[unit]
+    mantissa, _, power = plain.partition("e")
+    digits = len(mantissa.partition(".")[2])
+    last = 10.0 ** (int(power or 0) - digits) * scale
+    return abs(float(plain) * scale - value) <= last / 2 * (1 + 1e-9)
+
+
+def compare(page: Any, url: str) -> set[str]:
+    """Check every number of every tab against the scrape; return the series that were shown."""
+    truth, seen = scraped(url), set()
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        for name, labels, text in numbers(page):
+            values = truth.get((name, labels), [])
+            absent = text == NOTHING and not values
+            assert absent or any(agrees(text, value) for value in values), (name, labels, text)
+            seen.add(name)
+    return seen
+
+
+def test_it_starts_and_follows(run: Run, visit: Open) -> None:
+    page = visit(run.url)
+    says(page, "No lane yet.")
+    labels = ("fraud-private", "events", "0", "PairFTRL")
+    run.publish(labels, auc=0.25)
+    says(page, "0.2500")
+    page.evaluate("document.body.dataset.same = 'yes'")
+    run.publish(labels, auc=0.75)
+    says(page, "0.7500")
+    says(page, "Live: running")
+    assert page.evaluate("document.body.dataset.same") == "yes"  # nothing was loaded anew
+    page.get_by_role("tab", name="Operation").click()
+    run.telemetry.lag(labels, 12_345)
+    says(page, "12,345")
+    run.telemetry.history.dead_letter(labels, "decode", 98_765)
+    says(page, "98,765")
+    run.telemetry.withdraw(labels)
+    says(page, "No lane yet.")
+
+
+def test_three_lanes_of_two_learners_show_the_numbers_of_the_series(run: Run, visit: Open) -> None:
+    run.six()
+    page = visit(run.url)
+    page.locator("#lane option").nth(6).wait_for(state="attached")
+    seen = compare(page, run.url)
+    page.get_by_label("Lane", exact=True).select_option(index=4)
+    seen |= compare(page, run.url)
+    page.get_by_label("Lane", exact=True).select_option(index=1)
+    page.get_by_role("tab", name="Privacy").click()
+    says(page, "This lane keeps no privacy account.")
+    for name in ("prequential_auc", "regret_average", "lag", "privacy_epsilon_spent", "privacy_mu_budget"):
+        assert f"streampair_{name}" in seen
+    assert agrees("0.12", 0.1249)
+    assert not agrees("0.12", 0.1251)  # what compares them can tell
+
+
+def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
+    labels = ("fraud-private", "events", "0", "PairFTRL")
+    run.publish(labels)
+    page = visit(f"{run.url}/#privacy")
+    says(page, "The guarantee holds")
+    report = run.private.privacy
+    run.publish(labels, privacy=report.replace(horizon_left=0))
+    says(page, "The horizon is reached.")
+    says(page, "the model still scores, and learns no more")
+    run.publish(labels, privacy=report.replace(kind="unvouched", guarantee="unvouched (restarted): so"))
+    says(page, "The guarantee cannot be vouched for in full.")
+    run.publish(labels, privacy=report.replace(kind="void", guarantee="void (fixed seed)"))
+    says(page, "No guarantee holds.")
+    assert "void (fixed seed)" in page.locator("#alarms").inner_text()
+    run.telemetry.health("fraud-private", "waiting", "no broker answers", "start the broker")
+    says(page, "No broker answers.")
+    says(page, "Start the broker.")
+    run.telemetry.health("fraud-private", "failed", "the log is <b>damaged</b>", "put it back")
+    says(page, "The log is <b>damaged</b>.")  # as text
+
+
+def test_the_public_port_shows_the_officers_tab_alone(run: Run, visit: Open) -> None:
+    run.six()
+    run.telemetry.health("fraud-open", "failed", "a secret reason", "")
+    page = visit(run.public_url)
+    says(page, "3 lanes keep a privacy account")
+    assert [tab.inner_text() for tab in page.get_by_role("tab").all()] == ["Privacy"]
+    compare(page, run.public_url)
+    text = page.locator("body").inner_text()
+    assert not re.search("PairOGD|secret|AUC|[Ll]ag|Norm", text)
+
+
+def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> None:
+    config, file = tmp_path / "fraud.toml", tmp_path / "events.jsonl"
+    config.write_text(CONFIG)
+    file.write_text(
+        "".join(json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}) + "\n" for i in range(300))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "streampair_connectors",
+        "replay",
+        config,
+        file,
+        "--serve",
+        "-o",
+        os.devnull,
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            url = next(line.split()[1] for line in process.stderr if line.startswith("page: "))
+            page = visit(url, expect="connections that are refused")
+            says(page, "Live: running")
+            next(line for line in process.stderr if "metrics stay up" in line)
+            page.locator(f"text={300:,}").first.wait_for()
+            compare(page, url.rstrip("/"))
+            process.send_signal(signal.SIGSTOP)
+            says(page, "The worker has stopped, or cannot be reached.")
+            says(page, "Stopped: no answer since")
+            process.send_signal(signal.SIGCONT)
+            says(page, "Live: running")
+            assert page.locator("#alarms").inner_text() == ""
+            process.kill()
+            says(page, "The worker has stopped, or cannot be reached.")
+        finally:
+            process.kill()
+
+
+def test_a_hundred_lanes_do_not_stutter(run: Run, visit: Open) -> None:
+    def one(partition: int, step: int) -> None:
+        events = {"learned": 100 + 10 * step, "scored": 0, "dead_letter": 0, "ignored": 0}
+        labels = ("fraud", "events", str(partition), "PairOGD")
+        run.publish(labels, auc=0.9 - step / 1000, events=events)
+
+    for partition in range(100):
+        one(partition, 0)
+    page = visit(run.url)
+    page.locator("tbody tr").nth(99).wait_for()
+    page.evaluate(
+        """() => {
+            window.touched = new Set(); window.frames = [];
+            new MutationObserver(list => list.forEach(m => window.touched.add(m.target)))
+                .observe(document.body,
+                         { subtree: true, childList: true, attributes: true, characterData: true });
+            let last = performance.now();
+            (function frame(now) { if (now > last) frames.push(now - last); last = now;
+                                   requestAnimationFrame(frame); })(last);
+        }"""
+    )
+    one(7, 1)
+    page.get_by_text("0.8990").first.wait_for()
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    # One row, its line and its band, a few sums: the other lanes' stay as they are.
+    assert 0 < page.evaluate("window.touched.size") <= 60
+    for step in range(2, 6):
+        for partition in range(100):
+            one(partition, step)
+        page.get_by_text(f"{0.9 - step / 1000:.4f}").nth(50).wait_for()
+    frames = page.evaluate("window.frames")
+    assert sum(frame > 250 for frame in frames) <= len(frames) / 4
+    assert page.evaluate("document.querySelectorAll('svg path').length") <= 2 * 2 * 100 + 20
+
+
+def test_by_keyboard_alone(run: Run, visit: Open) -> None:
+    run.six()
+    page = visit(run.url)
+    page.locator("#lane option").nth(6).wait_for(state="attached")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "tab-learning"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-privacy"
+    says(page, "3 lanes keep a privacy account")
+    page.keyboard.press("End")
+    assert page.get_by_role("tab", selected=True).inner_text() == "Operation"
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", selected=True).inner_text() == "Learning"
+    page.locator("tbody button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "panel-learning"
+    says(page, "AUC, before learning")
+    page.keyboard.press("Tab")
+    chart = page.get_by_role("slider").first
+    assert chart.evaluate("e => e === document.activeElement")
+    run.publish(("fraud-open", "events", "0", "PairOGD"), auc=0.625)
+    says(page, "0.6250")
+    page.keyboard.press("Home")
+    assert "events:" in str(chart.get_attribute("aria-valuetext"))
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("kind", ["light", "dark", "phone"])
+def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> None:
+    run.six()
+    void = run.private.privacy.replace(kind="void", guarantee="void (fixed seed)")
+    run.publish(("fraud-private", "events", "2", "PairFTRL"), privacy=void)
+    size = {"width": 390, "height": 844} if kind == "phone" else {"width": 1280, "height": 900}
+    scheme = "dark" if kind == "dark" else "light"
+    page = visit(run.url, viewport=size, color_scheme=scheme, bypass_csp=True)
+    page.locator("#lane option").nth(6).wait_for(state="attached")
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    for index in (0, 6):
+        page.get_by_label("Lane", exact=True).select_option(index=index)
+        for tab in TABS:
+            page.get_by_role("tab", name=tab).click()
+            results = Axe().run(page)
+            assert results.violations_count == 0, results.generate_report()
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_too_many_readers_are_told_so(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "STREAMS", 0)
+    run.six()
+    page = visit(run.url, expect="a stream that is refused")
+    says(page, "read anew every 3 seconds")
+    monkeypatch.undo()
+    page.get_by_text("read anew").wait_for(state="hidden")
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    """What a command prints; in a thread of its own, for the browser's has a loop."""
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(CliRunner().invoke, app, [str(a) for a in arguments]).result()
+    assert result.exit_code == code, result.output
+    return str(result.output)
+
+
+def test_a_recorded_run_is_one_file_that_opens_from_a_disk(visit: Open, tmp_path: Path) -> None:
+    config, file = tmp_path / "fraud.toml", tmp_path / "events.jsonl"
+    config.write_text(CONFIG)
+    file.write_text(
+        "".join(json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}) + "\n" for i in range(90))
+    )
+    recorded = tmp_path / "run.json"
+    call("replay", config, file, "-o", os.devnull, "--record", recorded)
+    call("report", recorded)
+    told = json.loads(recorded.read_text())
+    page = visit((tmp_path / "run.html").as_uri())
+    says(page, "Recorded on")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    (lane,) = told["lanes"]
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        assert page.get_by_text("The worker has stopped").count() == 0
+        for name, _, text in numbers(page):
+            value = lane["values"].get(name.removeprefix("streampair_"))
+            values = value.values() if isinstance(value, dict) else [value]
+            assert (text == NOTHING and value is None) or any(agrees(text, v) for v in values), (name, text)
+    assert asked == []
+
+
+def test_a_run_cannot_smuggle_a_script_into_its_report(visit: Open, tmp_path: Path) -> None:
+    evil = "</script><script>document.title = 'evil'</script><img src=x onerror=alert(1)>"
+    told = frame(Telemetry(), public=False)
+    told["apps"] = {evil: {"state": "failed", "detail": evil, "next_step": ""}}
+    file = tmp_path / "run.html"
+    file.write_bytes(report_html(told))
+    page = visit(file.as_uri())
+    says(page, "has failed.")
+    assert page.title() == "streampair"
+    assert page.locator("img").count() == 0
+
+
+def test_what_is_no_recorded_run_is_refused(tmp_path: Path) -> None:
+    for name, content in (("a.json", b"{}"), ("b.json", b"\xff"), ("c.json", None)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        assert "fix: " in call("report", tmp_path / name, code=1)
+
+
+def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
+    config = tmp_path / "fraud.toml"
+    config.write_text(CONFIG + 'store.directory = "state"\n')
+    rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
+    held = LaneOnDisk(config, [Record(i, row) for i, row in enumerate(rows)], 0)
+    held.take(60)
+    held.commit()
+    held.close()
+    assert json.loads(call("report", config, "--json"))["lanes"] == 1
+    (account,) = json.loads(call("budget", "show", config, "--json"))["accounts"]
+    page = visit(f"{(tmp_path / 'fraud.html').as_uri()}#privacy")
+    says(page, "The guarantee holds")
+    shown = {name.removeprefix("streampair_privacy_"): text for name, _, text in numbers(page)}
+    for name in ("epsilon_spent", "mu_spent", "horizon_left", "forks"):
+        assert agrees(shown[name], account[name]), name
+    page.get_by_role("tab", name="Learning").click()
+    says(page, "A state at rest tells no scores")

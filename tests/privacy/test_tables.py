@@ -1,0 +1,426 @@
+"""Offline mechanisms: how far one record of a table moves what is released, and under which noise (5)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from streampair import batch, losses
+from streampair.batch.perturbation import Network, clipped
+from streampair.batch.risk import score_slopes
+from streampair.privacy import delta_from, epsilon_from, giga_steps, mu_from
+from streampair.privacy.mechanisms import offline
+from streampair.privacy.mechanisms.descent import contraction, descent_moves, mean_move
+from streampair.privacy.mechanisms.laplace import LaplaceStream
+from streampair.privacy.mechanisms.offline import VectorDoor, mu_of_pure, plan_table
+from streampair.privacy.noise import NormalStream
+
+LEMMA = {"name": "a vector", "lemma": "docs/privacy.md, Lemma 72"}
+# Twins that are broken in noise alone: by how much.
+LESS_NOISE = 0.7
+
+
+class Secrets:
+    """What goes to the door, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.tape: list[Any] = []
+
+    def emit(self, vector: Any) -> Any:
+        self.seen.append(vector.copy())
+        return self.tape.pop(0) if self.tape else vector.copy()
+
+    def pop(self) -> list[Any]:
+        seen, self.seen = self.seen, []
+        return seen
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> Secrets:
+    held = Secrets()
+
+    monkeypatch.setattr(VectorDoor, "emit", lambda _, vector: held.emit(vector))
+    return held
+
+
+def worst_tables(n: int) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Neighbours that move a gradient as far as records can: the last record is replaced."""
+    rows, labels = np.tile([-1.0, 0.0], (n, 1)), np.zeros(n, dtype=int)
+    labels[0] = 1  # a pair of two classes in both, so that both can be learned
+    rows[0] = 0.0
+    far, flipped = rows.copy(), labels.copy()
+    far[-1], flipped[-1] = [1.0, 0.0], 1
+    yield rows, labels, far, flipped  # content and label
+    yield rows, labels, rows, flipped  # a label alone
+    other = rows.copy()
+    other[-1] = [0.0, 1.0]
+    yield rows, labels, other, labels  # content alone
+    yield far, labels, far, flipped  # the label of a record that is far from all others
+
+
+def claims(model: Any) -> list[float]:
+    """The move that is claimed of each vector that has left."""
+    return [line["sensitivity"] for line in model.privacy.card for _ in range(line["releases"])]
+
+
+def moved(make: Callable[[], Any], secrets: Secrets, n: int) -> float:
+    """The farthest that a release moves over the neighbours, as a part of its claim: after equal releases."""
+    most = 0.0
+    for X, y, X2, y2 in worst_tables(n):
+        claimed = claims(make().fit(X, y))
+        one = secrets.pop()
+        secrets.tape = list(one)
+        assert claims(make().fit(X2, y2)) == claimed
+        moves = [float(np.linalg.norm(a - b)) for a, b in zip(one, secrets.pop(), strict=True)]
+        most = max(most, *(move / claim for move, claim in zip(moves, claimed, strict=True)))
+    return most
+
+
+SMALL = {"radius": 0.1, "steps": 20}  # margins are small in a small ball, and so are the steepest slopes
+MODELS: dict[str, Callable[[], Any]] = {
+    "DPGDSC": lambda: batch.DPGDSC(l2=0.5, **SMALL),
+    "DPGDSC, squared hinge": lambda: batch.DPGDSC(l2=2.0, loss=losses.SquaredHinge(), **SMALL),
+    "DPGDSC, least squares": lambda: batch.DPGDSC(l2=20.0, loss=losses.Square(), radius=0.05),
+    "DPGDSC, metric": lambda: batch.DPGDSC(l2=2.0, task="metric", **SMALL),
+    "DPGDC": lambda: batch.DPGDC(learning_rate=0.05, **SMALL),
+    "OffPairStrC": lambda: batch.OffPairStrC(l2=0.5, radius=0.1, random_state=1),
+    "OffPairStrC, last": lambda: batch.OffPairStrC(l2=0.5, radius=0.1, random_state=1, output="last"),
+    "OffPairC, metric": lambda: batch.OffPairC(l2=1.0, radius=0.1, random_state=1, task="metric"),
+    "DPEGD": lambda: batch.DPEGD(learning_rate=0.1, radius=0.1, random_state=1),
+    "DPGDC2, hinge": lambda: batch.DPGDC2(loss=losses.Hinge(), steps=5),
+    "GradientPerturbation": lambda: batch.GradientPerturbation(**SMALL),
+    "GradientPerturbation, network": lambda: batch.GradientPerturbation(
+        loss=losses.Hinge(), hidden=3, clip=0.5, steps=5, random_state=2
+    ),
+    "DPGDC, last": lambda: batch.DPGDC(learning_rate=0.05, output="last", **SMALL),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_release_moves_further_than_is_claimed_and_some_come_near(name: str, secrets: Secrets) -> None:
+    assert 1.0 / 3.0 <= moved(MODELS[name], secrets, 400) <= 1.0
+
+
+def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin that forgets that each pair counts in both orders, with a ball so small that D is reached."""
+
+    def make() -> Any:
+        return batch.DPGDSC(l2=0.5, steps=30, radius=0.02)
+
+    assert 0.9 < moved(make, secrets, 600) <= 1.0
+    right = batch.base.Problem.push.fget
+    assert right is not None
+    monkeypatch.setattr(batch.base.Problem, "push", property(lambda problem: right(problem) / 2.0))
+    assert moved(make, secrets, 600) > 1.0
+
+
+def test_a_pass_that_forgets_the_partners_would_be_seen(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twin that accounts for a record's own step and not for those in which it is a partner."""
+
+    def make() -> Any:
+        return batch.OffPairStrC(l2=20.0, radius=0.05, random_state=1)
+
+    assert 0.5 < moved(make, secrets, 400) <= 1.0
+
+    def own(etas: Any, factors: Any, weights: Any, diameter: float, radius: float) -> float:
+        worth, most = 0.0, 0.0
+        for t in range(len(etas) - 1, 0, -1):
+            worth = weights[t] + (factors[t + 1] * worth if t + 1 < len(etas) else 0.0)
+            most = max(most, etas[t] * diameter * worth)
+        return float(most)
+
+    monkeypatch.setattr("streampair.batch.history.mean_move", own)
+    assert moved(make, secrets, 400) > 1.0
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_mean_of_a_pass_moves_as_the_worst_record_makes_it(last: bool) -> None:
+    """Every record by itself, step by step, against the backward pass."""
+    n, alpha, smooth, diameter = 40, 0.3, 4.0, 2.0
+    etas, factors = giga_steps(alpha, smooth, n)
+    weights = np.arange(1.0, n + 1.0) if not last else np.eye(n)[-1] * n
+    weights /= weights.sum()
+    worst = 0.0
+    for i in range(n):
+        v, total = 0.0, 0.0
+        for t in range(1, n):
+            push = 1.0 if t == i else 1.0 / t if t > i else 0.0
+            v = factors[t] * v + etas[t] * diameter * push
+            total += weights[t] * v
+        worst = max(worst, total)
+    assert mean_move(etas, factors, weights, diameter, 1e9) == pytest.approx(worst)
+    assert mean_move(etas, factors, weights, diameter, 1e-3) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("eta", [0.05, 0.2, 0.3])
+def test_moves_are_those_of_the_recursion(alpha: float, eta: float) -> None:
+    factor, s, wanted = contraction(eta, alpha, 4.0), 0.0, []
+    for _ in range(40):
+        s = min(factor * s + eta * 0.3, 2.0)
+        wanted.append(s)
+    assert descent_moves(40, eta, alpha=alpha, smoothness=4.0, push=0.3, radius=1.0) == pytest.approx(wanted)
+
+
+def test_closed_forms() -> None:
+    """2 D eta T / n, D eta (T + 1) / n for the mean, and at most 2 D / (alpha n)."""
+    moves = descent_moves(50, 0.1, alpha=0.0, smoothness=4.0, push=2 * 3.0 / 1000, radius=1.0)
+    assert moves[-1] == pytest.approx(2 * 3.0 * 0.1 * 50 / 1000)
+    assert moves.mean() == pytest.approx(3.0 * 0.1 * 51 / 1000)
+    fades = descent_moves(10_000, 0.4, alpha=0.1, smoothness=4.0, push=2 * 3.0 / 1000, radius=1.0)
+    assert fades[-1] == pytest.approx(2 * 3.0 / (0.1 * 1000))
+
+
+def test_a_step_that_parts_two_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"learning rate above 0 and at most 0\.5"):
+        contraction(0.51, 0.0, 4.0)
+    X, y = next(worst_tables(10))[:2]
+    with pytest.raises(ValueError, match="learning rate"):
+        batch.DPGDC(learning_rate=0.6).fit(X, y)
+    with pytest.raises(ValueError, match="not smooth"):
+        batch.DPGDSC(loss=losses.Hinge()).fit(X, y)
+
+
+def off_by(counts: Any, scale: float) -> float:
+    """Chi-square p-value of counts of 0, +-1, ... against the discrete Laplace law."""
+    k = np.arange(len(counts) - 1)
+    law = np.exp(-k / scale) * np.where(k == 0, 1.0, 2.0) * math.tanh(0.5 / scale)
+    law = np.append(law, 1.0 - law.sum())
+    return float(scipy.stats.chisquare(counts, law * counts.sum()).pvalue)
+
+
+def test_integers_have_the_law_of_laplace() -> None:
+    drawn = LaplaceStream(1).take(20_000, 3)
+    counts = np.bincount(np.minimum(np.abs(drawn), 12), minlength=13)
+    assert off_by(counts, 3.0) > 1e-4
+    assert off_by(counts, 3.0 / LESS_NOISE) < 1e-4
+    assert abs((drawn > 0).sum() - (drawn < 0).sum()) < 4 * math.sqrt(20_000)
+
+
+def test_two_streams_of_laplace_differ() -> None:
+    one, other = (LaplaceStream().take(20, 1000).tolist() for _ in range(2))
+    assert one != other
+    assert LaplaceStream(5).take(20, 1000).tolist() == LaplaceStream(5).take(20, 1000).tolist()
+
+
+def test_plans_spend_what_is_asked() -> None:
+    plan = plan_table(2.0, 1e-5, dim=9, sensitivity=0.3, releases=4, **LEMMA)
+    assert plan.mu == pytest.approx(mu_from(2.0, 1e-5))
+    assert delta_from(2.0, plan.mu) == pytest.approx(1e-5)
+    assert plan.grid * 3.0 <= 0.01 * 0.3
+    pure = plan_table(2.0, 0.0, dim=9, sensitivity=0.3, **LEMMA)
+    # In steps of the grid: sqrt(9) times the l2 norm, and one for each coordinate.
+    assert pure.epsilon == pytest.approx((3.0 * 0.3 / pure.grid + 9) / pure.scale)
+    assert 0.99 * 2.0 < pure.epsilon <= 2.0
+    assert pure.release.floating_point(2.0) == 0.0 < plan.release.floating_point(2.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_pure_epsilon_is_no_more_than_its_mu(epsilon: float) -> None:
+    """The trade-off of pure epsilon lies above that of mu, and touches it."""
+    alpha = np.linspace(1e-4, 1 - 1e-4, 2001)
+    pure = np.maximum(np.maximum(1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)), 0.0)
+
+    def gap(mu: float) -> float:
+        return float((pure - scipy.stats.norm.cdf(scipy.stats.norm.ppf(1 - alpha) - mu)).min())
+
+    assert gap(mu_of_pure(epsilon)) >= -1e-12
+    assert gap(0.98 * mu_of_pure(epsilon)) < 0.0
+
+
+def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
+    """The mu that the best attack shows on the worst neighbours, and what is claimed.
+
+    The attacker knows the coins, and how far a record moves each release when those before it are equal: that
+    is matched with what is released, and the std is that of what is seen.
+    """
+    tables, emit = next(worst_tables(300)), VectorDoor.emit
+    sides = (tables[:2], tables[2:])
+    bare, tape = Secrets(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorDoor, "emit", lambda _, vector: bare.emit(vector))
+        report = make().fit(*sides[0]).privacy
+        tape = bare.pop()
+        bare.tape = list(tape)
+        make().fit(*sides[1])
+    sigmas = [line["sigma"] for line in report.card for _ in range(line["releases"])]
+    matched = [(b - a) / s**2 for a, b, s in zip(tape, bare.pop(), sigmas, strict=True)]
+    told: Any = np.zeros((2, runs))
+    for run, side in np.ndindex(runs, 2):
+        kept: list[Any] = []
+
+        def spy(self: VectorDoor, vector: Any, kept: list[Any] = kept) -> Any:
+            kept.append(emit(self, vector))
+            return kept[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(VectorDoor, "emit", spy)
+            # The coins are those of the seed, the noise is another one each time.
+            noise = itertools.count(1000 * (2 * run + side))
+            patch.setattr(offline, "NormalStream", lambda seed, noise=noise: NormalStream(next(noise)))
+            make().fit(*sides[side])
+        told[side, run] = sum(float(m @ k) for m, k in zip(matched, kept, strict=True))
+    std = math.sqrt(told.var(axis=1, ddof=1).mean())
+    return float(told[1].mean() - told[0].mean()) / std, report.mu_spent
+
+
+DRAWING = (batch.OffPairStrC, batch.DPEGD)  # they toss coins
+AUDITED: dict[str, Callable[[], Any]] = {
+    # In a ball this small the slope at 0 is nearly the steepest.
+    "DPGDSC": lambda: batch.DPGDSC(12.0, 1e-4, l2=20.0, steps=10, radius=0.05),
+    "DPGDC": lambda: batch.DPGDC(12.0, 1e-4, steps=4, learning_rate=0.05, radius=0.05),
+    "OffPairStrC": lambda: batch.OffPairStrC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
+    "DPEGD": lambda: batch.DPEGD(12.0, 1e-4, learning_rate=0.002, steps=4, radius=0.05, random_state=1),
+    "DPGDC2": lambda: batch.DPGDC2(12.0, 1e-4, steps=4, loss=losses.Hinge()),
+    "GradientPerturbation": lambda: batch.GradientPerturbation(12.0, 1e-4, steps=4, loss=losses.Hinge()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AUDITED)
+def test_an_audit_shows_what_is_claimed_and_catches_less_noise(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, claimed = shown(AUDITED[name])
+    # Of a mean over a std, at four sigma.
+    error = 4.0 * math.sqrt(2.0 / 80 + claimed**2 / 320)
+    assert 2.5 < claimed < 3.5
+    assert 0.9 * claimed - error < found < claimed + error
+    take = NormalStream.take
+    monkeypatch.setattr(NormalStream, "take", lambda stream, count: 0.4 * take(stream, count))
+    quiet, _ = shown(AUDITED[name])
+    assert quiet > claimed + error
+
+
+@pytest.mark.parametrize(
+    ("learner", "delta"),
+    [
+        *((learner, 1e-5) for learner in (batch.DPGDSC, batch.DPGDC2, *DRAWING)),
+        *((learner, 0.0) for learner in (batch.DPGDC, batch.DPEGD)),
+    ],
+)
+def test_what_is_public_is_computed_from_releases(
+    learner: Any, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table B under the releases of table A is A to the last bit: weights, scores, report."""
+    X, y, X2, y2 = next(worst_tables(40))
+    emit, tape = VectorDoor.emit, []
+
+    def record(door: VectorDoor, vector: Any) -> Any:
+        tape.append(emit(door, vector))
+        return tape[-1]
+
+    def play(door: VectorDoor, vector: Any) -> Any:
+        emit(door, vector)
+        return tape.pop(0)
+
+    monkeypatch.setattr(VectorDoor, "emit", record)
+    given = {"random_state": 7} if learner in DRAWING else {}  # the coins
+    one = learner(1.0, delta, **given).fit(X, y)
+    monkeypatch.setattr(VectorDoor, "emit", play)
+    other = learner(1.0, delta, **given).fit(X2, y2)
+    assert one.coef_.tobytes() == other.coef_.tobytes()
+    assert str(one.privacy) == str(other.privacy)
+    assert one.decision_function(X2).tobytes() == other.decision_function(X2).tobytes()
+
+
+def test_a_door_lets_no_more_out_than_is_planned() -> None:
+    door = VectorDoor(plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, **LEMMA), None)
+    first = door.emit(np.zeros(2))
+    assert (first / offline.power_of_two_below(0.01 * 0.1 / math.sqrt(2)) % 1.0 == 0.0).all()
+    with pytest.raises(RuntimeError, match="more than is planned"):
+        door.emit(np.zeros(2))
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_the_paper_is_accounted_for_exactly(delta: float) -> None:
+    """The literal constants keep more than they promise here; the report says how much."""
+    X, y = next(worst_tables(60))[:2]
+    models = [
+        batch.DPGDSC(1.0, delta, l2=0.5, calibration="paper"),
+        batch.DPGDC(1.0, delta, calibration="paper"),
+    ]
+    models.append(batch.DPEGD(1.0, delta, calibration="paper"))
+    gradients = (batch.DPGDC2, batch.GradientPerturbation)
+    models += [learner(1.0, delta, calibration="paper") for learner in gradients] if delta else []
+    for model in models:
+        report = model.fit(X, y).privacy
+        assert 0.05 < report.epsilon_spent < 0.8
+        assert "constants promise epsilon 1" in str(report)
+        assert f"{report.epsilon_spent:.6g}" in str(report)
+
+
+@pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()], ids=repr)
+def test_a_network_moves_by_at_most_eight_clips_over_n(loss: losses.PairLoss) -> None:
+    """docs/privacy.md, Lemma 76; and a twin that clips differences of records, not records, breaks it."""
+    rng, n, clip, most, twin = np.random.default_rng(1), 12, 0.7, 0.0, 0.0
+    for trial in range(200):
+        jacobians = rng.normal(size=(n, 4)) * 3.0
+        scores, signs = rng.normal(size=n) * 3.0, rng.choice([-1.0, 1.0], n)
+        if trial % 2:
+            jacobians[:], signs[:], scores[:] = [-9.0, 0, 0, 0], -1.0, 3.0
+        others = jacobians.copy(), scores.copy(), signs.copy()
+        others[0][-1] = [9.0, 0, 0, 0] if trial % 2 else rng.normal(size=4)
+        others[1][-1], others[2][-1] = -3.0 * (trial % 2), -signs[-1]
+        for cut in (clip, 2.0 * clip):
+            one, other = (
+                score_slopes(loss, s, y > 0) @ clipped(j, cut)
+                for j, s, y in ((jacobians, scores, signs), others)
+            )
+            moves = float(np.linalg.norm(one - other))
+            most, twin = (max(most, moves), twin) if cut == clip else (most, max(twin, moves))
+    assert 0.9 * 8.0 * clip / n < most <= 8.0 * clip / n * (1 + 1e-12) < twin
+
+
+def test_the_gradient_of_a_network_is_that_of_its_scores() -> None:
+    rng, network = np.random.default_rng(1), Network(3, 4)
+    rows, w = rng.normal(size=(5, 3)), rng.normal(size=network.dim)
+    step = 1e-6
+    by_differences = np.array(
+        [
+            (network.scores(rows, w + step * e) - network.scores(rows, w - step * e)) / (2 * step)
+            for e in np.eye(20)
+        ]
+    ).T
+    assert network.jacobian(rows, w) == pytest.approx(by_differences, abs=1e-8)
+    assert network.scores(rows, w) == pytest.approx(
+        [
+            sum(
+                w[16 + h] * math.tanh(sum(w[3 * h + i] * x[i] for i in range(3)) + w[12 + h])
+                for h in range(4)
+            )
+            for x in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize(("promised", "kept"), [(2.0, 2.11), (8.0, 10.7)])
+def test_noise_in_gradients_as_published_keeps_less_than_it_promises(promised: float, kept: float) -> None:
+    """Xue et al. 2021, Algorithm 2, where D = 2G: for metrics."""
+    X, y = next(worst_tables(60))[:2]
+    model = batch.DPGDC2(promised, 1e-5, calibration="paper", task="metric", steps=4).fit(X, y)
+    exact = model.privacy.epsilon_spent
+    assert exact > promised
+    mu = promised / math.sqrt(1.25 * math.log(1e5))
+    assert epsilon_from(mu, 1e-5) == pytest.approx(kept, rel=5e-3)
+    assert epsilon_from(mu, 1e-5) <= exact <= epsilon_from(1.011 * mu, 1e-5)  # the grid
+
+
+def test_a_pass_as_published_is_all_random_for_a_weak_ridge() -> None:
+    """Huai et al. 2020, Algorithm 3: more random iterates than records. Nothing is spent, nothing learned."""
+    X, y = next(worst_tables(60))[:2]
+    report = batch.OffPairStrC(1.0, 1e-5, l2=1e-3, calibration="paper").fit(X, y).privacy
+    assert report.epsilon_spent == 0.0
+    learned = batch.OffPairStrC(1.0, 1e-5, l2=30.0, calibration="paper").fit(X, y).privacy
+    assert 0.0 < learned.epsilon_spent < 0.1
+    with pytest.raises(ValueError, match="no constants for delta 0"):
+        batch.OffPairC(1.0, 0.0, calibration="paper").fit(X, y)

@@ -1,0 +1,203 @@
+"""Forests: what only they take and tell. The contract of all learners is in tests/river."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from harness.learners import frozen
+from river import datasets
+from sklearn.metrics import roc_auc_score
+from streampair_connectors.assemble import build_learner
+from streampair_connectors.config import parse_config
+
+from streampair import auc
+from streampair.errors import ConfigError, RecordError
+from streampair.records.texts import as_code, which
+
+
+def small(**options: Any) -> auc.Forest:
+    return auc.Forest(**{"trees": 4, "nodes": 63, "seed": 3, **options})
+
+
+def mixed(n: int, seed: int = 0) -> list[tuple[dict[str, Any], bool]]:
+    """Records with texts, gaps, and names that come late."""
+    rng, rows = random.Random(seed), []
+    for i in range(n):
+        y = rng.random() < 0.4
+        x: dict[str, Any] = {"amount": rng.gauss(1.0 * y, 1.0), "country": rng.choice("NB" if y else "NX")}
+        if rng.random() < 0.3:
+            del x[rng.choice(["amount", "country"])]
+        if i > 60:
+            x["late"] = rng.choice([1, 2, "three"])
+        rows.append((x, y))
+    return rows
+
+
+@pytest.mark.parametrize("backend", [pd, pl])
+@pytest.mark.parametrize("seed", range(3))
+def test_frames_with_texts_and_gaps_are_records_one_by_one(backend: Any, seed: int) -> None:
+    rows = [row for row in mixed(200, seed) if isinstance(row[0].get("late", ""), str)]
+    one, many, both = small(), small(), small()
+    names = ["amount", "country", "late"]
+    for each in (one, many, both):  # a frame has all its columns from the first row on
+        each.learn_one({"amount": 1.0, "country": "N", "late": "three"}, True)
+    at, scores = 0, []
+    for cut in (1, 30, len(rows) - 31):
+        part = rows[at : at + cut]
+        at += cut
+        X = backend.DataFrame({name: [x.get(name) for x, _ in part] for name in names})
+        y = backend.Series([y for _, y in part])
+        many.learn_many(X, y)
+        scores += list(both.score_learn_many(X, y))
+        told = []
+        for x, label in part:
+            told.append(one.score_one(x))
+            one.learn_one(x, label)
+        assert scores[-cut:] == told
+        assert frozen(one) == frozen(many) == frozen(both)
+        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in part]
+
+
+def test_texts_from_the_first_event_on() -> None:
+    model = small()
+    for x, y in mixed(300):
+        assert math.isfinite(model.score_one(x))
+        model.learn_one(x, y)
+    assert model.feature_names == ("amount", "country", "late")
+    assert model.score_one({"country": "B"}) > model.score_one({"country": "X"})
+    assert math.isfinite(model.score_one({"country": "never seen", "new": "x"}))
+    other = small()
+    other.load_state(model.to_state())
+    assert frozen(other) == frozen(model)
+    for x, y in mixed(50, seed=1):
+        for each in (model, other):
+            each.learn_one(x, y)
+        assert other.score_one(x) == model.score_one(x)
+
+
+@pytest.mark.parametrize("bad", [b"bytes", None, math.nan, math.inf, 1e51, [1.0]], ids=repr)
+@pytest.mark.parametrize("others", [{}, {"amount": 1.0, "new": "x"}])
+def test_what_stays_no_feature(bad: Any, others: dict[str, Any]) -> None:
+    model = small()
+    for x, y in mixed(100):
+        model.learn_one(x, y)
+    before = frozen(model)
+    for call in (model.score_one, model.explain_one, lambda x: model.learn_one(x, True)):
+        with pytest.raises(RecordError, match=r"feature 'country'.*Fix: "):
+            call({"country": bad, **others})
+    assert frozen(model) == before
+    X = pd.DataFrame({"amount": [1.0, 2.0], "country": ["N", b"x"]}, dtype=object)
+    with pytest.raises(RecordError, match="country"):
+        model.learn_many(X, pd.Series([True, False]))
+    assert frozen(model) == before
+
+
+def test_a_score_before_changes_nothing_of_what_is_learned() -> None:
+    """Its leaves are used, where the record is the same; else they are not."""
+    one, two = small(), small()
+    rows = mixed(300)
+    for i, (x, y) in enumerate(rows):
+        one.score_one(x if i % 3 else rows[i - 1][0])
+        one.learn_one(x, y)
+        two.learn_one(x, y)
+    assert frozen(one) == frozen(two)
+
+
+def test_parts_add_up_to_the_score() -> None:
+    model = small()
+    assert model.explain_one({"a": 1.0}) == (0.0, {})
+    for x, y in mixed(300):
+        model.learn_one(x, y)
+    for x, _ in mixed(30, seed=2):
+        told = model.explain_one(x)
+        assert told.baseline + sum(told.features.values()) == pytest.approx(model.score_one(x), abs=1e-12)
+        assert set(told.features) == {"amount", "country", "late"}
+    telling, other = model.explain_one({"country": "B"}), model.explain_one({"country": "X"})
+    assert telling.features["country"] > other.features["country"] + 0.5
+
+
+def test_importances_tell_what_matters() -> None:
+    rng, model = random.Random(1), small()
+    assert model.feature_importances == {}
+    for _ in range(500):
+        x = {name: rng.gauss(0, 1) for name in "abc"}
+        model.learn_one(x, x["b"] > 0)
+    told = model.feature_importances
+    assert sum(told.values()) == pytest.approx(1.0)
+    assert told["b"] > 0.6
+
+
+def _auc(model: Any) -> float:
+    records = list(datasets.Bananas().take(3000))
+    scores = model.score_learn_many(pd.DataFrame([x for x, _ in records]), pd.Series([y for _, y in records]))
+    return float(roc_auc_score([y for _, y in records][1500:], scores[1500:]))
+
+
+def test_it_ranks_what_no_line_parts() -> None:
+    assert _auc(auc.Forest(seed=1)) > 0.95
+    assert _auc(auc.Forest(nodes=1, seed=1)) < 0.7  # trees that never split are caught
+    assert _auc(auc.PairOGD(seed=1)) < 0.7
+
+
+def test_labels_that_are_turned_round_are_learned_anew() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 4))
+    y = X[:, 0] * X[:, 1] > 0
+    y[3000:] = ~y[3000:]
+    scores = auc.Forest(seed=1).score_learn_many(X, y)
+    assert roc_auc_score(y[2000:3000], scores[2000:3000]) > 0.9
+    assert roc_auc_score(y[5000:], scores[5000:]) > 0.9
+
+
+def test_memory_is_bounded() -> None:
+    model = auc.Forest(seed=1)
+    model.learn_one({f"f{i}": float(i) for i in range(1000)} | {"t": "x"}, True)
+    for i in range(20):  # texts that never end
+        model.learn_one({"t": f"text {i}"}, i % 2 == 0)
+    assert model._raw_memory_usage < 3_000_000
+
+
+def test_a_configuration_names_it() -> None:
+    config = parse_config(
+        {
+            "app": "fraud",
+            "input": {"topic": "t", "label": "y"},
+            "learner": {"class": "streampair.auc.Forest", "options": {"trees": 7, "seed": 1}},
+        }
+    )
+    learner = build_learner(config)
+    assert (learner.trees, learner.nodes, type(learner)) == (7, 1023, auc.Forest)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trees": 0}, "trees is 0"),
+        ({"trees": 1.5}, "trees is 1.5"),
+        ({"nodes": True}, "nodes is True"),
+        ({"nodes": 40_000}, "nodes is 40000"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"max_features": 0}, "max_features is 0"),
+        ({"positive": None}, "positive is None"),
+    ],
+)
+def test_parameters_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{message}.*Fix: "):
+        auc.Forest(**options)
+
+
+def test_codes_of_texts() -> None:
+    codes = np.array([as_code(text) for text in ("a", "b", "", "x" * 1000, "\ud800")])
+    assert np.isnan(codes).all()
+    assert len({int(bits) for bits in codes.view(np.int64)}) == 5
+    assert (
+        which(np.concatenate((codes, [math.nan, -math.nan, 1.0, math.inf]))).tolist()
+        == [True] * 5 + [False] * 4
+    )
+    assert np.array(as_code("a")).view(np.int64) == np.array(as_code("a")).view(np.int64)

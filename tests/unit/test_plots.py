@@ -1,0 +1,235 @@
+"""Plots of recorded runs, and how learners and reports look in a notebook."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from harness import lanes
+from sklearn.metrics import roc_auc_score
+
+from streampair import auc, metric, plots, privacy, ranking
+from streampair.engine import Event, Lane, Record, RegretConfig
+from streampair.errors import ConfigError, SourceError
+
+mpl.use("agg")
+
+
+@pytest.fixture(scope="module")
+def run() -> list[dict[str, Any]]:
+    """Readings of a private lane."""
+    rows = lanes.stream(600)
+    model = auc.PairFTRL(1.0, 1e-3, 500, warmup=50, noise_key=bytes(range(32)))
+    lane = Lane(
+        model,
+        lambda record: Event(*rows[record.offset]),
+        app="a",
+        topic="t",
+        partition=0,
+        regret=RegretConfig(pairs=64, exact=16),
+    )
+    out = []
+    for at in range(0, 600, 100):
+        lane.process([Record(at + i, b"") for i in range(100)])
+        out.append(plots.reading(lane.gauges(solve=True)))
+    return out
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Any:
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+def line(ax: Any, label: str) -> tuple[list[float], list[float]]:
+    found = next(each for each in ax.get_lines() if each.get_label() == label)
+    return list(found.get_xdata()), list(found.get_ydata())
+
+
+def test_a_reading_is_plain_and_complete(run: list[dict[str, Any]]) -> None:
+    assert json.loads(json.dumps(run)) == run
+    assert [row["events"] for row in run] == list(range(100, 700, 100))
+    assert run[-1].keys() == {
+        *("events", "prequential_auc", "regret_events", "regret_average", "regret_average_stderr"),
+        *("pair_loss", "comparator_loss", "privacy_epsilon_spent", "privacy_epsilon_budget"),
+        *("privacy_delta", "privacy_releases_total", "privacy_guarantee"),
+    }
+
+
+def test_lines_are_the_readings(run: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in run))
+    for rows in (run, path, str(path)):
+        x, y = line(plots.regret(rows), "average regret")
+        assert (x, y) == ([r["regret_events"] for r in run], [r["regret_average"] for r in run])
+        x, y = line(plots.privacy(rows), "spent")
+        assert (x, y) == ([r["events"] for r in run], [r["privacy_epsilon_spent"] for r in run])
+        x, y = line(plots.auc(rows), "AUC")
+        assert (x, y) == ([r["events"] for r in run], [r["prequential_auc"] for r in run])
+
+
+def test_a_run_of_one_lane_is_read_by_its_columns(run: list[dict[str, Any]], tmp_path: Path) -> None:
+    names = ("events", "prequential_auc", "regret_average", "regret_average_stderr", "privacy_epsilon_spent")
+    past = {"t": [float(i) for i in range(6)], **{name: [row[name] for row in run] for name in names}}
+    past["prequential_auc"][0] = None
+    values = {"privacy_epsilon_budget": 1.0, "privacy_delta": 1e-3}
+    lane = {"app": "a", "history": past, "values": values, "report": {"guarantee": "void (a breaker)"}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"lanes": [lane]}))
+    assert line(plots.auc(path), "AUC")[1] == [row["prequential_auc"] for row in run[1:]]
+    assert line(plots.regret(path), "average regret")[1] == past["regret_average"]
+    ax = plots.privacy(path)
+    assert line(ax, "spent")[1] == past["privacy_epsilon_spent"]
+    assert (ax.get_title(), line(ax, "budget")[1]) == ("void (a breaker)", [1.0, 1.0])
+    path.write_text(json.dumps({"lanes": [lane, lane]}))
+    with pytest.raises(SourceError, match="a run of 2 lanes"):
+        plots.auc(path)
+
+
+def test_scores_with_labels_have_an_auc(tmp_path: Path) -> None:
+    rows = [{"offset": i, "id": None, "score": (i * 7 % 50) / 50, "outcome": "learned"} for i in range(90)]
+    rows[3]["score"] = None  # a dead letter
+    labels = [i % 3 == 0 for i in range(90)]
+    x, y = line(plots.auc(rows, labels), "AUC")
+    kept = [i for i in range(90) if i != 3]
+    truth, scores = [labels[i] for i in kept], [rows[i]["score"] for i in kept]
+    assert x[-1] == 89
+    assert y[-1] == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    named = [{**row, "id": f"e{row['offset']}"} for row in rows]
+    again = line(plots.auc(named, {f"e{i}": label for i, label in enumerate(labels)}), "AUC")
+    assert again == (x, y)
+    _, latest = line(plots.auc(rows, labels, window=10), "AUC")
+    assert latest[-1] == pytest.approx(roc_auc_score(truth[-10:], scores[-10:]), abs=1e-12)
+
+
+def test_axes_may_be_given_and_a_void_guarantee_is_told(run: list[dict[str, Any]]) -> None:
+    from matplotlib import pyplot
+
+    _, axes = pyplot.subplots(1, 3)
+    assert plots.regret(run, axes[0]) is axes[0]
+    assert plots.auc(run, ax=axes[2]) is axes[2]
+    void = [{**row, "privacy_guarantee": "void (a breaker)"} for row in run]
+    assert plots.privacy(void, axes[1]).get_title() == "void (a breaker)"
+    assert plots.privacy(run).get_title() == ""
+
+
+def test_a_run_without_what_is_asked_for_is_told(run: list[dict[str, Any]], tmp_path: Path) -> None:
+    for draw in (plots.regret, plots.privacy, plots.auc):
+        with pytest.raises(ConfigError, match="no reading of the run has"):
+            draw([{"events": 5}])
+    with pytest.raises(ConfigError, match="labels="):
+        plots.auc([{"offset": 0, "score": 0.5}])
+    with pytest.raises(SourceError, match="cannot be read"):
+        plots.regret(tmp_path / "none")
+    (tmp_path / "odd").write_text('{"events": 1}\n[]\n')
+    with pytest.raises(SourceError, match="line 2"):
+        plots.regret(tmp_path / "odd")
+
+
+def test_without_matplotlib_the_error_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from streampair import plots\n"
+        "try: plots.auc([{'events': 1, 'prequential_auc': 0.5}])\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("ConfigError")
+    assert "pip install 'streampair[plot]'" in told
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Every tag is closed in order; what is said, and what is styled."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.styles: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+        self.tags.append(tag)
+        self.styles += [value for name, value in attrs if name == "style"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data}\n"
+
+
+def checked(html: str) -> Page:
+    """A table with a caption and named rows, without a script, in the colours of whatever page it is on."""
+    page = Page(html)
+    assert {"table", "caption", "th"} <= set(page.tags)
+    assert not {"script", "img", "link", "iframe", "style"} & set(page.tags)
+    assert not re.search(r"(#[0-9a-f]{3,6}\b|rgb|black|white)", " ".join(page.styles))
+    assert html.count('scope="row"') == html.count("<th ")
+    return page
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: auc.PairOGD(seed=1),
+        lambda: auc.PairFTRL(1.0, 1e-3, 500, features=["<b>", "b"]),
+        lambda: ranking.OnPairC(1.0, 1e-3, 500),
+        lambda: metric.PairOGD(seed=1),
+    ],
+)
+def test_a_learner_shows_its_parameters_and_no_number_of_a_record(make: Any) -> None:
+    model = make()
+    checked(model._repr_html_())
+    secret = 0.1234567891
+    names = model.feature_names or ("<b>", "b")
+    for i in range(40):
+        model.learn_one(dict.fromkeys(names, secret * (-1.0) ** i), i % 2 == 0)
+    page = checked(model._repr_html_())
+    assert f"{type(model).__name__}\n" in page.text
+    assert "40\n" in page.text
+    assert "<b>" in page.text  # as text
+    assert "12345" not in page.text
+    assert ("Not private" in page.text) == (model.privacy is None)
+    if model.privacy is not None:
+        assert str(model.privacy) in page.text
+
+
+def test_a_key_is_never_shown() -> None:
+    model = auc.PairFTRL(1.0, 1e-3, noise_key=b"k3y-" * 8)
+    assert "k3y" not in model._repr_html_()
+    assert (b"k3y-" * 8).hex() not in model._repr_html_()
+
+
+@pytest.mark.parametrize("kind", ["holds", "void", "unvouched"])
+def test_a_report_says_first_what_holds(kind: Any) -> None:
+    report: privacy.PrivacyReport = auc.PairFTRL(1.0, 1e-3, 500, features=["a"]).privacy
+    told = report.replace(kind=kind, guarantee="<script>alert(1)</script>")._repr_html_()
+    page = checked(told)
+    first = page.text.split("\n")[0]
+    assert (
+        first
+        == {
+            "holds": "Differential privacy holds",
+            "void": "NO GUARANTEE HOLDS",
+            "unvouched": "THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL",
+        }[kind]
+    )
+    assert "<script>alert(1)</script>" in page.text
+    assert "0 of 1 at delta 0.001" in page.text
