@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_b
 from streampair import auc, losses, metric, ranking
 from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
+from streampair.engine.model import Model
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
 
@@ -42,13 +44,15 @@ POISON: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_scores_come_before_learning() -> None:
+@pytest.mark.parametrize("make", [lanes.pair_ogd, linear_model.LogisticRegression], ids=["ours", "foreign"])
+def test_scores_come_before_learning(make: Callable[[], Any]) -> None:
+    """Of a learner of ours a kernel sees to it; with an estimator that takes no batches, the lane does."""
     rows = lanes.stream(50)
-    model, scores = lanes.pair_ogd(), []
+    model, scores = Model(make(), positive=True), []
     for x, y in rows:
-        scores.append(model.score_one(x))
-        model.learn_one(x, y)
-    output = Driver(lanes.pair_ogd).feed(rows)
+        scores.append(model.score(x))
+        model.learn(x, y)
+    output = Driver(make, **lanes.OPTIONS).feed(rows)
     assert [scored.score for scored in output.scores] == scores
     assert [scored.offset for scored in output.scores] == list(range(50))
     assert {scored.outcome for scored in output.scores} == {"learned"}
