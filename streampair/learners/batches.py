@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import RecordError
-from streampair.learners.base import Learner
+from streampair.learners.plain import PlainLearner
 from streampair.learners.ready import ReadyRows, labels_of, refusal
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
@@ -19,7 +19,7 @@ __all__ = ["LearnsBatches"]
 Array = NDArray[np.float64]
 
 
-class LearnsBatches(Learner):
+class LearnsBatches(PlainLearner):
     """Scores and learns a batch in one call of compiled code."""
 
     takes_nulls: ClassVar[bool] = True

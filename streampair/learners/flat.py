@@ -28,12 +28,6 @@ Array = NDArray[np.float64]
 _X_AT = 8 * k.HEADER
 _NO_SCORES: Array = np.empty(0)
 _ARRAYS = ("w", "previous", "averaged")
-_DERIVED = frozenset(
-    (
-        *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
-        *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit", "_in_one"),
-    )
-)
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
 _LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")
 
@@ -56,6 +50,12 @@ class FlatLearner(LearnsBatches):
     """
 
     _rule: ClassVar[FlatRule]
+    _derived: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
+            *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit", "_in_one"),
+        )
+    )
 
     learning_rate: float | None
     radius: float
@@ -416,36 +416,3 @@ class FlatLearner(LearnsBatches):
         self._memory.fill(self._region(), kept, d)
         self._y_name = y_name
         self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
-
-    def to_state(self) -> dict[str, object]:
-        """Everything that the learner has learned, as plain values and arrays.
-
-        Raises
-        ------
-        SnapshotError
-            If a feature name is neither text nor a number.
-        """
-        out = self._checked_export()
-        if not isinstance(self._y_name, str):
-            out["y_name"] = None
-        return out
-
-    def load_state(self, state: Mapping[str, object]) -> None:
-        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
-
-        Raises
-        ------
-        SnapshotError
-            If the state is of another learner or another version, or damaged; then nothing has changed.
-        """
-        self._checked_import(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without scratch, spare capacity and the compiled accessors; with what others may have set.
-        own = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
-        return {"own": own, "saved": self._export()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["own"])
-        self._bind()
-        self._import(state["saved"])

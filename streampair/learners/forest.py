@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from streampair import kernels as k
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
-from streampair.learners.base import Learner
 from streampair.learners.forest_rows import ForestRows
 from streampair.learners.forest_state import columns_of, exported, restore, sections_of
+from streampair.learners.plain import PlainLearner
 from streampair.learners.ready import labels_of, refusal
 from streampair.records import features as _features
 from streampair.records import texts as _texts
@@ -28,12 +28,6 @@ Array = NDArray[np.float64]
 
 _NO_SCORES: Array = np.empty(0)
 _MOST_NODES = 32_767
-_DERIVED = frozenset(
-    (
-        *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
-        *("_task", "_high", "_low", "_flipped", "_in_one"),
-    )
-)
 
 
 class Explanation(NamedTuple):
@@ -51,13 +45,19 @@ class Explanation(NamedTuple):
     features: dict[Any, float]
 
 
-class ForestLearner(Learner):
+class ForestLearner(PlainLearner):
     """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
 
     #: A text is a feature like any other.
     takes_text: ClassVar[bool] = True
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
+    _derived: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
+            *("_task", "_high", "_low", "_flipped", "_in_one"),
+        )
+    )
 
     trees: int
     nodes: int
@@ -451,39 +451,6 @@ class ForestLearner(Learner):
 
     def _import(self, saved: Mapping[str, Any]) -> None:
         restore(self, saved)
-
-    def to_state(self) -> dict[str, object]:
-        """Everything that the learner has learned, as plain values and arrays.
-
-        Raises
-        ------
-        SnapshotError
-            If a feature name is neither text nor a number.
-        """
-        out = self._checked_export()
-        if not isinstance(self._y_name, str):
-            out["y_name"] = None
-        return out
-
-    def load_state(self, state: Mapping[str, object]) -> None:
-        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
-
-        Raises
-        ------
-        SnapshotError
-            If the state is of another learner or another version, or damaged; then nothing has changed.
-        """
-        self._checked_import(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without scratch, spare capacity and the compiled accessors; with what others may have set.
-        own = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
-        return {"own": own, "saved": self._export()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["own"])
-        self._bind()
-        self._import(state["saved"])
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:
