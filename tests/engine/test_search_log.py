@@ -23,7 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:the privacy guarantee")
 
 
 def test_no_script_finds_a_view_that_is_not_charged() -> None:
-    assert search_log.find(range(SCRIPTS)) is None
+    """The first of the 30,000 that `make search-log` plays before a change is accepted."""
+    assert search_log.find(range(1000)) is None
 
 
 def test_a_topic_that_is_empty_again_is_not_the_one_that_was_seen() -> None:
