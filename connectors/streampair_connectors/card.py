@@ -23,7 +23,7 @@ from streampair_connectors.telemetry import Telemetry
 if TYPE_CHECKING:
     from streampair.privacy import PrivacyReport
 
-__all__ = ["add_routes", "card_html", "card_lines", "card_of", "checked_audit", "lane_card"]
+__all__ = ["add_routes", "card_html", "card_lines", "card_of", "checked_audit", "for_everybody", "lane_card"]
 
 _OPEN = "to be filled in by the curator"
 _UNPROTECTED = (
@@ -198,16 +198,18 @@ def lane_card(labels: LaneLabels, gauges: LaneGauges, *, public: bool) -> dict[s
     labels, gauges
         As they are published; the lane is private.
     public
-        Whether everybody may see it: why a guarantee is void can tell of records, and is left out.
+        Whether everybody may see it (`for_everybody`).
     """
     app, topic, partition, learner = labels
     deployment = {"application": app, "topic": topic, "partition": int(partition), "learner": learner}
     status = {"forks charged": gauges.forks, "generation of the noise": gauges.generation}
-    card = card_of(gauges.privacy, deployment=deployment, status=status)
-    if public and gauges.privacy.kind == "void":
-        card["status"]["said"] = "void"
-        card["notes"] = []
-    return card
+    report = for_everybody(gauges.privacy) if public else gauges.privacy
+    return card_of(report, deployment=deployment, status=status)
+
+
+def for_everybody(report: PrivacyReport) -> PrivacyReport:
+    """The report without why its guarantee is void, which can tell of records."""
+    return report.replace(guarantee="void", notes=()) if report.kind == "void" else report
 
 
 # ---- as a page, and as text ------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ __all__ = ["POINTS", "History", "Track"]
 POINTS = 240
 """Points of a lane at most; a line on a screen has no room for more."""
 
+Counts = tuple[int, int]
+"""Changes that operators may know of, and that everybody may; an index is whether it is for everybody."""
+
 # Nearer points than that share a place: nobody sees them apart.
 _STEP_SECONDS = 0.25
 _NOTHING = float("nan")
@@ -34,12 +37,12 @@ class Track:
     since
         When its first point was made, seconds since the epoch.
     changed, words_changed
-        The history's count when its numbers, and the words about it, changed last.
+        The history's counts when its numbers, and the words about it, changed last.
     """
 
     since: float
-    changed: int = 0
-    words_changed: int = 0
+    changed: Counts = (0, 0)
+    words_changed: Counts = (0, 0)
     words: object = None
     step: float = _STEP_SECONDS
     times: array[float] = field(default_factory=lambda: array("d"))
@@ -88,8 +91,10 @@ class History:
 
     Attributes
     ----------
-    count
-        Grows with every change: who has seen it up to here asks for what came later.
+    counts
+        Grow with every change: who has seen it up to here asks for what came later. The second one, for
+        everybody, grows when a private lane has a new point or goes, and with nothing that tells of what an
+        event holds: when a dead letter changed it, one could see that there was one.
     roster
         Grows when a lane comes or goes.
     committed_at
@@ -106,15 +111,15 @@ class History:
     >>> history.add(lane, gauges, lag=3)
     >>> history.tracks[lane].points(["events", "lag"], 10)
     {'t': [100.0], 'events': [8.0], 'lag': [3.0]}
-    >>> history.count, history.roster
-    (1, 1)
+    >>> history.counts, history.roster
+    ((1, 0), 1)
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         # A file is replayed in another thread than the one that serves the page.
         self.lock = threading.Lock()
-        self.count = 0
+        self.counts: Counts = (0, 0)
         self.roster = 0
         self.began = clock()
         self.tracks: dict[tuple[str, ...], Track] = {}
@@ -129,31 +134,32 @@ class History:
         """Add a point of a lane."""
         point, words = _point(gauges, lag), _words(gauges.privacy)
         with self.lock:
-            self.count += 1
+            self._grow(for_everybody=words is not None)
             now = self._clock()
             track = self.tracks.get(lane)
             if track is None:
                 self.roster += 1
                 track = self.tracks[lane] = Track(since=now)
             track.add(now, point)
-            track.changed = self.count
+            track.changed = self.counts
             if track.words != words:
-                track.words, track.words_changed = words, self.count
+                track.words, track.words_changed = words, self.counts
 
     def touch(self, lane: tuple[str, ...]) -> None:
-        """Note that a number of a lane changed between two points."""
+        """Note that a number of a lane changed between two points; none that everybody is shown does."""
         with self.lock:
             track = self.tracks.get(lane)
             if track is not None:
-                self.count += 1
-                track.changed = self.count
+                self._grow(for_everybody=False)
+                track.changed = self.counts[False], track.changed[True]
 
     def drop(self, lane: tuple[str, ...]) -> None:
         """Forget a lane."""
         with self.lock:
             self.letters.pop(lane, None)
-            if self.tracks.pop(lane, None) is not None:
-                self.count += 1
+            track = self.tracks.pop(lane, None)
+            if track is not None:
+                self._grow(for_everybody=track.words is not None)
                 self.roster += 1
 
     def dead_letter(self, lane: tuple[str, ...], stage: str, offset: int) -> None:
@@ -161,6 +167,10 @@ class History:
         with self.lock:
             self.letters.setdefault(lane, {})[stage] = offset
         self.touch(lane)
+
+    def _grow(self, *, for_everybody: bool) -> None:
+        operators, everybody = self.counts
+        self.counts = operators + 1, everybody + for_everybody
 
     def committed(self, app: str) -> None:
         """Note that an application has committed now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import itertools
 import json
@@ -126,10 +127,13 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
 def view(events: list[Any], public: bool) -> list[bytes]:
     """What a port shows after every commit of a stream, under one key for the noise."""
     told, made, shown = Telemetry(), lane(key=NoiseKey(bytes(range(32))), **PRIVATE), []
-    told.history = ticking()
+    told.history, letters = ticking(), 0
     for at in range(0, len(events), 20):
         gauges = feed(made, encoded(events[at : at + 20]), at)
         told.publish(LABELS, gauges, len(events) - at, dict.fromkeys(STAGES, 0.0))
+        if sum(gauges.dead_letters.values()) > letters:  # as a worker tells of them, once a commit
+            letters += 1
+            told.history.dead_letter(LABELS, "decode", at)
         shown += [told.render(public=public), frame_json(told, public=public)[1]]
         shown.append(frame_json(told, public=public, after=at // 20)[1])
     return shown
@@ -142,6 +146,16 @@ def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
     assert view(EVENTS, public=True) == view(changed, public=True)
     assert view(EVENTS, public=False) != view(changed, public=False)
+
+
+def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> None:
+    told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
+    void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.",))
+    told.publish(LABELS, dataclasses.replace(gauges, privacy=void), 0)
+    assert b"vent 7" in frame_json(told, public=False)[1]
+    shown = frame_json(told, public=True)[1]
+    assert b"void" in shown
+    assert b"vent 7" not in shown
 
 
 def test_what_changed_since(telemetry: Telemetry) -> None:

@@ -120,7 +120,7 @@ async def _stream(request: web.Request, telemetry: Telemetry, *, public: bool) -
     with contextlib.suppress(ConnectionError, TimeoutError):
         while True:
             now, pause = time.monotonic(), _LOOK_SECONDS
-            if telemetry.history.count != after or now >= sent + _BEAT_SECONDS:
+            if telemetry.history.counts[public] != after or now >= sent + _BEAT_SECONDS:
                 after, body = frame_json(telemetry, public=public, after=after, card=card)
                 sent = time.monotonic()
                 pause = max(pause, _SHARE * (sent - now))

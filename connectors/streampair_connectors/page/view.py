@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from streampair import __version__
+from streampair_connectors.card import for_everybody
 from streampair_connectors.history import POINTS, Track
 from streampair_connectors.series import SERIES, LaneLabels
 from streampair_connectors.telemetry import Telemetry
@@ -40,8 +41,8 @@ def frame(
         Leave out what is a function of raw data (docs/privacy.md 7): private lanes alone, and of them what
         the public endpoint has.
     after
-        A `count` of the history: only lanes that changed later, with their last point; None: all lanes with
-        their past.
+        A count of the history for this reader: only lanes that changed later, with their last point; None: all
+        lanes with their past.
     card
         Whether there are privacy cards to open.
 
@@ -53,12 +54,12 @@ def frame(
     history = telemetry.history
     names = [name for name in _COLUMNS if name in _PUBLIC or not public]
     with history.lock:
-        tracks = [(k, t) for k, t in history.tracks.items() if after is None or t.changed > after]
+        tracks = [(k, t) for k, t in history.tracks.items() if after is None or t.changed[public] > after]
         most = POINTS if after is None else 1
         most = min(most, max(24, _POINTS_OF_ALL // max(len(tracks), 1)))
         told: dict[str, Any] = {
             "boot": history.began,
-            "seq": history.count,
+            "seq": history.counts[public],
             "roster": history.roster,
             "now": history.now(),
             "public": public,
@@ -74,7 +75,7 @@ def frame(
             if values:
                 lane = _lane(telemetry, labels, track, values, public=public)
                 lane["history"] = track.points(names, most)
-                if after is not None and track.words_changed <= after:
+                if after is not None and track.words_changed[public] <= after:
                     del lane["report"]
                 lanes.append(lane)
     told["lanes"] = lanes
@@ -103,7 +104,9 @@ def _lane(
         "learner": learner,
         "since": track.since,
         "values": values,
-        "report": None if gauges is None or gauges.privacy is None else _report(gauges.privacy),
+        "report": None
+        if gauges is None or gauges.privacy is None
+        else _report(gauges.privacy, public=public),
     }
     if not public:
         told["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
@@ -113,8 +116,9 @@ def _lane(
     return told
 
 
-def _report(report: Any) -> dict[str, Any]:
+def _report(report: Any, *, public: bool) -> dict[str, Any]:
     """What is said of a guarantee; its numbers are among the series."""
+    report = for_everybody(report) if public else report
     fields = (f.name for f in dataclasses.fields(report))
     told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     told["card"] = [dict(line) for line in report.card]
