@@ -41,8 +41,8 @@ def frame(
         Leave out what is a function of raw data (docs/privacy.md 7): private lanes alone, and of them what
         the public endpoint has.
     after
-        A count of the history for this reader: only lanes that changed later, with their last point; None: all
-        lanes with their past.
+        A count of the history for this reader: only lanes that changed later, with their last point; None:
+        all lanes with their past.
     card
         Whether there are privacy cards to open.
 
