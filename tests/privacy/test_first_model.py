@@ -81,9 +81,13 @@ def in_order(model: Any, events: list[tuple[dict[str, float], bool]]) -> float:
     return float(np.mean(np.sign(np.subtract.outer(*scores)))) / 2.0 + 0.5
 
 
-def test_scores_rank_from_the_end_of_the_warm_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [None, 0.1])
+def test_scores_rank_from_the_end_of_the_warm_up_on(
+    monkeypatch: pytest.MonkeyPatch, share: float | None
+) -> None:
     events = records(1400)
-    ours = make()
+    ours = make(auc_share=share)
+    assert "how features go with labels" in ours.privacy.mechanism
     with monkeypatch.context() as patch:
         patch.setattr(auc.PairFTRL, "_choose", lambda learner, features: moments.Moments(version=2))
         twin = make()
@@ -94,7 +98,7 @@ def test_scores_rank_from_the_end_of_the_warm_up_on(monkeypatch: pytest.MonkeyPa
     assert in_order(ours, events[1000:]) > 0.85
     assert in_order(twin, events[1000:]) == 0.5
     # It is computed from what was released: the same with other records behind the same release.
-    copy = make()
+    copy = make(auc_share=share)
     copy.load_state(ours.to_state())
     assert copy.score_one(events[0][0]) == ours.score_one(events[0][0])
 

@@ -194,7 +194,7 @@ def test_rare_positives_are_not_all_in_the_lowest_bin() -> None:
     assert told is not None
     true = exact(scores[-told["slots"] :], y[-told["slots"] :])
     assert abs(told["value"] - true) < 4.0 * told["stderr"] + told["ties"] / 2.0
-    assert told["ties"] < 0.03
+    assert told["ties"] < 1.5 / BINS  # evenly filled bins hold one pair in as many as there are bins
     p, counts = model._probas(scores), np.zeros((2, BINS), dtype=np.int64)
     for label, row in zip((True, False), counts, strict=True):
         row[:] = np.histogram(p[y == label], bins=BINS, range=(0.0, 1.0))[0]

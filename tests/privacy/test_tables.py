@@ -410,6 +410,8 @@ def test_noise_in_gradients_as_published_keeps_less_than_it_promises(promised: f
     model = batch.DPGDC2(promised, 1e-5, calibration="paper", task="metric", steps=4).fit(X, y)
     exact = model.privacy.epsilon_spent
     assert exact > promised
+    assert model.privacy.epsilon_budget == exact  # what holds is never told as less
+    assert model.privacy.mu_budget == model.privacy.mu_spent
     mu = promised / math.sqrt(1.25 * math.log(1e5))
     assert epsilon_from(mu, 1e-5) == pytest.approx(kept, rel=5e-3)
     assert epsilon_from(mu, 1e-5) <= exact <= epsilon_from(1.011 * mu, 1e-5)  # the grid

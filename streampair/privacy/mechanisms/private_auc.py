@@ -275,6 +275,11 @@ class Evaluated(Mechanism):
         return self.mechanism.core
 
     @property
+    def label_cross(self) -> bool:
+        """Whether the warm-up releases how features go with the labels."""
+        return self.mechanism.label_cross
+
+    @property
     def default_clip(self) -> float:
         """What `clip=None` means."""
         return self.mechanism.default_clip
