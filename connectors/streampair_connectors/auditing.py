@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from river import compose
 
+from streampair import __version__
 from streampair.privacy import AuditReport, NoiseKey, audit, epsilon_from
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import Config
@@ -41,9 +43,10 @@ def audit_config(config: Config, *, slots: int | None, runs: int | None, console
 
 
 def audit_dict(report: AuditReport) -> dict[str, Any]:
-    """The report for `--json`."""
+    """The report for `--json`, and the day of it."""
+    made = {"date": datetime.now(UTC).date().isoformat(), "software": f"streampair {__version__}"}
     parts = [{**asdict(part), "failures": list(part.failures)} for part in report.parts]
-    return {**asdict(report), "parts": parts, "holds": report.holds, "verdict": report.verdict}
+    return {**asdict(report), "parts": parts, "holds": report.holds, "verdict": report.verdict, **made}
 
 
 def audit_lines(report: AuditReport) -> Iterator[str]:

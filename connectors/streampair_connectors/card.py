@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -23,7 +24,16 @@ from streampair_connectors.telemetry import Telemetry
 if TYPE_CHECKING:
     from streampair.privacy import PrivacyReport
 
-__all__ = ["add_routes", "card_html", "card_lines", "card_of", "checked_audit", "for_everybody", "lane_card"]
+__all__ = [
+    "add_routes",
+    "card_html",
+    "card_lines",
+    "card_of",
+    "checked_audit",
+    "for_everybody",
+    "lane_card",
+    "read_audit",
+]
 
 _OPEN = "to be filled in by the curator"
 _UNPROTECTED = (
@@ -149,6 +159,8 @@ def _utility(auc: Mapping[str, Any]) -> dict[str, Any]:
 
 def _audit(audit: Mapping[str, Any]) -> dict[str, Any]:
     return {
+        "date": audit.get("date", "not known"),
+        "software": audit.get("software", "not known"),
         "verdict": audit["verdict"],
         "parts": [
             {
@@ -170,11 +182,16 @@ def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, A
     Raises
     ------
     ConfigError
-        If it is not.
+        If it is not. A learner without its module is meant by its name alone.
     """
     try:
         audit = json.loads(text)
-        of = (audit["learner"], float(audit["epsilon"]), float(audit["delta"]))
+        name = str(audit["learner"])
+        of = (
+            name if "." in learner else name.rpartition(".")[2],
+            float(audit["epsilon"]),
+            float(audit["delta"]),
+        )
         _audit(audit)
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -190,7 +207,9 @@ def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, A
     return dict(audit)
 
 
-def lane_card(labels: LaneLabels, gauges: LaneGauges, *, public: bool) -> dict[str, Any]:
+def lane_card(
+    labels: LaneLabels, gauges: LaneGauges, *, public: bool, audit: Path | None = None
+) -> dict[str, Any]:
     """The card of a lane, as of its last commit.
 
     Parameters
@@ -199,12 +218,39 @@ def lane_card(labels: LaneLabels, gauges: LaneGauges, *, public: bool) -> dict[s
         As they are published; the lane is private.
     public
         Whether everybody may see it (`for_everybody`).
+    audit
+        The file with what `streampair audit --json` printed. It is read anew each time: who audits again
+        replaces it. What cannot be used is not shown, and the card says why.
     """
     app, topic, partition, learner = labels
     deployment = {"application": app, "topic": topic, "partition": int(partition), "learner": learner}
     status = {"forks charged": gauges.forks, "generation of the noise": gauges.generation}
     report = for_everybody(gauges.privacy) if public else gauges.privacy
-    return card_of(report, deployment=deployment, status=status)
+    told, refused = None, ""
+    if audit is not None:
+        try:
+            told = checked_audit(read_audit(audit), report, learner)
+        except ConfigError as error:
+            refused = f"cannot be used: {error}"
+    card = card_of(report, deployment=deployment, status=status, audit=told)
+    return {**card, "audit": refused} if refused else card
+
+
+def read_audit(file: Path) -> str:
+    """The text of a file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read. The path is not named: everybody may see the card.
+    """
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(
+            "the file of the audit cannot be read",
+            fix="write one: `streampair audit CONFIG --json > FILE`",
+        ) from None
 
 
 def for_everybody(report: PrivacyReport) -> PrivacyReport:
@@ -332,7 +378,9 @@ def _asked(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, Lane
     return found[0]
 
 
-def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
+def add_routes(
+    app: web.Application, telemetry: Telemetry, *, public: bool, audit: Path | None = None
+) -> None:
     """Serve the card of each private lane, `/card` and `/card.json`.
 
     Parameters
@@ -343,14 +391,16 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
         What is published.
     public
         Whether everybody can ask.
+    audit
+        As of `lane_card`.
     """
 
     async def page(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public)
+        card = lane_card(*_asked(request, telemetry), public=public, audit=audit)
         return web.Response(text=card_html(card), content_type="text/html", headers=_HEADERS)
 
     async def plain(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public)
+        card = lane_card(*_asked(request, telemetry), public=public, audit=audit)
         return web.json_response(card, headers=_HEADERS)
 
     app.router.add_get("/card", page)

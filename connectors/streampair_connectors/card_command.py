@@ -106,7 +106,10 @@ def card(
         Path | None, typer.Option("--html", help="Write it as a page, which prints well, to this file.")
     ] = None,
     audit: Annotated[
-        Path | None, typer.Option(help="The last audit: a file with what `streampair audit --json` printed.")
+        Path | None,
+        typer.Option(
+            help="The last audit, if not metrics.audit_file: what `streampair audit --json` printed."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,14 +118,12 @@ def card(
     In the fields of the registry of differential-privacy deployments (arXiv 2509.13509; NIST SP 800-226),
     from the configuration and the store, as of the last commits. Changes nothing.
     """
-    from streampair_connectors.card import card_html, card_lines
+    from streampair_connectors.card import card_html, card_lines, read_audit
 
     with errors(as_json):
-        try:
-            told = None if audit is None else audit.read_text()
-        except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"{audit} cannot be read", fix="give a file of text that is there") from None
-        made = application_card(load_config(config), told)
+        settings = load_config(config)
+        file = settings.audit_file if audit is None else audit
+        made = application_card(settings, None if file is None else read_audit(file))
         if page is not None:
             try:
                 page.write_text(card_html(made))

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from streampair.errors import SourceError, StreampairError
+from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
 from streampair_connectors import kafka
 from streampair_connectors.assemble import build_lane, draws_key, lane_id
@@ -81,6 +81,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     privacy = _check_learner(config, report)
     _check_store(config, report)
     _check_ports(config, report)
+    _check_audit(config, privacy, report)
     lanes = await _check_kafka(config, report, create_topics)
     if privacy is not None:
         _check_entities(config, privacy, lanes, report)
@@ -203,6 +204,19 @@ def _check_ports(config: Config, report: Report) -> None:
             )
         else:
             report.good(key, f"{host}:{port or 'a free port'}")
+
+
+def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
+    if config.audit_file is None or privacy is None:
+        return
+    from streampair_connectors.card import checked_audit, read_audit
+
+    try:
+        audit = checked_audit(read_audit(config.audit_file), privacy, config.learner.label())
+    except ConfigError as error:
+        report.bad("metrics.audit_file", error)
+    else:
+        report.good("metrics.audit_file", f"{audit.get('date', 'an unknown day')}: {audit['verdict']}")
 
 
 async def _check_kafka(config: Config, report: Report, create: bool) -> int:

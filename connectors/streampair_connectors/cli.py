@@ -184,7 +184,7 @@ def run(
         async def work() -> None:
             worker = Worker(settings, create_topics=create_topics)
             workers.append(worker)
-            server = MetricsServer(worker.telemetry, settings.metrics)
+            server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file)
             await server.start()
             where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
             log.info("started", app=settings.app, version=__version__, **where)

@@ -63,7 +63,9 @@ def replay_file(
 
         replay = Replay(config, file, write, letters.write)
         server = (
-            stack.enter_context(_Background(MetricsServer(replay.telemetry, config.metrics)))
+            stack.enter_context(
+                _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file))
+            )
             if serve
             else None
         )

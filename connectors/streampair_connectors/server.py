@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from pathlib import Path
 
 from aiohttp import web
 
@@ -25,11 +26,14 @@ class MetricsServer:
         What to serve.
     config
         Addresses; port 0 takes a free port, see `url`.
+    audit
+        The file of the last audit, for the privacy cards.
     """
 
-    def __init__(self, telemetry: Telemetry, config: MetricsConfig) -> None:
+    def __init__(self, telemetry: Telemetry, config: MetricsConfig, audit: Path | None = None) -> None:
         self._telemetry = telemetry
         self._config = config
+        self._audit = audit
         self._runners: list[web.AppRunner] = []
         self.url = ""
         self.public_url: str | None = None
@@ -64,7 +68,7 @@ class MetricsServer:
         if not public:
             app.router.add_get("/healthz", healthz)
         page.add_routes(app, self._telemetry, public=public)
-        card.add_routes(app, self._telemetry, public=public)
+        card.add_routes(app, self._telemetry, public=public, audit=self._audit)
         probes.add_routes(app, self._telemetry, public=public)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()

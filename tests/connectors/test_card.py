@@ -8,6 +8,7 @@ import re
 import urllib.error
 import urllib.request
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,31 @@ def test_what_is_not_known_is_said() -> None:
     assert card["flavor"]["data domain"] == ["told once the features are known"]
     assert card["utility"] == "no private AUC is asked for"
     assert card["status"]["records that can still be learned"] == "no end"
+
+
+def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: LaneGauges) -> None:
+    """Read at each look; what cannot be used is said to be so, without the path."""
+    file = config.parent / "audit.json"
+    config.write_text(TOML + '[metrics]\naudit_file = "audit.json"\n')
+    named = load_config(config).audit_file
+    assert named == file
+
+    def card() -> Any:
+        return lane_card(LABELS, gauges, public=True, audit=named)["audit"]
+
+    assert "cannot be read" in card()
+    assert str(config.parent) not in card()
+    assert run(config).exit_code == 2
+    checked = CliRunner().invoke(app, ["check", str(config)])
+    assert "metrics.audit_file" in checked.output
+    audited = CliRunner().invoke(app, ["audit", str(config), "--runs", "8", "--slots", "8", "--json"])
+    file.write_text(audited.stdout)
+    told = json.loads(audited.stdout)
+    assert card()["verdict"] == told["verdict"]
+    assert card()["date"] == told["date"] == datetime.now(UTC).date().isoformat()
+    assert json.loads(run(config, "--json").stdout)["audit"] == card()
+    assert (
+        f"ok   metrics.audit_file: {told['date']}" in CliRunner().invoke(app, ["check", str(config)]).output
+    )
+    file.write_text(audited.stdout.replace("PairFTRL", "OnPairC"))
+    assert "the audit is of streampair.auc.OnPairC" in card() or "the audit is of OnPairC" in card()

@@ -403,6 +403,12 @@ class MetricsConfig(Table):
     public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
     # Of `run`: without it a worker that is refused has gone before anybody has asked it why.
     linger_seconds: Annotated[float, Field(ge=0)] = 0.0
+    audit_file: Path | None = None
+
+    @field_validator("audit_file", mode="before")
+    @classmethod
+    def _paths(cls, value: object) -> object:
+        return Path(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _ports(self) -> MetricsConfig:

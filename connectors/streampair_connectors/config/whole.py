@@ -99,6 +99,12 @@ class Config(Table):
         """The store's directory, absolute."""
         return (self._base / self.store.directory).absolute()
 
+    @property
+    def audit_file(self) -> Path | None:
+        """Where the last audit lies, absolute."""
+        file = self.metrics.audit_file
+        return None if file is None else (self._base / file).absolute()
+
     def require_kafka(self) -> KafkaConfig:
         """Return the [kafka] table.
 
