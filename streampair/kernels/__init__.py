@@ -4,6 +4,7 @@ What is used outside is exported here. Each kernel has a slow, obvious twin in `
 of the same name.
 """
 
+from streampair.kernels._jit import DISABLED as DISABLED
 from streampair.kernels._jit import Kernel as Kernel
 from streampair.kernels._jit import on_compile as on_compile
 from streampair.kernels.all_pairs import pair_sums, pair_sums_logistic
@@ -53,6 +54,7 @@ from streampair.kernels.forest_layout import (
 )
 from streampair.kernels.forest_parts import forest_explain, forest_importances
 from streampair.kernels.fourier import fourier_rows, normals_from_seed
+from streampair.kernels.hashing import blake2b, hash_chain
 from streampair.kernels.history import (
     MAX_SINGLE,
     history_gradient,
@@ -278,6 +280,7 @@ __all__ = [
     "auc_add",
     "auc_add_many",
     "auc_revert",
+    "blake2b",
     "blt_noise",
     "blt_variances",
     "class_bins",
@@ -306,6 +309,7 @@ __all__ = [
     "ftrl_steps",
     "ftrl_turn",
     "gradient_cells",
+    "hash_chain",
     "history_gradient",
     "history_learn",
     "history_learn_many",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
-from streampair.learners.identity import Counts, Identity
+from streampair.learners.identity import Counts, Identity, told_apart
 from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms import fitted
 from streampair.privacy.mechanisms.base import Release, Settings
@@ -29,19 +29,6 @@ Array = NDArray[np.float64]
 _CHUNK = 1024
 _NOWHERE = Origin()
 _NOBODY = Origins()
-
-
-def _records(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> list[bytes]:
-    """What identifies the record of each row: what the caller said, or its bytes."""
-    told = [None] * len(rows) if contexts is None else contexts
-    if None not in told:
-        return [b"told" + context for context in told]  # type: ignore[operator]
-    size = 8 * (rows.shape[1] + 1)
-    own = np.concatenate((rows, labels[:, None]), axis=1).tobytes()
-    return [
-        b"own" + own[i * size : (i + 1) * size] if context is None else b"told" + context
-        for i, context in enumerate(told)
-    ]
 
 
 class SlotRun:
@@ -357,7 +344,7 @@ class SlotRun:
             if prefix is not None:
                 design.clip(part, ready, usable)
             where = origins.part(slice(at, stop))
-            records = _records(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
+            records = told_apart(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
             if admitted is not None:
                 ready = ready.copy()
                 self._blank(ready, usable, admitted[at:stop], where.entities)

@@ -13,6 +13,7 @@ from naive.forest import Forest, Text
 from naive.forest_layout import places
 from naive.forest_parts import importances, parts
 from naive.fourier import fourier, normals_from_seed
+from naive.hashing import blake2b, hash_chain
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
 from naive.link import Link, due, probabilities
@@ -104,6 +105,7 @@ __all__ = [
     "ball",
     "best_weights",
     "binomial",
+    "blake2b",
     "block_influence",
     "blt_noise",
     "blt_variances",
@@ -130,6 +132,7 @@ __all__ = [
     "ftrl",
     "ftrl_turns",
     "gradient",
+    "hash_chain",
     "history_gradient",
     "history_store",
     "importances",

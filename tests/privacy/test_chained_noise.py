@@ -9,6 +9,7 @@ import copy
 import hashlib
 import hmac
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy import stats
 
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import ChainedNoise, NoiseKey
-from streampair.privacy.noise import MAC
+from streampair.privacy.noise import MAC, SILENT, Packed
 
 KEY = NoiseKey(bytes(range(32)))
 
@@ -103,6 +104,40 @@ def test_the_noise_is_standard_normal_and_independent_over_steps() -> None:
     assert abs((sample[1:, 0] * sample[:-1, 0]).mean()) * np.sqrt(n) < 5.0
     assert abs((sample[:, 0] * sample[:, 1]).mean()) * np.sqrt(n) < 5.0
     assert abs((sample[:, 2] ** 2).mean() - 1.0) * np.sqrt(n / 2) < 5.0
+
+
+@given(
+    records=st.integers(1, 300).flatmap(
+        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=5)
+    ),
+    before=st.integers(0, 3),
+)
+def test_a_batch_of_records_without_noise_is_one_after_the_other(records: list[bytes], before: int) -> None:
+    """Bit for bit, whether they are packed or not; a batch in another order is another one."""
+    rows = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1)
+
+    def state(batch: Sequence[bytes] | None) -> dict[str, object]:
+        chain = ChainedNoise(KEY, b"x")
+        chain.digests = []
+        for _ in range(before):
+            chain.advance(b"")
+        if batch is None:
+            for record in records:
+                chain.record(record)
+                chain.advance(b"")
+        else:
+            chain.skip(batch)
+        assert chain.digests == [SILENT] * (before + len(records))
+        return chain.to_state()
+
+    alone = state(None)
+    assert state(records) == alone
+    assert list(Packed(rows)) == records
+    assert (Packed(rows)[-1], list(Packed(rows)[1:])) == (records[-1], records[1:])
+    assert state(Packed(rows)) == alone
+    # The twin: a hash that did not say which step it is of, or of what, would not tell these apart.
+    turned = records[::-1]
+    assert (state(Packed(np.ascontiguousarray(rows[::-1]))) == alone) is (turned == records)
 
 
 def test_nothing_is_drawn_outside_of_a_step() -> None:

@@ -78,7 +78,8 @@ def bent(kernel: Any) -> Any:
         result = kernel(*args)
         for a, b in zip(arrays, before, strict=True):
             changed = a != b
-            a[changed] = a[changed] + 1000 if a.dtype.kind in "iu" else a[changed] * 1.001 + 1e-3
+            more = 1000 if a.itemsize > 1 else 1
+            a[changed] = a[changed] + more if a.dtype.kind in "iu" else a[changed] * 1.001 + 1e-3
         return None if result is None else off(result)
 
     call.__name__ = kernel.__name__
@@ -576,6 +577,35 @@ def entity_fill(kernel: Any, rng: Rng) -> None:
     used = keys != 0
     got = zip(keys[used].tolist(), last[used].tolist(), count[used].tolist(), strict=True)
     assert naive.table(list(got)) == naive.table(entries)
+
+
+# ---- hashes --------------------------------------------------------------------------------------------
+
+
+def some_bytes(rng: Rng, *shape: int) -> Any:
+    return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+@against(naive.blake2b)
+def blake2b(kernel: Any, rng: Rng) -> None:
+    for length in (0, 1, 127, 128, 129, 256, *rng.integers(0, 1000, 20).tolist()):
+        data, digest = some_bytes(rng, length), np.zeros(int(rng.integers(1, 65)), dtype=np.uint8)
+        key = some_bytes(rng, int(rng.integers(0, 65)))
+        block = np.zeros(128 if len(key) else 0, dtype=np.uint8)
+        block[: len(key)] = key
+        with np.errstate(over="ignore"):  # not compiled, its sums warn of what they are meant to do
+            kernel(np.concatenate((block, data)), len(key), digest)
+        assert digest.tobytes() == naive.blake2b(data.tobytes(), key.tobytes(), len(digest))
+
+
+@against(naive.hash_chain)
+def hash_chain(kernel: Any, rng: Rng) -> None:
+    for length in (0, 95, 96, 97, *rng.integers(0, 400, 5).tolist()):
+        chain, rows = some_bytes(rng, 32), some_bytes(rng, 5, length)
+        wanted = naive.hash_chain(chain.tobytes(), [row.tobytes() for row in rows])
+        with np.errstate(over="ignore"):
+            kernel(chain, rows)
+        assert chain.tobytes() == wanted
 
 
 # ---- design and noise ----------------------------------------------------------------------------------
