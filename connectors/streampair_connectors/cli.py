@@ -17,7 +17,7 @@ from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors import card_command, logs
+from streampair_connectors import card_command, logs, reproduce_command
 from streampair_connectors.command_line import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.command_line import errors as _errors
 from streampair_connectors.config import load_config
@@ -396,57 +396,12 @@ def _features_of(d: int | None, config: Path | None) -> int:
     return len(names)
 
 
-@app.command(
-    short_help="Compute a paper's table again, beside the published one.",
-    epilog="Example: streampair reproduce yang2021 --data data/ --sets diabetes,german",
-)
-def reproduce(
-    paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="yang2021: Table 1 of Yang et al. (2021).")
-    ] = "yang2021",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="STREAMPAIR_DATA", help="Folder with NAME.csv.gz or NAME.csv: header, numbers, label last."
-        ),
-    ] = None,
-    methods: Annotated[str, typer.Option(help="Rows of the table, by comma.")] = "Ours,OLP,OAM,SPAUC",
-    sets: Annotated[
-        str, typer.Option(help="Data sets, its columns, by comma.")
-    ] = "diabetes,german,ijcnn1,letter,usps",
-    repeats: Annotated[int, typer.Option(min=1, help="Splits into 5 folds; the paper has 5.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Folds at once.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Compute a paper's table again, every cell beside the published figure.
-
-    Exit code 1 if a cell is further from the published mean than one published standard deviation.
-    """
-    from streampair_connectors.reproducing import as_dicts, reproduce_yang2021, table_lines
-
-    with _errors(as_json):
-        if paper != "yang2021":
-            raise ConfigError(f"no table of {paper!r} is here", fix="use yang2021")
-        if data is None:
-            raise ConfigError("no data", fix="give --data DIR or set STREAMPAIR_DATA")
-        cells = reproduce_yang2021(
-            data,
-            methods.split(","),
-            sets.split(","),
-            repeats=repeats,
-            jobs=jobs,
-            console=Console(stderr=True),
-        )
-        if as_json:
-            typer.echo(json.dumps(list(as_dicts(cells))))
-        else:
-            for line in table_lines(cells):
-                typer.echo(line)
-        if not all(cell.within for cell in cells):
-            raise typer.Exit(1)
-
-
 add_report(app)
+app.command(
+    "reproduce",
+    short_help="Compute a paper's tables again, beside the published ones.",
+    epilog="Example: streampair reproduce xue2021 --data data/ --quick",
+)(reproduce_command.reproduce)
 budget_app.command(
     "card",
     short_help="Show the privacy card: what is promised, for whom, and how.",

@@ -17,16 +17,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from streampair.errors import ConfigError, SourceError
 from streampair.reproduce import yang2021
 
-__all__ = ["as_dicts", "read_set", "reproduce_yang2021", "table_lines"]
+__all__ = ["as_dicts", "read_set", "reproduce_yang2021", "rows_of", "table_lines"]
 
 
-def read_set(folder: Path, name: str) -> yang2021.DataSet:
-    """Read `NAME.csv.gz` or `NAME.csv`: a header, then numbers, the label last.
+def rows_of(folder: Path, name: str) -> list[list[str]]:
+    """The texts of `NAME.csv.gz` or `NAME.csv`, without its header: the label is the last of a row.
 
     Raises
     ------
     SourceError
-        If the file is not there, or a cell but the last is no number.
+        If the file is not there, or is no table.
     """
     path = next((p for p in (folder / f"{name}.csv.gz", folder / f"{name}.csv") if p.exists()), None)
     if path is None:
@@ -38,16 +38,37 @@ def read_set(folder: Path, name: str) -> yang2021.DataSet:
     try:
         with cast("IO[str]", gzip.open(path, "rt") if path.suffix == ".gz" else path.open("rt")) as lines:
             _, *rows = csv.reader(lines)
-        numbers = np.array([row[:-1] for row in rows], dtype=np.float64)
-        if numbers.ndim != 2 or not np.isfinite(numbers).all():
-            raise ValueError("a cell is missing")
+        if len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
+            raise ValueError("its rows differ in length, or have no feature")
     except (OSError, EOFError, ValueError) as error:
-        raise SourceError(
-            f"{path} cannot be read as numbers with a label last ({error})",
-            fix="give a CSV with a header line, numeric features and the label in the last column",
-            retriable=False,
-        ) from None
+        raise _no_table(path, error) from None
+    return rows
+
+
+def read_set(folder: Path, name: str) -> yang2021.DataSet:
+    """Read `NAME.csv.gz` or `NAME.csv`: a header, then numbers, the label last.
+
+    Raises
+    ------
+    SourceError
+        If the file is not there, or a cell but the last is no number.
+    """
+    rows = rows_of(folder, name)
+    try:
+        numbers = np.array([row[:-1] for row in rows], dtype=np.float64)
+        if not np.isfinite(numbers).all():
+            raise ValueError("a cell is missing")
+    except ValueError as error:
+        raise _no_table(folder / f"{name}.csv", error) from None
     return yang2021.binary(name, numbers, [row[-1] for row in rows])
+
+
+def _no_table(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path} cannot be read as numbers with a label last ({error})",
+        fix="give a CSV with a header line, numeric features and the label in the last column",
+        retriable=False,
+    )
 
 
 def reproduce_yang2021(

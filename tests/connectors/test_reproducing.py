@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from streampair_connectors import reproductions
 from streampair_connectors.cli import app
 from streampair_connectors.reproducing import read_set
 from typer.testing import CliRunner
 
 from streampair.errors import ConfigError, SourceError
-from streampair.reproduce import yang2021
+from streampair.reproduce import manifest, measuring, protocol, yang2021
 
 LABELS = {"diabetes": ["-1", "1"], "german": ["2", "1"], "letter": [*"NA"], "usps": ["7", "2"]}
 
@@ -92,7 +94,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert "give --data" in call("yang2021", code=2).stderr
-    assert "use yang2021" in call("yang2020", "--data", tmp_path, code=2).stderr
+    assert "use huai2020" in call("yang2020", "--data", tmp_path, code=2).stderr
     assert "not in the table" in call("--data", tmp_path, "--sets", "iris", code=2).stderr
     assert "no diabetes.csv" in call("--data", tmp_path, "--sets", "diabetes", code=1).stderr
     (tmp_path / "diabetes.csv").write_text("a,label\n1,1\n,-1\n")
@@ -111,3 +113,87 @@ def test_a_cell_says_whether_it_is_within() -> None:
     assert cell.within
     assert cell.stderr == pytest.approx(0.015)
     assert not yang2021.cell("Ours", "ijcnn1", [yang2021.Fold(0.9, 1.0, 1.0)]).within
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Xue et al. with three cells, one of them without its data, and the measurements that are made."""
+    whole = manifest.load("xue2021")
+    cells = [c for c in whole.cells if c.place == "Table 4" and c.epsilon == 1.0 and c.algorithm == "DPGDSC"]
+    cells = [dataclasses.replace(c, n=60) for c in cells][:3]
+    paper = dataclasses.replace(whole, cells=tuple(cells))
+    monkeypatch.setattr(manifest, "load", lambda name: paper)
+    made: list[Any] = []
+    measure = measuring.measure
+
+    def counted(job: Any, data: Any, seed: int) -> protocol.Outcome:
+        made.append((job["variant"], job["data"], seed))
+        return measure(job, data, seed)
+
+    monkeypatch.setattr(measuring, "measure", counted)
+    reproductions._sample.cache_clear()
+    reproductions._digest.cache_clear()
+    return made
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, few: list[Any]) -> None:
+    """What is in the file is not measured again; a torn line is; a set that is missing is a reason."""
+    write(tmp_path, "diabetes", 120)
+    cache = tmp_path / "deep" / "cells.jsonl"
+    arguments = ["xue2021", "--data", tmp_path, "--cache", cache, "--check"]
+    told = call(*arguments, "--seeds", 2).stdout
+    assert "| diabetes | DPGDSC | 60 | 1 | 1/n | 0.6446 |" in told
+    assert "Not compared: " in told
+    assert "has no diabetic_retinopathy.csv.gz" in told
+    assert "Made by `streampair reproduce" in told
+    lines = cache.read_text().splitlines()
+    assert len(lines) == len(few) == 12  # two cells of one set, three variants, two seeds
+    few.clear()
+    assert call(*arguments, "--seeds", 2).stdout == told
+    assert few == []
+    cache.write_text("\n".join(lines)[:-40])
+    assert call(*arguments, "--seeds", 3).stdout != told
+    assert len(few) == 7  # the torn one, and six of the third seed
+    few.clear()
+    call(*arguments, "--seeds", 3)
+    assert few == []
+
+
+def test_other_data_are_measured_anew(tmp_path: Path, few: list[Any]) -> None:
+    write(tmp_path, "diabetes", 120)
+    arguments = ["xue2021", "--data", tmp_path, "--cache", tmp_path / "c", "--seeds", 2]
+    call(*arguments)
+    write(tmp_path, "diabetes", 130)
+    reproductions._sample.cache_clear()
+    reproductions._digest.cache_clear()
+    few.clear()
+    call(*arguments)
+    assert len(few) == 12
+
+
+def test_the_check_fails_on_a_cell_without_its_error(tmp_path: Path, few: list[Any]) -> None:
+    write(tmp_path, "diabetes", 120)
+    arguments = ["xue2021", "--data", tmp_path, "--cache", tmp_path / "c", "--seeds", 1]
+    call(*arguments)
+    failed = call(*arguments, "--check", code=1)
+    assert "lacking: xue2021, Table 4, diabetes, DPGDSC" in failed.stderr
+    assert "no standard error" in failed.stderr
+
+
+def test_the_other_outputs(tmp_path: Path, few: list[Any]) -> None:
+    write(tmp_path, "diabetes", 120)
+    arguments = ["xue2021", "--data", tmp_path, "--cache", tmp_path / "c", "--quick"]
+    page = call(*arguments, "--output", "html").stdout
+    assert page.startswith("<!doctype html>")
+    assert "<td>0.6446</td>" in page
+    found = json.loads(call(*arguments, "--json").stdout)
+    assert {each["found"]["tight"]["seeds"] for each in found} == {0, 2}
+    assert found[0]["verdict"]
+    assert "give md or html" in call(*arguments, "--output", "pdf", code=2).stderr
+
+
+def test_a_cache_that_cannot_be_used_is_told(tmp_path: Path, few: list[Any]) -> None:
+    (tmp_path / "file").write_text("")
+    failed = call("xue2021", "--data", tmp_path, "--quick", "--cache", tmp_path / "file" / "c", code=1)
+    assert "--cache" in failed.stderr
+    assert "is no folder" in call("xue2021", "--data", tmp_path / "none", "--quick", code=2).stderr

@@ -1,0 +1,35 @@
+"""A measurement by its definition, whatever its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streampair.errors import StreampairError
+from streampair.reproduce import curves, protocol
+
+__all__ = ["measure"]
+
+
+def measure(job: Mapping[str, Any], data: protocol.Sample, seed: int) -> protocol.Outcome:
+    """Measure once.
+
+    Parameters
+    ----------
+    job
+        What `Cell.job` gave.
+    data
+        The set.
+    seed
+        Draws the learned records and the noise.
+
+    Returns
+    -------
+    Outcome
+        A learner that refuses gives its words as the reason.
+    """
+    own = curves.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
+    try:
+        return (own or protocol.learned)(job, data, seed)
+    except StreampairError as error:
+        return protocol.Outcome(reason=error.problem)
