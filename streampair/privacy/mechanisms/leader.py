@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,20 @@ def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
     d
         Features.
     """
-    second = np.zeros((d, d))
-    second[np.tril_indices(d)] = mean[:-d]
-    second = second + second.T
+    second: Floats = mean[_places(d)]
+    diagonal = second.reshape(d * d)[:: d + 1]
+    diagonal *= 2.0
     second /= math.sqrt(2.0)
-    second[np.diag_indices(d)] /= math.sqrt(2.0)
+    diagonal /= math.sqrt(2.0)
     return second, mean[-d:]
+
+
+@functools.lru_cache(maxsize=8)
+def _places(d: int) -> NDArray[np.intp]:
+    """Where in a packed triangle each cell of the matrix (d, d) is: found once, for every release asks."""
+    i, j = np.indices((d, d))
+    row, column = np.maximum(i, j), np.minimum(i, j)
+    return row * (row + 1) // 2 + column
 
 
 def leader_of(

@@ -241,7 +241,7 @@ class MomentsRun(Run):
         if not len(noise) or not noise[0] > 0.0:
             return second, cross, 1.0 / known
         least, most = _LENGTHS
-        length = min(max(float(kernels.dot(np.diag(second).copy(), np.ones(d))), least), most)
+        length = min(max(float(kernels.dot(second.diagonal().copy(), np.ones(d))), least), most)
         told = 1.0 / (self._weight * self._weight * length * noise)
         cross = (known * cross + told * (self._weight * math.sqrt(length) * start)) / (known + told)
         return second, cross, float(kernels.dot(1.0 / (known + told), np.ones(d))) / d
