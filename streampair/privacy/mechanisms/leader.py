@@ -41,7 +41,8 @@ def _places(d: int) -> NDArray[np.intp]:
     """Where in a packed triangle each cell of the matrix (d, d) is: found once, for every release asks."""
     i, j = np.indices((d, d))
     row, column = np.maximum(i, j), np.minimum(i, j)
-    return row * (row + 1) // 2 + column
+    places: NDArray[np.intp] = row * (row + 1) // 2 + column
+    return places
 
 
 def leader_of(
