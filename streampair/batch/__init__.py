@@ -1,7 +1,8 @@
 """Learners of a whole table at once, with scikit-learn's interface: the offline half of the papers.
 
-Each is differentially private for the replacement of one record, releases through one door, and reports what
-it has spent (`privacy`). It needs scikit-learn: ``pip install "streampair[batch]"``.
+Each is differentially private for the replacement of one record (`DPPMetricLearner`: of pairs of
+individuals), releases through one door, and reports what it has spent (`privacy`). It needs scikit-learn:
+``pip install "streampair[batch]"``.
 """
 
 try:
@@ -13,6 +14,18 @@ from streampair.batch.descent import DPGDC, DPGDSC
 from streampair.batch.epochs import DPEGD
 from streampair.batch.history import OffPairC, OffPairStrC
 from streampair.batch.noisy import DPGDC2
+from streampair.batch.pairwise import DPPMetricLearner
 from streampair.batch.perturbation import GradientPerturbation
+from streampair.batch.relations import PairGraph
 
-__all__ = ["DPEGD", "DPGDC", "DPGDC2", "DPGDSC", "GradientPerturbation", "OffPairC", "OffPairStrC"]
+__all__ = [
+    "DPEGD",
+    "DPGDC",
+    "DPGDC2",
+    "DPGDSC",
+    "DPPMetricLearner",
+    "GradientPerturbation",
+    "OffPairC",
+    "OffPairStrC",
+    "PairGraph",
+]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Problem", "TableLearner"]
+__all__ = ["Problem", "TableLearner", "designs"]
 
 # Logistic pair sums take exponentials of scores.
 _LARGEST_RADIUS = 100.0
@@ -118,6 +118,25 @@ def _for_task(*names: str) -> Callable[[Any], Any]:
         raise AttributeError(f"there is no such method with task={self.task!r}")
 
     return available_if(check)  # type: ignore[no-any-return]
+
+
+def designs(X: Floats, bounds: tuple[Any, Any] | None) -> Floats:
+    """Features scaled by declared bounds, and each record pulled into the unit ball."""
+    d = X.shape[1]
+    scale, shift = np.ones(d), np.zeros(d)
+    if bounds is not None:
+        low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in bounds)
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ConfigError(
+                "bounds are not finite, or a lower one is not below the upper one",
+                fix="give (low, high): two numbers, or a number for each feature in both",
+            )
+        scale, shift = 2.0 / (high - low), -(high + low) / (high - low)
+    out, whole = np.empty_like(X), np.empty(len(X))
+    kernels.prepare_rows(
+        np.ascontiguousarray(X), scale, shift, False, np.zeros(d), np.ones(d), math.inf, out, whole
+    )
+    return out
 
 
 @dataclass(eq=False, repr=False)
@@ -215,21 +234,7 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
         return self._designs(X), labels if self.task == "metric" else 2.0 * labels - 1.0
 
     def _designs(self, X: Floats) -> Floats:
-        d = X.shape[1]
-        scale, shift = np.ones(d), np.zeros(d)
-        if self.bounds is not None:
-            low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in self.bounds)
-            if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-                raise ConfigError(
-                    "bounds are not finite, or a lower one is not below the upper one",
-                    fix="give (low, high): two numbers, or a number for each feature in both",
-                )
-            scale, shift = 2.0 / (high - low), -(high + low) / (high - low)
-        out, whole = np.empty_like(X), np.empty(len(X))
-        kernels.prepare_rows(
-            np.ascontiguousarray(X), scale, shift, False, np.zeros(d), np.ones(d), math.inf, out, whole
-        )
-        return out
+        return designs(X, self.bounds)
 
     def _problem(self, rows: Floats, labels: Floats) -> Problem:
         if self.task not in ("auc", "metric"):

@@ -39,10 +39,10 @@ def paper_factor(epsilon: float, delta: float, dim: int) -> float:
     return math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon if delta else math.sqrt(dim) / epsilon
 
 
-def checked_steps(steps: int) -> int:
-    """The number of steps, if it is one."""
+def checked_steps(steps: int, name: str = "steps") -> int:
+    """The number of steps (or of something else, by its name), if it is one."""
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise ConfigError(f"steps is {steps!r}", fix="give a whole number of 1 or more")
+        raise ConfigError(f"{name} is {steps!r}", fix="give a whole number of 1 or more")
     return int(steps)
 
 

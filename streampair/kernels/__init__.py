@@ -122,6 +122,7 @@ from streampair.kernels.private_steps import (
     output_steps,
     score_and_cells,
 )
+from streampair.kernels.relations import graph_pieces
 from streampair.kernels.rolling_auc import (
     AUC_COUNT,
     AUC_HEADER,
@@ -310,6 +311,7 @@ __all__ = [
     "ftrl_turn",
     "gradient_cells",
     "hash_chain",
+    "graph_pieces",
     "history_gradient",
     "history_learn",
     "history_learn_many",

@@ -62,6 +62,7 @@ from naive.private_steps import (
     rounded_gradient,
     score_and_cells,
 )
+from naive.relations import components, graph_pieces
 from naive.rolling_auc import Window
 from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.symmetric import (
@@ -115,6 +116,7 @@ __all__ = [
     "class_contribution",
     "class_sums",
     "clipped",
+    "components",
     "contribution",
     "cos_octant",
     "cross_sums",
@@ -133,6 +135,7 @@ __all__ = [
     "ftrl_turns",
     "gradient",
     "hash_chain",
+    "graph_pieces",
     "history_gradient",
     "history_store",
     "importances",

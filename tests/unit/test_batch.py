@@ -15,9 +15,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from streampair import batch, losses
+from streampair.batch.base import TableLearner
 from streampair.errors import ConfigError
 
-LEARNERS: list[Any] = [getattr(batch, name) for name in batch.__all__]
+LEARNERS: list[Any] = [
+    made for made in (getattr(batch, name) for name in batch.__all__) if issubclass(made, TableLearner)
+]
 PRIVATE = LEARNERS
 
 

@@ -142,6 +142,25 @@ def link_due(kernel: Any, rng: Rng) -> None:
         assert kernel(state) == naive.due(int(records))
 
 
+# ---- graphs ----------------------------------------------------------------------------------------------
+
+
+@against(naive.graph_pieces)
+def graph_pieces(kernel: Any, rng: Rng) -> None:
+    for n in (2, 5, 9):
+        edges = [(a, b) for a in range(n) for b in range(a + 1, n) if rng.random() < 0.3] or [(0, 1)]
+        near: list[list[int]] = [[] for _ in range(n)]
+        for a, b in edges:
+            near[a].append(b)
+            near[b].append(a)
+        starts = np.cumsum([0, *map(len, near)])
+        pieces = np.zeros(n, dtype=np.int64)
+        found = kernel(starts, np.array(list(itertools.chain(*near))), pieces)
+        wanted, bridges = naive.graph_pieces(n, edges)
+        assert pieces.tolist() == wanted
+        assert {(min(e), max(e)) for e in found.tolist()} == bridges
+
+
 # ---- numbers and vectors -------------------------------------------------------------------------------
 
 

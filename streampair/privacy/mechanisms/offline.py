@@ -19,6 +19,7 @@ from streampair.privacy.accounting import PrivacyReport, epsilon_from, mu_from
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     ExactSums,
+    Relation,
     Release,
     check_cells,
     power_of_two_below,
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["TablePlan", "TableReport", "VectorDoor", "mu_of_pure", "plan_table", "report_of"]
+__all__ = ["ExactRelease", "TablePlan", "TableReport", "VectorDoor", "mu_of_pure", "plan_table", "report_of"]
 
 
 @dataclass(frozen=True)
-class _ExactRelease(Release):
+class ExactRelease(Release):
     """A release under noise that is drawn in integers, without an error."""
 
     def floating_point(self, epsilon: float) -> float:
@@ -118,7 +119,7 @@ class TablePlan:
     @property
     def release(self) -> Release:
         """What leaves, and what it is worth."""
-        kind = _ExactRelease if self.pure else Release
+        kind = ExactRelease if self.pure else Release
         return kind(
             name=self.name,
             domain="records in the unit ball, with a label",
@@ -273,6 +274,7 @@ def report_of(
     mechanism: str,
     notes: Sequence[str] = (),
     source: str = "",
+    relation: Relation = ONE_RECORD,
 ) -> TableReport:
     """The report of a fit, every number from its plans.
 
@@ -292,6 +294,8 @@ def report_of(
         How it was done, and what else has to be known.
     source
         Whose constants were taken to the letter; empty: none.
+    relation
+        Who is protected.
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
@@ -328,8 +332,8 @@ def report_of(
         delta=delta,
         mu_spent=mu,
         mu_budget=max(budget, mu),
-        unit=ONE_RECORD.unit,
-        adjacency=ONE_RECORD.adjacency,
+        unit=relation.unit,
+        adjacency=relation.adjacency,
         releases=emitted,
         guarantee="void (fixed seed)" if seeded else guarantee,
         kind="void" if seeded else "holds",

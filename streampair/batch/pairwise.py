@@ -1,0 +1,375 @@
+"""A metric from labelled pairs, such that no relation of two individuals is told (Li et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import TransformerTags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streampair.batch.base import designs
+from streampair.batch.descent import checked_steps
+from streampair.batch.relations import PairGraph, ring_pairs
+from streampair.errors import ConfigError
+from streampair.privacy.mechanisms.offline import TableReport, VectorDoor, report_of
+from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, clip_factors, plan_pairs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["DPPMetricLearner"]
+
+# Pairs whose differences are in memory at once.
+_BLOCK = 32_768
+
+
+def _positive(name: str, value: Any) -> float:
+    """A parameter, if it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise ConfigError(f"{name} is {value!r}, not a number", fix="give a finite number above 0")
+    if not (math.isfinite(value) and value > 0.0):
+        raise ConfigError(f"{name} is {value!r}", fix="give a finite number above 0")
+    return float(value)
+
+
+def contrastive_slopes(distances: Floats, similar: NDArray[np.bool_], margin: float) -> Floats:
+    """What multiplies ``W u u^T`` in the gradient of the contrastive loss of each pair (Eq. 8), (m,).
+
+    0 for dissimilar pairs that are a margin apart, and for those at distance 0, where there is no gradient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.batch.pairwise import contrastive_slopes
+    >>> contrastive_slopes(np.array([3.0, 0.5, 0.0, 2.0]), np.array([True, False, False, False]), 1.0)
+    array([ 1., -1.,  0.,  0.])
+    """
+    near = (distances > 0.0) & (distances < margin)
+    pushed = np.where(near, 1.0 - margin / np.where(near, distances, 1.0), 0.0)
+    out: Floats = np.where(similar, 1.0, pushed)
+    return out
+
+
+@dataclass(eq=False, repr=False)
+class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A metric from pairs that are alike or not, with pairwise privacy (Li et al., Algorithm 1).
+
+    The contrastive loss of pairs of individuals is descended with noise in every gradient. Hidden is the
+    relation of any two individuals: all that a reader who knows other pairs could infer it from, by the
+    graph of pairs (`PairGraph`).
+
+    Parameters
+    ----------
+    epsilon, delta
+        The promise. With ``delta=0`` it is pure epsilon, and the noise Laplace's; else it is Gaussian.
+    relation
+        ``"transitive"``: kappa' pairs change together: relations can be told along paths, and features around
+        cycles. ``"intransitive"``: features only. ``"node"``: all pairs of an individual, whose own
+        features are then hidden too; the others do not hide these.
+    bounds
+        Declared public (low, high): two numbers, or one for each feature in both. Features are scaled by them
+        to [-1, 1], then each individual is pulled into the unit ball. None: they are scaled.
+    calibration
+        ``"tight"``: the whole gradient of a pair is clipped, and noise is exact. ``"paper"``: to the letter,
+        which clips rows and gives the noise that one of them needs to each; the report says what it
+        guarantees.
+    random_state
+        None: noise under a key of the operating system. Anything else is for tests: the noise can be computed
+        from it, and the report says that nothing is guaranteed.
+    n_components
+        Rows d' of W; None: as many as features.
+    margin
+        How far apart pairs that are not alike should be: a number that is chosen without a look at the data.
+    clip
+        Largest norm h of the gradient of one pair.
+    batch_size
+        Pairs of a batch; None: all of them, which learns most from the least noise.
+    epochs
+        How often each pair is used.
+    learning_rate
+        Size of the first step; step t has a size of ``learning_rate / sqrt(t)``.
+    pairs_each
+        Where no pairs are given: as many pairs as individuals, so many times.
+    connected
+        Refuse pairs whose graph falls apart; False: it may.
+
+    Attributes
+    ----------
+    components_
+        W, (d', d).
+    metric_
+        ``W^T W``, (d, d), positive semi-definite.
+    graph_
+        The `PairGraph`.
+    privacy
+        The report of the last fit; None before it.
+
+    Notes
+    -----
+    Guarantee: docs/privacy.md, Lemma 79, for tables that differ in the contents of so many pairs. Who is in a
+    pair with whom is public. An epoch takes O(m d d') time and O(m) memory for m pairs.
+
+    References
+    ----------
+    Li, J., Pan, Y., Sui, Y. and Tsang, I. W. (2020). Secure metric learning via differential pairwise
+    privacy. Algorithm 1, without the sensitivity reduction, which is not private.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair import batch
+    >>> rng = np.random.default_rng(1)
+    >>> X = rng.uniform(-0.5, 0.5, (4000, 3))
+    >>> pairs = np.stack([np.arange(3999), np.arange(1, 4000)], axis=1)  # a chain: kappa' is 1
+    >>> alike = (X[pairs[:, 0], 0] > 0) == (X[pairs[:, 1], 0] > 0)  # one feature matters
+    >>> model = batch.DPPMetricLearner(epsilon=1.0, delta=1e-5).fit(X, alike, pairs)
+    >>> int(model.metric_.diagonal().argmax()), model.privacy.epsilon_spent
+    (0, 1.0)
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    relation: Literal["transitive", "intransitive", "node"] = "transitive"
+    bounds: tuple[Any, Any] | None = None
+    calibration: Literal["tight", "paper"] = "tight"
+    random_state: Any = None
+    n_components: int | None = None
+    margin: float = 1.0
+    clip: float = 0.5
+    batch_size: int | None = None
+    epochs: int = 20
+    learning_rate: float = 1.0
+    pairs_each: int = 2
+    connected: bool = True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.estimator_type = "transformer"
+        tags.transformer_tags = TransformerTags()
+        return tags
+
+    def fit(self, X: Any, y: Any, pairs: Any = None) -> Any:
+        """Learn from pairs: every call is a release of its own, and the releases about a pair add up.
+
+        Parameters
+        ----------
+        X
+            Features of individuals, (n, d): numbers, and none of them missing.
+        y
+            With `pairs` whether each of them is alike, (m,): True or 1, else False, 0 or -1. Without them the
+            class of each individual, (n,).
+        pairs
+            Which rows of X, (m, 2). None: everybody is in pairs with the next in a random ring, and two are
+            alike if their classes agree.
+
+        Raises
+        ------
+        ConfigError
+            If a parameter is out of range, or the pairs cannot be learned: fewer than two individuals, no
+            pair, a graph that falls apart, values that are not finite, pairs that are all alike or all not.
+        """
+        seed = None
+        if self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        coins = np.random.default_rng(seed)
+        rows, similar, graph = self._pairs(X, y, pairs, coins)
+        relation = self._hidden(graph)
+        plan, size = self._plan(rows.shape[1], len(similar), relation)
+        door = VectorDoor(plan, seed)
+        self.components_ = self._descend(rows, similar, graph, door, size, coins)
+        self.graph_, self.metric_ = graph, self.components_.T @ self.components_
+        self._report = report_of(
+            float(self.epsilon),
+            float(self.delta),
+            [plan],
+            parallel=False,
+            emitted=door.emitted,
+            seeded=seed is not None,
+            mechanism=(
+                f"Mechanism: the contrastive loss of {len(similar)} pairs is descended; each of "
+                f"{plan.releases} gradients is released under noise. The number kappa of pairs that change "
+                f"together is {relation.pairs}, by the graph of pairs."
+            ),
+            notes=self._notes(pairs is None),
+            source="Li et al. (2020), Algorithm 1" if self.calibration == "paper" else "",
+            relation=relation,
+        )
+        return self
+
+    def _notes(self, drawn: bool) -> list[str]:
+        said = ["Who is in a pair with whom is taken as public."]
+        if self.relation != "node":
+            said.append(
+                "An individual's own features are in all its pairs, and are not hidden by this; "
+                'relation="node" hides them.'
+            )
+        if drawn:
+            said.append("Pairs were drawn by coins, and labelled by whether the classes of the two agree.")
+        if self.bounds is not None:
+            said.append("The declared bounds are taken as public.")
+        return said
+
+    def _pairs(
+        self, X: Any, y: Any, pairs: Any, coins: np.random.Generator
+    ) -> tuple[Floats, NDArray[np.bool_], PairGraph]:
+        """Designs in the unit ball, whether each pair is alike, and the graph."""
+        if pairs is None:
+            X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
+            check_classification_targets(y)
+        else:
+            X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite=False)
+        if not np.isfinite(X).all():
+            raise ConfigError(
+                "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
+            )
+        if len(X) < 2:
+            raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
+        if pairs is None:
+            if len(np.unique(y)) < 2:
+                raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
+            each = checked_steps(self.pairs_each, "pairs_each")
+            graph = PairGraph(ring_pairs(len(X), each, coins.permutation(len(X))), len(X))
+            similar = y[graph.pairs[:, 0]] == y[graph.pairs[:, 1]]
+            return designs(X, self.bounds), np.asarray(similar, dtype=bool), graph
+        graph = PairGraph(pairs, len(X))
+        similar = self._alike(y, len(graph.pairs))
+        if self.connected and graph.components > 1:
+            raise ConfigError(
+                f"the graph is disconnected: it is in {graph.components} pieces",
+                fix="fit each piece by itself, add pairs that join them, or give connected=False",
+            )
+        return designs(X, self.bounds), similar, graph
+
+    @staticmethod
+    def _alike(y: Any, m: int) -> NDArray[np.bool_]:
+        labels = np.asarray(y)
+        if labels.shape != (m,):
+            raise ConfigError(
+                f"y has shape {labels.shape}, and there are {m} pairs", fix="give a label a pair"
+            )
+        if labels.dtype.kind not in "biuf" or not np.isin(labels, (-1, 0, 1)).all():
+            raise ConfigError(
+                "y is not binary", fix="give True or 1 for pairs that are alike, else False or 0"
+            )
+        similar: NDArray[np.bool_] = labels == 1
+        if similar.all() or not similar.any():
+            raise ConfigError(
+                "y has one class: pairs are all alike, or all not", fix="give pairs of both kinds"
+            )
+        return similar
+
+    def _hidden(self, graph: PairGraph) -> PairRelation:
+        if self.relation == "transitive":
+            return PairRelation(pairs=graph.kappa_prime)
+        if self.relation == "intransitive":
+            return PairRelation(pairs=max(graph.kappa_intransitive, 1))
+        if self.relation == "node":
+            return PairRelation(pairs=graph.max_degree, person=True)
+        raise ConfigError(f"relation is {self.relation!r}", fix='give "transitive", "intransitive" or "node"')
+
+    def _width(self, d: int) -> int:
+        width = d if self.n_components is None else checked_steps(self.n_components, "n_components")
+        if width > d:
+            raise ConfigError(f"n_components is {width}, and there are {d} features", fix=f"give at most {d}")
+        return width
+
+    def _plan(self, d: int, m: int, relation: PairRelation) -> tuple[PairsPlan, int]:
+        """What is released, and how many pairs are in a batch."""
+        if self.calibration not in ("tight", "paper"):
+            raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
+        size = m if self.batch_size is None else min(checked_steps(self.batch_size, "batch_size"), m)
+        epochs, width, clip = (
+            checked_steps(self.epochs, "epochs"),
+            self._width(d),
+            _positive("clip", self.clip),
+        )
+        move, noise = 2.0 * clip / size, None
+        if self.calibration == "paper":
+            _positive("epsilon", self.epsilon)
+            noise = relation.pairs * move * epochs / self.epsilon
+            if self.delta:
+                noise *= math.sqrt(2.0 * math.log(1.25 / self.delta))
+            move *= math.sqrt(width) if self.delta else width  # all rows are released together
+        plan = plan_pairs(
+            self.epsilon,
+            self.delta,
+            relation=relation,
+            dim=width * d,
+            sensitivity=move,
+            batch=size,
+            batches=m // size,
+            epochs=epochs,
+            name="mean gradients of batches of pairs",
+            lemma=f"docs/privacy.md, Lemma {80 if self.calibration == 'paper' else 79}",
+            noise=noise,
+        )
+        return plan, size
+
+    def _descend(
+        self,
+        rows: Floats,
+        similar: NDArray[np.bool_],
+        graph: PairGraph,
+        door: VectorDoor,
+        size: int,
+        coins: np.random.Generator,
+    ) -> Floats:
+        d = rows.shape[1]
+        width = self._width(d)
+        eta, margin = _positive("learning_rate", self.learning_rate), _positive("margin", self.margin)
+        w: Floats = np.eye(d)
+        if width < d:
+            w = np.linalg.qr(coins.normal(size=(d, width)))[0].T
+        step = 0
+        for _ in range(int(self.epochs)):
+            order = coins.permutation(len(similar))
+            for at in range(len(similar) // size):
+                step += 1
+                batch = order[at * size : (at + 1) * size]
+                gradient = self._gradient(rows, graph.pairs[batch], similar[batch], w, margin)
+                w = w - eta / math.sqrt(step) * door.emit(gradient.ravel()).reshape(width, d)
+        return w
+
+    def _gradient(
+        self, rows: Floats, pairs: NDArray[np.int64], similar: NDArray[np.bool_], w: Floats, margin: float
+    ) -> Floats:
+        """The mean of the clipped gradients of a batch, (d', d): secret."""
+        total = np.zeros_like(w)
+        for at in range(0, len(pairs), _BLOCK):
+            part = pairs[at : at + _BLOCK]
+            u = rows[part[:, 0]] - rows[part[:, 1]]
+            left = u @ w.T
+            slopes = contrastive_slopes(np.linalg.norm(left, axis=1), similar[at : at + _BLOCK], margin)
+            left *= slopes[:, None]
+            norm: Literal["l1", "l2"] = "l2" if self.delta else "l1"
+            left *= clip_factors(left, u, float(self.clip), norm, self.calibration == "paper")
+            total += left.T @ u
+        return total / len(pairs)
+
+    @property
+    def privacy(self) -> TableReport | None:
+        """What was promised and spent by the last fit; None before it."""
+        return getattr(self, "_report", None)
+
+    def transform(self, X: Any) -> Floats:
+        """Records in coordinates in which the Euclidean distance is the learned one, (n, d')."""
+        check_is_fitted(self, "components_")
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
+        if not np.isfinite(X).all():
+            raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
+        out: Floats = designs(X, self.bounds) @ self.components_.T
+        return out
+
+    def fit_transform(self, X: Any, y: Any, pairs: Any = None) -> Floats:
+        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        out: Floats = self.fit(X, y, pairs).transform(X)
+        return out
