@@ -212,11 +212,14 @@ def reproduced(
     kept = Measurements(cache)
     cells = [cell for paper in papers for cell in paper.cells]
     todo: dict[str, tuple[str, _Job]] = {}
-    for cell in cells:
-        if not (quick and _quick(cell)):
-            for job in _jobs(folder, cell, seeds):
+    for seed in range(seeds):  # a run that is stopped has all of its cells, under fewer seeds
+        for cell in cells:
+            if quick and _quick(cell):
+                continue
+            for variant in manifest.VARIANTS:
+                job = _job(folder, cell, variant, seed)
                 if kept.get(job.key) is None:
-                    todo[job.key] = (f"{cell.paper}, {cell.place}, {cell.data}", job)
+                    todo.setdefault(job.key, (f"{cell.paper}, {cell.place}, {cell.data}", job))
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -232,12 +235,6 @@ def reproduced(
             kept.put(job, outcome)
             progress.update(task, advance=1, description=where)
     return [(paper, [_result(folder, cell, seeds, quick, kept) for cell in paper.cells]) for paper in papers]
-
-
-def _jobs(folder: Path, cell: manifest.Cell, seeds: int) -> Iterator[_Job]:
-    for variant in manifest.VARIANTS:
-        for seed in range(seeds):
-            yield _job(folder, cell, variant, seed)
 
 
 def _all(
