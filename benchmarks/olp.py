@@ -39,12 +39,12 @@ def olp(x, y, order, steps, radius, size, kept, rng):
         elif t < size:
             buffer[t], labels[t] = now, label
         elif kept == WITHOUT:
-            i = rng.integers(t + 1)
+            i = rng.integers(0, t + 1)
             if i < size:
                 buffer[i], labels[i] = now, label
         else:
             for _ in range(rng.binomial(size, 1.0 / t)):
-                i = rng.integers(size)
+                i = rng.integers(0, size)
                 buffer[i], labels[i] = now, label
         score, step = np.dot(w, now), np.zeros(d)
         for i in range(size):
