@@ -57,7 +57,7 @@ ALSO = {
 INSIDE = {
     "privacy": (
         (
-            "keys shown",
+            "keys packed shown",
             "accounting correlated ledger noise origin pipeline recursion sensitivity",
             "entities",
             "mechanisms",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.design import prepare_rows
 from streampair.kernels.numerics import sigmoid
 from streampair.kernels.symmetric import ROOT2
 from streampair.kernels.vectors import dot
@@ -101,6 +102,22 @@ def leader_sums(
         s = weight * (labels[r] - centre) * unit
         for i in range(d):
             sums[at + i] += np.int64(math.floor(s * x[i] + 0.5))
+
+
+@kernel
+def leader_slot(cells: Array, how: Array, standardise: bool, numbers: Array, sums: NDArray[np.int64]) -> None:
+    """`prepare_rows` and `leader_sums` of one record (d + 1,), its label last: in one call, which costs most.
+
+    `how` (4, d) has what scales, shifts, centres and multiplies, `numbers` are cap, centre, weight and grid.
+    The label of a record that is not whole becomes NaN.
+    """
+    cap, centre, weight, grid = numbers[0], numbers[1], numbers[2], numbers[3]
+    d = how.shape[1]
+    out, whole = np.empty((1, d)), np.empty(1)
+    prepare_rows(cells[:d].reshape((1, d)), how[0], how[1], standardise, how[2], how[3], cap, out, whole)
+    if whole[0] != 1.0:
+        cells[d] = math.nan
+    leader_sums(out, cells[d:], centre, weight, grid, sums)
 
 
 @kernel

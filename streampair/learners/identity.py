@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Packed
+from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream
+from streampair.privacy.packed import Packed
 
 __all__ = ["Counts", "Identity", "told_apart"]
 

@@ -180,10 +180,19 @@ class SlotRun:
         origin
             Where it comes from; None: nobody has said, and the record itself may name its entity.
         """
-        design = self.design
-        self.counts.ignored_features += design.read_learned(x)
-        design.label[0] = label
-        self._slot(self._origin(x) if origin is None else origin)
+        design, rule, stream, counts = self.design, self.rule, self.stream, self.counts
+        counts.ignored_features += design.read_learned(x, label)
+        if stream is None or self.admission is not None or not rule.quiet:
+            self._slot(self._origin(x) if origin is None else origin)
+            return
+        # Most records of most learners: they are added up, and hashed.
+        if isinstance(stream, ChainedNoise):
+            stream.wait(design.told(None if origin is None else origin.context))
+        rule.learn_quietly(design)
+        self.slots += 1
+        given = design.label.item()
+        if given != given:
+            counts.null_slots += 1
 
     def score_and_take(self, x: Any, label: float, origin: Origin | None = None) -> float:
         """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole."""
@@ -238,13 +247,7 @@ class SlotRun:
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
         label, ready, usable = design.label, design.ready, design.usable
-        record = b""
-        if chain is not None:
-            # What identifies the record: what the caller said, or else its own bytes.
-            if origin.context is None:
-                record = b"own" + design.raw.tobytes() + label.tobytes()
-            else:
-                record = b"told" + origin.context
+        record = b"" if chain is None else design.told(origin.context)
         if self.admission is not None and not self._admit(self.admission, origin.entity):
             prepared = False
         learning = self.slots >= asked.warmup

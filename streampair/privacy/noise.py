@@ -17,8 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -26,14 +25,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from streampair import kernels
 from streampair.errors import SnapshotError
 from streampair.privacy.keys import MAC, NoiseKey
+from streampair.privacy.packed import Packed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-    Bytes = NDArray[np.uint8]
 
 __all__ = [
     "MAC",
@@ -42,7 +41,6 @@ __all__ = [
     "ChainedNoise",
     "NoiseKey",
     "NormalStream",
-    "Packed",
     "ToeplitzNoise",
     "process_splits",
 ]
@@ -56,6 +54,9 @@ _WORD = np.dtype("<u8")  # as on every processor that is supported: the bytes ar
 _PLACE = struct.Struct(">QI").pack  # step, length of the record's context
 _STEP = np.dtype(">u8")  # the step alone, as it is there
 _HEAD = 32 + 12  # what stands before the context: the identity and the place
+
+_FEW = 8  # records that are hashed one by one sooner than they are packed
+_MOST_WAITING = 256
 
 _forks = 0
 _splits = 0
@@ -157,38 +158,6 @@ class NormalStream:
         return f"<NormalStream, {'fixed seed' if self.seeded else 'key from the operating system'}>"
 
 
-class Packed(Sequence[bytes]):
-    """What identifies records, all as long: rows of an array, which a chain takes without an object for each.
-
-    Parameters
-    ----------
-    rows
-        Bytes, shape (n, length), in C order, of length at least 1.
-    """
-
-    __slots__ = ("rows",)
-
-    def __init__(self, rows: Bytes) -> None:
-        self.rows = rows
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Packed: ...
-    def __getitem__(self, index: int | slice) -> bytes | Packed:
-        rows = self.rows[index]
-        return Packed(rows) if isinstance(index, slice) else rows.tobytes()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[bytes]:
-        # One call for all: a cell of type V is bytes.
-        n, size = self.rows.shape
-        told: list[bytes] = self.rows.view(f"V{size}").reshape(n).tolist()
-        return iter(told)
-
-
 class ChainedNoise:
     """Noise that a replay repeats to the byte, and that nothing else repeats (docs/privacy.md 8).
 
@@ -220,8 +189,9 @@ class ChainedNoise:
     Notes
     -----
     A step: `record` says what identifies the record, `advance` (once) gives the values that the noise will be
-    added to, `take` draws, as often as needed. `skip` makes steps that release nothing. A copy continues the
-    chain: on the same records it gives the same bytes, which discloses nothing new, on others fresh ones.
+    added to, `take` draws, as often as needed. `skip` and `wait` make steps that release nothing. A copy
+    continues the chain: on the same records it gives the same bytes, which discloses nothing new, on others
+    fresh ones.
 
     Examples
     --------
@@ -239,7 +209,7 @@ class ChainedNoise:
 
     __slots__ = (
         *("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "digests", "steps"),
-        *("_count", "_room", "_words", "_zeros"),
+        *("_count", "_room", "_waiting", "_words", "_zeros"),
     )
 
     # A key from a file is not that of an experiment, where the noise is known.
@@ -250,6 +220,8 @@ class ChainedNoise:
         self._identity = hashlib.blake2b(identity, digest_size=32, person=b"streampair who").digest()
         self._chain = bytes(32)
         self._record: bytes | None = None
+        # Records of the last steps, which the chain does not know yet: see `wait`.
+        self._waiting: list[bytes] = []
         self._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
         # None: no step is open, nothing may be drawn; False: the cipher is not at the step's place yet.
         self._open: bool | None = None
@@ -269,6 +241,7 @@ class ChainedNoise:
         values
             What noise will be added to, rounded to the grid; empty if nothing is released.
         """
+        self._catch_up()
         self.steps += 1
         record = self._record or b""
         self._record = None
@@ -281,7 +254,33 @@ class ChainedNoise:
 
     def skip(self, records: Sequence[bytes]) -> None:
         """Go on by a step for each of these records, none of which releases anything: as `advance(b"")`."""
-        said = self._said(records)
+        self._catch_up()
+        self._go_through(records, self.steps + 1)
+        self.steps += len(records)
+        self._record = self._open = None
+        if self.digests is not None:
+            self.digests += [SILENT] * len(records)
+
+    def wait(self, record: bytes) -> None:
+        """`skip` of one record. It is hashed with those that follow, or before anything depends on it."""
+        self.steps += 1
+        self._record = self._open = None
+        waiting = self._waiting
+        waiting.append(record)
+        if len(waiting) == _MOST_WAITING:
+            self._catch_up()
+        if self.digests is not None:
+            self.digests.append(SILENT)
+
+    def _catch_up(self) -> None:
+        """Hash what waits."""
+        if self._waiting:
+            records, self._waiting = self._waiting, []
+            self._go_through(records, self.steps - len(records) + 1)
+
+    def _go_through(self, records: Sequence[bytes], first: int) -> None:
+        """Put steps without noise into the chain, the first of which has this number."""
+        said = self._said(records, first)
         if isinstance(said, Packed) and not kernels.DISABLED:
             chained = np.frombuffer(self._chain, dtype=np.uint8).copy()
             kernels.hash_chain(chained, said.rows)
@@ -291,22 +290,22 @@ class ChainedNoise:
                 link = _hash()
                 link.update(self._chain + one)
                 self._chain = link.digest()
-        self.steps += len(records)
-        self._record = self._open = None
-        if self.digests is not None:
-            self.digests += [SILENT] * len(records)
 
-    def _said(self, records: Sequence[bytes]) -> Sequence[bytes]:
+    def _said(self, records: Sequence[bytes], first: int) -> Sequence[bytes]:
         """What the hash of each record's step is of, behind the chain."""
-        who, first = self._identity, self.steps + 1
+        who = self._identity
         if not isinstance(records, Packed):
-            return [who + _PLACE(step, len(record)) + record for step, record in enumerate(records, first)]
+            sizes = set(map(len, records))
+            if len(records) < _FEW or len(sizes) > 1 or 0 in sizes:
+                return [
+                    who + _PLACE(step, len(record)) + record for step, record in enumerate(records, first)
+                ]
+            records = Packed(np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1))
         n, size = records.rows.shape
         said = np.empty((n, _HEAD + size), dtype=np.uint8)
         said[:, :_HEAD] = np.frombuffer(who + _PLACE(0, size), dtype=np.uint8)
-        said[:, len(who) : len(who) + 8] = (
-            np.arange(first, first + n, dtype=_STEP).view(np.uint8).reshape(n, 8)
-        )
+        steps = np.arange(first, first + n, dtype=_STEP)
+        said[:, len(who) : len(who) + 8] = steps.view(np.uint8).reshape(n, 8)
         said[:, _HEAD:] = records.rows
         return Packed(said)
 
@@ -341,10 +340,12 @@ class ChainedNoise:
 
         It says nothing about the records, nor about the noise, to whom the key is unknown.
         """
+        self._catch_up()
         return self._mac(b"ledger" + self._chain)
 
     def to_state(self) -> dict[str, object]:
         """The chain, without the key."""
+        self._catch_up()
         return {"chain": self._chain, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, object]) -> None:
@@ -355,6 +356,7 @@ class ChainedNoise:
         self._chain = chain
         self.steps = steps
         self._record = None
+        self._waiting = []
         self._open = None
 
     def __copy__(self) -> ChainedNoise:

@@ -68,8 +68,12 @@ class Design:
         The columns in order, and the column of each name.
     raw, ready, usable, label
         Scratch for one record: raw values (1, d), its design (1, d), whether it is whole (1,), its sign (1,).
+    cells
+        Raw values and label, (d + 1,): `raw` and `label` are views.
     mean, factor
-        What scaled values are centred with and multiplied by, (d,), where `standardised`.
+        What scaled values are centred with and multiplied by, (d,), where `standardised`: views.
+    how
+        What values are scaled and shifted by, `mean` and `factor`: (4, d).
     cap
         Standardised values beyond it are pulled back to it.
     """
@@ -79,37 +83,39 @@ class Design:
         self.index = {name: i for i, name in enumerate(self.names)}
         d = len(self.names)
         low, high = np.array([bounds.get(name, (-1.0, 1.0)) for name in self.names]).T
-        self._scale = 2.0 / (high - low)
-        self._shift = -(high + low) / (high - low)
-        self.mean = np.zeros(d)
-        self.factor = np.ones(d)
+        self.how = np.array([2.0 / (high - low), -(high + low) / (high - low), np.zeros(d), np.ones(d)])
+        self._scale, self._shift, self.mean, self.factor = self.how
         self.cap = math.inf
         self.standardised = False
-        self.raw = np.empty((1, d))
+        self.cells = np.empty(d + 1)
+        self.raw, self.label = self.cells[:d].reshape(1, d), self.cells[d:]
         self.ready = np.empty((1, d))
         self.usable = np.empty(1)
-        self.label = np.empty(1)
-        self._buf = memoryview(self.raw.reshape(d))  # type: ignore[arg-type]
+        self._buf = memoryview(self.cells)  # type: ignore[arg-type]
         self._take = _features.getter(self.names)
-        self._pack = struct.Struct(f"{d}d").pack_into
+        self._pack = struct.Struct(f"{d + 1}d").pack_into
 
-    def read_learned(self, x: Any) -> int:
-        """Pack a record that is learned into `raw`; returns how many of its features are not in the set.
+    def read_learned(self, x: Any, label: float = math.nan) -> int:
+        """Pack a record that is learned into `cells`; returns how many of its features are not in the set.
 
         What is missing or no number becomes NaN. Never raises: whether a record can be used must not show.
         """
         try:
             values = self._take(x)
-            self._pack(self._buf, 0, *values)
+            self._pack(self._buf, 0, *values, label)
             return len(x) - len(values)
         except Exception:
-            raw = self.raw[0]
+            raw, self.label[0] = self.raw[0], label
             for i, name in enumerate(self.names):
                 try:
                     raw[i] = _features.as_number(x[name])
                 except Exception:
                     raw[i] = math.nan
             return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
+
+    def told(self, context: bytes | None) -> bytes:
+        """What identifies the record in `cells`: what the caller has said, or else its own bytes."""
+        return b"own" + self.cells.tobytes() if context is None else b"told" + context
 
     def whole(self, x: Any) -> bool:
         """Prepare a dict that has all features, each a finite number; False, and nothing to rely on, if not.
@@ -120,7 +126,7 @@ class Design:
             values = self._take(x)
             if x.__class__ is not dict:
                 return False
-            self._pack(self._buf, 0, *values)
+            self._pack(self._buf, 0, *values, math.nan)
         except Exception:
             return False
         self.prepare(self.raw, self.ready, self.usable)
@@ -135,7 +141,7 @@ class Design:
             If the record is empty, or a feature in the set is no finite number.
         """
         if not self.whole(x):
-            self._pack(self._buf, 0, *check_scored(x, self.names))
+            self._pack(self._buf, 0, *check_scored(x, self.names), math.nan)
             self.prepare(self.raw, self.ready, self.usable)
         row: Array = self.ready[0]
         return row
@@ -153,7 +159,7 @@ class Design:
 
     def standardise(self, mean: Array, factor: Array) -> None:
         """Use released moments from here on."""
-        self.mean, self.factor, self.standardised = mean, factor, True
+        self.mean[:], self.factor[:], self.standardised = mean, factor, True
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """Designs of raw rows into `ready`, and 1 or 0 into `usable`: whether all of a row is finite."""

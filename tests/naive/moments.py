@@ -33,6 +33,26 @@ def leader_sums(
     return total
 
 
+def leader_slot(
+    cells: Sequence[float],
+    how: Sequence[Sequence[float]],
+    cap: float,
+    centre: float,
+    weight: float,
+    grid: float,
+) -> np.ndarray:
+    """The sums of one raw record with its label: scaled, standardised, pulled back, in the unit ball."""
+    *raw, label = cells
+    if not all(math.isfinite(value) for value in raw):
+        raw, label = [0.0] * len(raw), math.nan
+    x = []
+    for value, scale, shift, mean, factor in zip(raw, *how, strict=True):
+        standard = (min(max(value * scale + shift, -1.0), 1.0) - mean) * factor
+        x.append(min(max(standard, -cap), cap))
+    length = max(math.sqrt(sum(value * value for value in x)), 1.0)
+    return leader_sums([[value / length for value in x]], [label], centre, weight, grid)
+
+
 def class_contribution(x: Sequence[float], place: int, classes: int, count: float = 0.5) -> np.ndarray:
     """(x x', e_y (x) x, e_y / 2): the triangle as in `contribution`, then a row and a count a class."""
     rows, counts = np.zeros((classes, len(x))), np.zeros(classes)

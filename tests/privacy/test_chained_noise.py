@@ -9,7 +9,7 @@ import copy
 import hashlib
 import hmac
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from scipy import stats
 
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import ChainedNoise, NoiseKey
-from streampair.privacy.noise import MAC, SILENT, Packed
+from streampair.privacy.noise import MAC, SILENT
+from streampair.privacy.packed import Packed
 
 KEY = NoiseKey(bytes(range(32)))
 
@@ -108,36 +109,59 @@ def test_the_noise_is_standard_normal_and_independent_over_steps() -> None:
 
 @given(
     records=st.integers(1, 300).flatmap(
-        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=5)
+        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=12)
     ),
     before=st.integers(0, 3),
 )
 def test_a_batch_of_records_without_noise_is_one_after_the_other(records: list[bytes], before: int) -> None:
-    """Bit for bit, whether they are packed or not; a batch in another order is another one."""
+    """Bit for bit, packed or not, also while they wait; a batch in another order is another one."""
     rows = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1)
 
-    def state(batch: Sequence[bytes] | None) -> dict[str, object]:
+    def ended(take: Callable[[ChainedNoise], None]) -> tuple[object, ...]:
+        """The digest after these steps, the noise of the next one, and the state of a copy before it."""
         chain = ChainedNoise(KEY, b"x")
         chain.digests = []
         for _ in range(before):
-            chain.advance(b"")
-        if batch is None:
-            for record in records:
-                chain.record(record)
-                chain.advance(b"")
-        else:
-            chain.skip(batch)
+            chain.wait(b"before")
+        take(chain)
         assert chain.digests == [SILENT] * (before + len(records))
-        return chain.to_state()
+        assert chain.steps == len(chain.digests)
+        chain.advance(b"")
+        told = chain.digest, chain.take(2).tobytes()
+        again = ChainedNoise(KEY, b"x")
+        for _ in range(before):
+            again.wait(b"before")
+        take(again)
+        return *told, again.to_state(), copy.copy(again).digest
 
-    alone = state(None)
-    assert state(records) == alone
+    def one_by_one(chain: ChainedNoise) -> None:
+        for record in records:
+            chain.record(record)
+            chain.advance(b"")
+
+    def waiting(chain: ChainedNoise) -> None:
+        for record in records:
+            chain.wait(record)
+
+    alone = ended(one_by_one)
+    assert ended(waiting) == alone
+    assert ended(lambda chain: chain.skip(records)) == alone
+    assert ended(lambda chain: chain.skip(Packed(rows))) == alone
     assert list(Packed(rows)) == records
     assert (Packed(rows)[-1], list(Packed(rows)[1:])) == (records[-1], records[1:])
-    assert state(Packed(rows)) == alone
-    # The twin: a hash that did not say which step it is of, or of what, would not tell these apart.
-    turned = records[::-1]
-    assert (state(Packed(np.ascontiguousarray(rows[::-1]))) == alone) is (turned == records)
+    turned = Packed(np.ascontiguousarray(rows[::-1]))
+    assert (ended(lambda chain: chain.skip(turned)) == alone) is (records == records[::-1])
+
+
+def test_records_of_many_lengths_wait_in_bounded_room() -> None:
+    one, two = ChainedNoise(KEY, b"x"), ChainedNoise(KEY, b"x")
+    for i in range(3000):
+        record = bytes([i % 251]) * (i % 7)
+        one.wait(record)
+        two.record(record)
+        two.advance(b"")
+        assert len(one._waiting) < 256
+    assert one.to_state() == two.to_state()
 
 
 def test_nothing_is_drawn_outside_of_a_step() -> None:

@@ -702,6 +702,18 @@ def class_sums(kernel: Any, rng: Rng) -> None:
     )
 
 
+@against(naive.leader_slot)
+def leader_slot(kernel: Any, rng: Rng) -> None:
+    how = np.array([[2 / 5, 2.0], [-1 / 5, -1.0], [0.1, -0.2], [1.1, 0.8]])
+    for label, value in ((1.0, 0.3), (-1.0, 0.3), (math.nan, 0.3), (1.0, math.nan), (-1.0, -math.inf)):
+        cells, sums = np.array([value, *rng.normal(size=1), label]), np.zeros(5, dtype=np.int64)
+        wanted = naive.leader_slot(cells.tolist(), how.tolist(), 0.9, 0.2, 0.6, 2.0**-9)
+        kernel(cells, how, True, np.array([0.9, 0.2, 0.6, 2.0**-9]), sums)
+        assert np.abs(sums - wanted).max() <= 1
+        assert math.isnan(cells[-1]) is (math.isnan(label) or not math.isfinite(value))
+        assert any(sums) is not math.isnan(cells[-1])
+
+
 @against(naive.leader_sums)
 def leader_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros(9, dtype=np.int64)

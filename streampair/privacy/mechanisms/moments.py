@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from streampair.privacy.noise import Stream
+    from streampair.records.design import Design
 
     Floats = NDArray[np.float64]
 
@@ -85,6 +86,8 @@ class MomentsRun(Run):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
         self._due = self._next_end()  # slot of the next release
+        # `leader_slot` is for the sums of this class.
+        self._own_sums = type(self)._sum_up is MomentsRun._sum_up
 
     @property
     def link(self) -> Link:
@@ -128,6 +131,7 @@ class MomentsRun(Run):
         self._centre = centre
         # With it |weight (y - centre)| <= 1 for |y| <= 1.
         self._weight = 1.0 / (1.0 + abs(centre))
+        self._how = np.array([self.cap, centre, self._weight, self.plan.grid])  # as `leader_slot` wants them
         self._link = rate_link(0.5 * (1.0 + centre))
 
     def numbers(self) -> list[float]:
@@ -153,6 +157,16 @@ class MomentsRun(Run):
             self._release(chain)
         else:
             chain.advance(b"")
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the block goes on after the next slot, which is not the first."""
+        return 0 < self.steps < self._due - 1 and self._own_sums
+
+    def learn_quietly(self, design: Design) -> None:
+        """`learn` of one slot, from the raw record on, in one call of compiled code."""
+        self.block.add(kernels.leader_slot, design.cells, design.how, design.standardised, self._how)
+        self.steps += 1
 
     def take(
         self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from streampair.privacy.mechanisms.base import Relation, Release
     from streampair.privacy.noise import Stream
+    from streampair.records.design import Design
 
     Floats = NDArray[np.float64]
 
@@ -125,6 +126,15 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether `learn_quietly` takes the next slot: it is not the first, and nothing leaves with it."""
+        return False
+
+    def learn_quietly(self, design: Design) -> None:
+        """`learn` of the raw record in the scratch of the design, whose label becomes NaN if it is null."""
+        raise NotImplementedError
 
     def take(
         self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
