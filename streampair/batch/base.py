@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -17,7 +17,8 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampair import kernels, losses
-from streampair.batch.risk import LinearRisk, MetricRisk, unpacked
+from streampair.batch.risk import LinearRisk, MetricRisk, packed, unpacked
+from streampair.batch.start import begin, by_name, scale_of
 from streampair.errors import ConfigError
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
 
@@ -48,6 +49,8 @@ class Problem:
         Coordinates of the weights.
     seed
         Of noise and coins; None: keys of the operating system.
+    start
+        Where a descent begins, (dim,), in the ball: no function of the table.
     """
 
     rows: Floats
@@ -57,6 +60,7 @@ class Problem:
     radius: float
     dim: int
     seed: int | None
+    start: Floats
 
     @property
     def n(self) -> int:
@@ -152,6 +156,10 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
     bounds: tuple[Any, Any] | None = None
     calibration: Literal["tight", "paper"] = "tight"
     random_state: Any = None
+    start: Any = None
+
+    #: Whether what is learned begins at `start`.
+    _starts: ClassVar[bool] = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -206,7 +214,7 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
             emitted=emitted,
             seeded=self.random_state is not None,
             mechanism=mechanism,
-            notes=() if self.bounds is None else ("The declared bounds are taken as public.",),
+            notes=self._notes,
             source=source if self.calibration == "paper" else "",
         )
         return self
@@ -254,7 +262,19 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         form: losses.Form = "raw" if self.task == "auc" else "metric"
         dim = d if self.task == "auc" else d * (d + 1) // 2
-        return Problem(rows, labels, loss, form, float(self.radius), dim, seed)
+        problem = Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
+        given, words = begin(self.start, self._names(), self.bounds, self.task == "metric")
+        if given is not None:
+            if not self._starts:
+                raise ConfigError(
+                    f"start is given, and {type(self).__name__} begins elsewhere", fix="leave it out"
+                )
+            # In the ball, on which what a pair can do is proved.
+            given = problem.inside(given if given.ndim == 1 else packed(given))
+            problem = replace(problem, start=given)
+        bounds = () if self.bounds is None else ("The declared bounds are taken as public.",)
+        self._notes, self._learned = (*bounds, *([words] if words else [])), len(rows)
+        return problem
 
     def _default_loss(self) -> losses.PairLoss:
         return losses.Logistic()
@@ -279,6 +299,77 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
     def privacy(self) -> TableReport | None:
         """What was promised and spent by the last fit; None before it."""
         return getattr(self, "_report", None)
+
+    def _names(self) -> list[Any]:
+        return list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+
+    def weights_by_name(self) -> dict[Any, float]:
+        """Released weights of the features as they came: by name, or by two names for a metric.
+
+        What `bounds` scale is taken into account. Columns without names have numbers.
+
+        Raises
+        ------
+        ConfigError
+            If scores are not linear.
+        """
+        check_is_fitted(self, "classes_")
+        scale = scale_of(self.bounds, self.n_features_in_)
+        if self.task == "metric":
+            return by_name(self._names(), self.metric_ * np.outer(scale, scale))
+        if self.coef_.shape != scale.shape:
+            raise ConfigError("the scores of a network are not linear", fix="use hidden=0")
+        return by_name(self._names(), self.coef_ * scale)
+
+    def to_online(self, learner: Any, records: int | None = None) -> Any:
+        """Let a new online learner go on from the released weights, which costs nothing.
+
+        Records in the stream are given as they were in the table. Those that are longer than 1 once they are
+        scaled are shortened here, and not there: put `preprocessing.UnitBall` in front where that matters.
+
+        Parameters
+        ----------
+        learner
+            A new `auc.PairOGD`, or `metric.PairOGD` for a metric.
+        records
+            As of `PairOGD.begin_at`; None: as many as the table had, which is public.
+
+        Returns
+        -------
+        learner
+            The same.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot begin there.
+
+        Notes
+        -----
+        Weights are a function of what was released (docs/privacy.md, Lemma 67). What `PairOGD` learns after
+        that is not protected at all.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc, batch
+        >>> rng = np.random.default_rng(1)
+        >>> y = rng.random(5000) < 0.5
+        >>> X = rng.normal(size=(5000, 3)) / 4 + 0.3 * y[:, None]
+        >>> model = batch.DPGDSC(epsilon=1.0, delta=1e-6).fit(X, y)
+        >>> online = model.to_online(auc.PairOGD())
+        >>> bool(np.allclose(online.weights_vector, model.coef_))
+        True
+        """
+        weights = self.weights_by_name()
+        begin_at = getattr(learner, "begin_at", None)
+        if begin_at is None or hasattr(learner, "metric_") != (self.task == "metric"):
+            raise ConfigError(
+                f"a {type(learner).__name__} cannot go on from these weights",
+                fix=f"give a new {'metric' if self.task == 'metric' else 'auc'}.PairOGD",
+            )
+        begin_at(weights, self._learned if records is None else records)
+        return learner
 
     def _seen(self, X: Any) -> Floats:
         check_is_fitted(self, "classes_")

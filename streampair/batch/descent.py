@@ -73,6 +73,11 @@ class DPGDSC(TableLearner):
     random_state
         None: noise under a key of the operating system. Anything else is for tests: the noise can be computed
         from it, and the report says that nothing is guaranteed.
+    start
+        Where the descent begins: None for 0; weights of the features as they come, (d,), (d, d) for a metric,
+        or by name, which are taken as public; or a private online learner, or a fitted learner of this
+        module, whose guarantee is its own: of records that are in both, both are spent. A learner that is not
+        private is refused. What is outside the ball is pulled into it.
     l2
         Strength of the ridge term, above 0: what a record does fades with it.
     steps
@@ -118,6 +123,8 @@ class DPGDSC(TableLearner):
     steps: int = 100
     learning_rate: float | None = None
 
+    _starts = True
+
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
         alpha, steps = float(self.l2), checked_steps(self.steps)
         if not (math.isfinite(alpha) and alpha > 0.0):
@@ -142,7 +149,7 @@ class DPGDSC(TableLearner):
             lemma="docs/privacy.md, Lemma 71",
             noise=noise,
         )
-        last, _ = descend(problem, problem.risk(), steps, eta, alpha, np.zeros(problem.dim))
+        last, _ = descend(problem, problem.risk(), steps, eta, alpha, problem.start)
         return emitted(problem, plan, last)
 
     def _describe(self) -> tuple[str, str]:
@@ -161,7 +168,7 @@ class DPGDC(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`.
     steps
         Steps T.
@@ -197,6 +204,8 @@ class DPGDC(TableLearner):
     learning_rate: float | None = None
     output: Literal["average", "last"] = "average"
 
+    _starts = True
+
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
         if self.output not in ("average", "last"):
             raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
@@ -220,7 +229,7 @@ class DPGDC(TableLearner):
             lemma="docs/privacy.md, Lemma 71",
             noise=noise,
         )
-        last, average = descend(problem, problem.risk(), steps, eta, 0.0, np.zeros(problem.dim))
+        last, average = descend(problem, problem.risk(), steps, eta, 0.0, problem.start)
         return emitted(problem, plan, average if self.output == "average" else last)
 
     def _describe(self) -> tuple[str, str]:

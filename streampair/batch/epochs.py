@@ -55,7 +55,7 @@ class DPEGD(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`. With ``calibration="paper"`` a release of part i moves by ``4 G eta_i``.
     learning_rate
         The size eta that steps are ``4^-i`` of; ``eta / 4`` is at most ``2 / L``. None: that of the paper's
@@ -94,6 +94,8 @@ class DPEGD(TableLearner):
     learning_rate: float | None = None
     steps: int | None = None
 
+    _starts = True
+
     def _parallel(self) -> bool:
         return True
 
@@ -105,7 +107,7 @@ class DPEGD(TableLearner):
         return min(2.0 * problem.radius / problem.lipschitz * most, 8.0 / problem.smoothness)
 
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
-        parts, w = halves(problem.n), np.zeros(problem.dim)
+        parts, w = halves(problem.n), problem.start
         plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
         rate, smooth = self._rate(problem), problem.smoothness
         table = problem.shuffled(np.random.default_rng(problem.seed).permutation(problem.n))

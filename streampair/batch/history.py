@@ -74,6 +74,8 @@ class OffPairStrC(TableLearner):
     l2: float | None = 0.1
     output: Literal["average", "last"] = "average"
 
+    _starts = True
+
     def _strength(self, problem: Problem) -> tuple[float, float]:
         """The ridge term, and how far the ball reaches from its centre."""
         return self._checked_l2(), problem.radius
@@ -124,7 +126,7 @@ class OffPairStrC(TableLearner):
         coins = np.random.default_rng(problem.seed)
         order = coins.permutation(problem.n)
         risk = problem.shuffled(order).risk()
-        w, total = np.zeros(problem.dim), np.zeros(problem.dim)
+        w, total = problem.start, np.zeros(problem.dim)
         for t in range(problem.n):
             if t < first:
                 z = coins.normal(size=problem.dim + 2)
@@ -149,7 +151,7 @@ class OffPairC(OffPairStrC):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, output
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start, output
         As in `OffPairStrC`.
     l2
         Strength of the ridge term; None: ``1 / sqrt(n)`` with the paper's calibration, else what balances its

@@ -30,7 +30,7 @@ class DPGDC2(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`; delta is above 0, for pure epsilons of many releases add up.
     steps
         Steps T.
@@ -62,6 +62,8 @@ class DPGDC2(TableLearner):
     _: KW_ONLY
     steps: int = 50
     learning_rate: float | None = None
+
+    _starts = True
 
     def _paper_noise(self, problem: Problem, steps: int) -> float:
         root = math.sqrt(1.25 * steps * math.log(1.0 / self.delta))
@@ -99,11 +101,11 @@ class DPGDC2(TableLearner):
         )
         eta = self._rate(problem, problem.lipschitz, problem.dim, plan.sigma, steps)
         door, risk = VectorDoor(plan, problem.seed), problem.risk()
-        w, total = np.zeros(problem.dim), np.zeros(problem.dim)
+        w, total = problem.start, problem.start.copy()
         for _ in range(steps):
             w = problem.inside(w - eta * door.emit(risk.gradient(w)))
             total += w
-        return total / (steps + 1.0), [plan], door.emitted  # w_0 = 0 counts
+        return total / (steps + 1.0), [plan], door.emitted  # w_0 counts
 
     def _describe(self) -> tuple[str, str]:
         return (

@@ -76,7 +76,7 @@ class GradientPerturbation(DPGDC2):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDC2`. With a hidden layer the loss is `losses.Hinge` or `losses.Logistic`, whose slopes are
         at most 1, the task is ``"auc"``, and the radius bounds the distance from where the descent begins.
     steps
@@ -135,6 +135,10 @@ class GradientPerturbation(DPGDC2):
             raise ConfigError(f"clip is {self.clip!r}", fix="give a finite number above 0")
         if self.hidden and self.task != "auc":
             raise ConfigError("a hidden layer makes scores, not distances", fix='use task="auc" or hidden=0')
+        if self.hidden and self.start is not None:
+            raise ConfigError(
+                "a network begins at coins, and start is given", fix="leave it out, or hidden=0"
+            )
         if self.hidden and problem.loss.code not in (kernels.HINGE, kernels.LOGISTIC):
             raise ConfigError(
                 "the slope of this loss has no bound that holds for every network",
@@ -161,10 +165,10 @@ class GradientPerturbation(DPGDC2):
         )
         eta = self._rate(problem, bound, dim, plan.sigma, steps)
         door, positive, risk = VectorDoor(plan, problem.seed), problem.labels > 0.0, problem.risk()
-        start = np.zeros(dim)
+        centre = np.zeros(dim)
         if network:  # coins, and no noise: it hides nothing
-            start = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, dim)
-        w = start
+            centre = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, dim)
+        w = centre if network else problem.start
         for _ in range(steps):
             if network:
                 scores = np.clip(network.scores(problem.rows, w), -_FARTHEST, _FARTHEST)
@@ -172,7 +176,7 @@ class GradientPerturbation(DPGDC2):
                 gradient = slopes @ clipped(network.jacobian(problem.rows, w), self.clip)
             else:
                 gradient = risk.gradient(w)
-            w = start + problem.inside(w - eta * door.emit(gradient) - start)
+            w = centre + problem.inside(w - eta * door.emit(gradient) - centre)
         return w, [plan], door.emitted
 
     def _published(self, problem: Problem, weights: Floats) -> Floats:

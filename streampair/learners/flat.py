@@ -17,7 +17,7 @@ from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import ogd_proba, ogd_score, score_many
 from streampair.learners.batches import LearnsBatches
-from streampair.learners.rules import FlatRule
+from streampair.learners.rules import FlatRule, MetricRule, OGDRule
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
 
@@ -212,6 +212,73 @@ class FlatLearner(LearnsBatches):
             if abs(value) > limit:
                 return _features.unusable_value(name, value, limit=limit)
         return None
+
+    def begin_at(self, weights: Mapping[Any, float], records: int = 0) -> None:
+        """Begin at these weights: of a learner that has learned nothing yet.
+
+        Parameters
+        ----------
+        weights
+            As `weights` gives them: by feature name, or by two names for a metric.
+        records
+            How many records they are worth, 0 or above. Self-tuned steps go on as if so many had been
+            learned, with gradients as long as the loss allows for records of length 1; with none the first
+            step is as long as the ball is wide. In the average of the iterates they count as much. With
+            `learning_rate` steps keep their sizes. `records` counts what is learned from here on.
+
+        Raises
+        ------
+        ConfigError
+            If the learner is not new, or cannot have these weights.
+        """
+        metric = not self._rule.linear
+        if type(self._rule) not in (OGDRule, MetricRule) or self.records or self._names:
+            raise ConfigError(
+                f"a {type(self).__name__} begins at weights only as a new PairOGD",
+                fix="make a new PairOGD, and let it begin there before it learns",
+            )
+        if isinstance(records, bool) or not isinstance(records, int | np.integer) or records < 0:
+            raise ConfigError(f"records is {records!r}", fix="give a whole number of 0 or more")
+        values = np.array(list(weights.values()), dtype=np.float64)
+        if not len(values) or not np.isfinite(values).all():
+            raise ConfigError("weights are not finite, or there are none", fix="give a number by feature")
+        names = list(dict.fromkeys(name for pair in weights for name in pair)) if metric else list(weights)
+        norm = float(np.linalg.norm(values))
+        if norm > self.radius * (1.0 + 1e-9):
+            raise ConfigError(
+                f"the weights have the norm {norm:.6g}, beyond the radius {self.radius:g}",
+                fix=f"make the learner with radius={norm:.3g} or more",
+            )
+        self._grow(names)
+        at = self._index
+        start = np.zeros(self._rule.shape(len(names)))
+        for name, value in weights.items():
+            start[(at[name[0]], at[name[1]]) if metric else at[name]] = value
+        if metric:
+            start = 0.5 * (start + start.T)
+            if self._state[k.PSD]:
+                root = np.empty_like(start)
+                start = root @ root.T if k.psd_root(start, root) else np.zeros_like(start)
+                start = 0.5 * (start + start.T)
+        for view in self._vectors().values():
+            view[...] = start
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+        self._count_as(int(records))
+
+    def _count_as(self, records: int) -> None:
+        """Let the sums that set steps and average be those of so many records."""
+        state = self._state
+        largest = self._loss.lipschitz(1.0, float(self.radius), form=self._task.form)
+        if state[k.KEEP] > 0.0:
+            worth = min(float(records), 1.0 / (1.0 - float(state[k.KEEP])))
+            state[k.ETAS] = worth
+        else:
+            worth = float(records)
+            rate = self.learning_rate
+            first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
+            state[k.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
+        if self.learning_rate is None:
+            state[k.GRADIENTS] = worth * largest * largest
 
     # ---- one record ------------------------------------------------------------------------------------
     #

@@ -161,6 +161,12 @@ class Design:
         """Use released moments from here on."""
         self.mean[:], self.factor[:], self.standardised = mean, factor, True
 
+    @property
+    def slope(self) -> Array:
+        """What a unit of each feature moves the vector of a record by, where nothing is cut off, (d,)."""
+        out: Array = self._scale * self.factor
+        return out
+
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """Designs of raw rows into `ready`, and 1 or 0 into `usable`: whether all of a row is finite."""
         kernels.prepare_rows(

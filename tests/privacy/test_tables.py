@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -106,6 +107,31 @@ MODELS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_no_release_moves_further_than_is_claimed_and_some_come_near(name: str, secrets: Secrets) -> None:
     assert 1.0 / 3.0 <= moved(MODELS[name], secrets, 400) <= 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "network" not in name])
+def test_no_release_moves_further_from_another_start(name: str, secrets: Secrets) -> None:
+    """docs/privacy.md, Lemma 66: from the edge of the ball, where what is given beyond it is put."""
+
+    def make() -> Any:
+        model = MODELS[name]()
+        return model.set_params(start=[[3.0, -4.0], [-4.0, 1.0]] if model.task == "metric" else [3.0, -4.0])
+
+    assert moved(make, secrets, 200) <= 1.0
+
+
+def test_a_start_outside_the_ball_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        return batch.DPGDC2(loss=losses.Square(), radius=0.1, steps=2, start=[-10.0, 0.0])
+
+    assert moved(make, secrets, 200) <= 1.0
+    problem = batch.base.TableLearner._problem
+    monkeypatch.setattr(
+        batch.base.TableLearner,
+        "_problem",
+        lambda self, *table: dataclasses.replace(problem(self, *table), start=np.array(self.start)),
+    )
+    assert moved(make, secrets, 200) > 1.0
 
 
 def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
