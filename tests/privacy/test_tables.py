@@ -17,6 +17,7 @@ from streampair.batch.perturbation import Network, clipped
 from streampair.batch.risk import score_slopes
 from streampair.privacy import delta_from, epsilon_from, giga_steps, mu_from
 from streampair.privacy.mechanisms import offline
+from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.descent import contraction, descent_moves, mean_move
 from streampair.privacy.mechanisms.laplace import LaplaceStream
 from streampair.privacy.mechanisms.offline import VectorDoor, mu_of_pure, plan_table
@@ -325,6 +326,68 @@ def test_an_audit_shows_what_is_claimed_and_catches_less_noise(
     monkeypatch.setattr(NormalStream, "take", lambda stream, count: 0.4 * take(stream, count))
     quiet, _ = shown(AUDITED[name])
     assert quiet > claimed + error
+
+
+def placed(make: Callable[[], Any], secrets: Secrets, n: int) -> float:
+    """`moved` by the first of the worst neighbours, wherever the record is: coins order the records."""
+    X, y, X2, y2 = next(worst_tables(n))
+    most = 0.0
+    for place in range(1, n):
+        order = np.arange(n)
+        order[[place, -1]] = order[[-1, place]]
+        claimed = claims(make().fit(X[order], y[order]))
+        one = secrets.pop()
+        secrets.tape = list(one)
+        make().fit(X2[order], y2[order])
+        parts = zip(one, secrets.pop(), claimed, strict=True)
+        most = max(most, *(float(np.linalg.norm(a - b)) / claim for a, b, claim in parts))
+    return most
+
+
+def drawn() -> float:
+    """The size of the noise that leaves, as a part of what the plan says, by a unit in place of a normal."""
+    plan = plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, **LEMMA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorDoor, "emit", EMIT)
+        patch.setattr(NormalStream, "take", lambda stream, count: np.ones(count))
+        return float(VectorDoor(plan, None).emit(np.zeros(2))[0]) / plan.sigma
+
+
+EMIT = VectorDoor.emit
+LEAST = 0.7
+CANARIES: dict[str, Callable[[], Any]] = {
+    **AUDITED,
+    "OffPairStrC, last": lambda: batch.OffPairStrC(
+        12.0, 1e-4, l2=20.0, radius=0.05, random_state=1, output="last"
+    ),
+    "OffPairC": lambda: batch.OffPairC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
+    "DPGDSC, pure": lambda: batch.DPGDSC(12.0, 0.0, l2=20.0, steps=10, radius=0.05),
+    "DPGDC2, metric": lambda: batch.DPGDC2(
+        12.0, 1e-4, steps=4, loss=losses.Hinge(), task="metric", radius=0.05
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_canary_shows_most_of_the_claim_and_catches_defects(
+    name: str, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly, a move over the noise: a D, or a noise, that is three tenths too small is seen."""
+    make = CANARIES[name]
+
+    def most() -> float:
+        return placed(make, secrets, 60) if "OffPair" in name else moved(make, secrets, 200)
+
+    found = most()
+    assert LEAST <= found / drawn() <= 1.0
+    emit = ExactSums.emit
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactSums, "emit", lambda sums, noise: emit(sums, 0.69 * noise))
+        assert found / drawn() > 1.0
+    right = batch.base.Problem.diameter.fget
+    assert right is not None
+    monkeypatch.setattr(batch.base.Problem, "diameter", property(lambda problem: 0.69 * right(problem)))
+    assert most() > 1.0
 
 
 @pytest.mark.parametrize(
