@@ -312,6 +312,8 @@ def report_of(
             f"Noise is that of {source}, whose constants promise epsilon {epsilon:g} at delta {delta:.3g}; "
             f"by the exact account of what was released epsilon is {spent:.6g}, and that is what holds."
         )
+        # What holds, where the constants keep less than they promise.
+        epsilon, budget = max(epsilon, spent), max(budget, mu)
     else:
         # The last bits of a quotient; anything larger is told as it is.
         spent = epsilon if abs(spent - epsilon) <= 1e-9 * epsilon else spent
@@ -328,10 +330,10 @@ def report_of(
     )
     return TableReport(
         epsilon_spent=spent,
-        epsilon_budget=max(epsilon, spent),  # constants of a paper may keep less than they promise
+        epsilon_budget=epsilon,
         delta=delta,
         mu_spent=mu,
-        mu_budget=max(budget, mu),
+        mu_budget=budget,
         unit=relation.unit,
         adjacency=relation.adjacency,
         releases=emitted,
