@@ -22,6 +22,7 @@ BLOCKS = {
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
+    "partners": ["python benchmarks/partners.py"],
     "forest": [
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"

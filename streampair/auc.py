@@ -242,15 +242,12 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     positive
         The label that ranks high; any other ranks low.
     noise_key
-        A `streampair.privacy.NoiseKey`, or its at least 32 bytes: the noise is then a function of it and of
-        all records so far. A replay of the same records repeats the same releases to the byte, and discloses
-        nothing new; any other record gives fresh noise. None: noise from the operating system.
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes: noise is a function of it and the records
+        so far. A replay repeats all releases to the byte; another record gives fresh noise. None: none.
     seed
-        None draws the noise from the operating system. An integer gives fixed noise, for tests: the report
-        then says that nothing is guaranteed.
+        None: noise from the operating system. An integer: fixed noise for tests, and no guarantee.
     max_uses
-        For a reservoir: slots after which a record in it is blanked; None is its size. More cost more noise,
-        and fewer leave few partners late in a long stream: a FIFO buffer is nearly always better here.
+        For a reservoir: slots after which a record in it is blanked; None is its size. FIFO is better.
     strategy
         Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window
@@ -259,10 +256,12 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     solver
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
-        `max_uses`, `strategy`, ``warmup=0``).
+        `max_uses`, `strategy`, `partner`, ``warmup=0``).
     anytime
         Weight, above 0 and up to 1, of what moments know before the horizon against what they know at its
         end (`streampair.privacy.SecondMomentsPlan`); None is 0.6, or without end or with forks nothing.
+    partner
+        Of gradients: ``"released"``, a point between the classes, by the warm-up; None: the buffer's records.
     positive_rate
         Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
         with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
@@ -321,6 +320,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     solver: str = "auto"
     half_life: int | None = None
     anytime: float | None = None
+    partner: str | None = None
 
     _choose = choose.leader
 

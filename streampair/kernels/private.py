@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.buffers import FULL, RESERVOIR, row_to_replace
+from streampair.kernels.buffers import FULL, RELEASED, RESERVOIR, row_to_replace
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.symmetric import ROOT2
 from streampair.kernels.vectors import dot
 
 FAMILY = 0
 LOSS_CODE = 1
-BUFFER = 2  # FIFO, RESERVOIR, FULL
+BUFFER = 2  # FIFO, RESERVOIR, FULL, RELEASED
 PLACES = 3
 USES = 4  # RESERVOIR: steps after which a record is blanked, 0: never
 COINS = 5  # RESERVOIR: seed of the coins, which are functions of the slot alone
@@ -95,6 +95,44 @@ def pair_gradient(
             out[i] += k * (x[i] - row[i])
     for i in range(d):
         out[i] /= places
+
+
+@kernel
+def partner_gradient(
+    w: Array, x: Array, y: float, p: Array, centre: float, code: int, clip: float, out: Array
+) -> None:
+    """Clipped gradient of the pair of (x, y) with a released partner p of the other class, times a share.
+
+    Labels are +1 and -1, NaN for a null record; the loss is decreasing. The gradient is scaled until it lies
+    in the ball of radius `clip` around -clip y_p p, |p| <= 1, which has 0 in it. Then that of the class which
+    `centre`, the released mean of the labels, calls frequent is shortened by (1 - |centre|) / (1 + |centre|):
+    both classes pull as much. With |p| <= |centre| its ball lies in that of the other (docs/privacy.md 10.5).
+    """
+    d = x.shape[0]
+    for i in range(d):
+        out[i] = 0.0
+    if y != y:
+        return
+    c = 2.0 * y
+    k = c * loss_slope(code, c * (dot(w, x) - dot(w, p)))
+    square = 0.0
+    along = 0.0
+    size = 0.0
+    for i in range(d):
+        u = x[i] - p[i]
+        square += u * u
+        along += u * p[i]
+        size += p[i] * p[i]
+    if k == 0.0 or square == 0.0:
+        return
+    # Largest |k| with |k u| in the ball: the positive root of a quadratic.
+    limit = clip * (math.sqrt(along * along + square * max(1.0 - size, 0.0)) - along) / square
+    if abs(k) > limit:
+        k = math.copysign(limit, k)
+    if y * centre > 0.0:
+        k *= (1.0 - abs(centre)) / (1.0 + abs(centre))
+    for i in range(d):
+        out[i] = k * (x[i] - p[i])
 
 
 @kernel
@@ -174,9 +212,13 @@ def private_gradient(
 ) -> None:
     """Averaged gradient of the pairs of (x, y) with the buffer after `steps` slots, for either family.
 
-    The denominator is the number of places, filled or not; of a full history the number of slots so far.
+    The denominator is the number of places, filled or not; of a full history the number of slots so far. Of a
+    released partner the buffer is one row, and its label the released mean of the labels.
     """
     size = int(ints[PLACES])
+    if ints[BUFFER] == RELEASED:
+        partner_gradient(w, x, y, buffer[0], labels[0], int(ints[LOSS_CODE]), clip, out)
+        return
     if ints[BUFFER] == FULL:
         filled = steps
         places = float(max(steps, 1))
@@ -204,6 +246,8 @@ def private_store(
     """Let the record of slot `steps + 1` into the buffer, null ones too: by slots and coins alone."""
     size = int(ints[PLACES])
     policy = int(ints[BUFFER])
+    if policy == RELEASED:
+        return
     if policy == RESERVOIR and ints[USES] > 0:
         for b in range(min(steps, size)):
             ages[b] += 1

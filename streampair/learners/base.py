@@ -48,7 +48,7 @@ class Learner(base.Estimator):
 
     #: Parameters that states of earlier releases do not know, and do not need to while they are None.
     later_params: ClassVar[frozenset[str]] = frozenset(
-        {"anytime", "auc_share", "classes", "half_life", "positive_rate"}
+        {"anytime", "auc_share", "classes", "half_life", "partner", "positive_rate"}
     )
 
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).

@@ -21,6 +21,7 @@ from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.moments import LEAST_HORIZON, MOST_FEATURES, Moments
 from streampair.privacy.mechanisms.noisy import Noisy
 from streampair.privacy.mechanisms.output import Output
+from streampair.privacy.mechanisms.partners import PARTNER, Partnered
 from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 from streampair.privacy.mechanisms.rate import Rated, checked_rate
@@ -73,7 +74,28 @@ def _evaluated(choose: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
 def gradients(learner: Any, features: int | None) -> Mechanism:
     """FTRL on gradients."""
     check_strategy(learner.strategy, learner.horizon)
+    if getattr(learner, "partner", None) is not None:
+        return _rated(learner, _partnered(learner))
     return _rated(learner, FTRL(learner.strategy))
+
+
+def _partnered(learner: Any) -> Partnered:
+    """FTRL on gradients of pairs with a released partner."""
+    partner = learner.partner
+    if not (isinstance(partner, str) and partner == PARTNER):
+        raise ConfigError(f"partner is {partner!r}", fix=f"give partner={PARTNER!r}, or None")
+    given = [name for name in ("buffer", "max_uses") if getattr(learner, name) is not None]
+    if given:
+        raise ConfigError(
+            f"partner={partner!r} keeps no record, and {given[0]}={getattr(learner, given[0])!r} says which",
+            fix=f"leave {given[0]} out, or partner",
+        )
+    if learner.warmup is not None and learner.warmup == 0:
+        raise ConfigError(
+            f"partner={partner!r} is what the warm-up has released, and warmup is 0",
+            fix="leave warmup out, or partner",
+        )
+    return Partnered(learner.strategy)
 
 
 def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
@@ -121,6 +143,8 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
     if moments is not Moments or getattr(learner, "half_life", None) is not None:
         unused.append("entity")
     given = [name for name in unused if getattr(learner, name) is not None]
+    if getattr(learner, "partner", None) is not None:
+        given.append("partner")
     if learner.strategy != "auto":
         given.append("strategy")
     if learner.warmup is not None and learner.warmup == 0:

@@ -165,7 +165,13 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
             f"{loss!r} is not convex, and no private learner offers it",
             fix="use losses.Logistic() or another convex loss",
         )
-    buffer = BufferPlan.of(learner.buffer, learner.max_uses, horizon=horizon, bounded=mechanism.bounded_uses)
+    kept = (learner.buffer, learner.max_uses)
+    partner = mechanism.core.released_partner
+    buffer = (
+        BufferPlan.released()
+        if partner
+        else BufferPlan.of(*kept, horizon=horizon, bounded=mechanism.bounded_uses)
+    )
     clip = mechanism.default_clip if learner.clip is None else scale("clip", learner.clip)
     radius = mechanism.radii[bool(warmup)] if learner.radius is None else scale("radius", learner.radius)
     if learner.noise_key is not None and learner.seed is not None:

@@ -51,7 +51,7 @@ class Influence:
         Places of the buffer and constant denominator s of the averaged gradient; 0 is the full history, whose
         step t divides by t - 1.
     uses
-        Steps in which a record is used after its own, at most; None: no bound.
+        Steps in which a record is used after its own, at most; None: no bound; 0: see `released`.
 
     Examples
     --------
@@ -68,6 +68,8 @@ class Influence:
     need not be the worst window: a second view of one is charged as one of the whole run."""
 
     def __post_init__(self) -> None:
+        if (self.size, self.uses) == (1, 0):
+            return  # a released partner: see `released`
         if self.size < 0 or (self.uses is not None and self.uses < 1) or (self.size == 0 and self.uses):
             raise ConfigError(
                 f"a buffer of {self.size} records, used {self.uses} times", fix="give numbers of at least 1"
@@ -91,6 +93,11 @@ class Influence:
     def history(cls) -> Influence:
         """All records, for ever."""
         return cls(0, None)
+
+    @classmethod
+    def released(cls) -> Influence:
+        """No records: the partner is a function of releases, and a record is used in its own step alone."""
+        return cls(1, 0)
 
     def shares(self, start: int, count: int) -> Floats:
         """Weight of one buffered record in the gradients of slots `start + 1, ..., start + count`."""

@@ -51,7 +51,17 @@ from naive.numerics import (
 )
 from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
-from naive.private import Pair, Places, gradient, linear_pair, mean_gradient, metric_pair, null, pair_gradient
+from naive.private import (
+    Pair,
+    Places,
+    gradient,
+    linear_pair,
+    mean_gradient,
+    metric_pair,
+    null,
+    pair_gradient,
+    partner_gradient,
+)
 from naive.private_steps import (
     Gradient,
     ftrl,
@@ -166,6 +176,7 @@ __all__ = [
     "pair_sums",
     "pair_sums_logistic",
     "pairs",
+    "partner_gradient",
     "parts",
     "places",
     "positive_definite",

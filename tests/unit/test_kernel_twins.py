@@ -795,6 +795,21 @@ def pair_gradient(kernel: Any, rng: Rng) -> None:
         close(out.tolist(), wanted)
 
 
+@against(naive.partner_gradient)
+def partner_gradient(kernel: Any, rng: Rng) -> None:
+    out = np.empty(3)
+    for centre in (-0.6, 0.0, 0.6):
+        for clip in (0.3, 5.0):
+            for y in (1.0, -1.0, math.nan):
+                w, x = rng.normal(size=3), 0.5 * rng.normal(size=3)
+                p = 0.2 * rng.normal(size=3)
+                kernel(w, x, y, p, centre, k.LOGISTIC, clip, out)
+                wanted = naive.partner_gradient(
+                    w.tolist(), x.tolist(), y, p.tolist(), centre, k.LOGISTIC, clip
+                )
+                close(out, np.array(wanted))
+
+
 @against(naive.gradient, "metric_gradient")
 def metric_gradient(kernel: Any, rng: Rng) -> None:
     held, (rows, labels) = Held("window", k.METRIC_PAIRS), slots(rng)

@@ -376,6 +376,8 @@ class Mechanism(abc.ABC):
     radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
     #: Whether the warm-up releases the mean of the labels too.
     label_mean: ClassVar[bool] = False
+    #: Whether the partner of a record is made of releases, so that there is no buffer.
+    released_partner: ClassVar[bool] = False
     #: Whether probabilities know the share of positives some other way.
     calibrated: ClassVar[bool] = False
 

@@ -96,14 +96,23 @@ class BufferPlan:
             fix="use buffers.FIFO(32), or another FIFO size",
         )
 
+    @classmethod
+    def released(cls) -> BufferPlan:
+        """No buffer: the partner of a record is a function of releases (docs/privacy.md 10.5)."""
+        return cls(k.RELEASED, Influence.released())
+
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
+        if self.policy == k.RELEASED:
+            return 0
         return steps if self.policy == k.FULL else min(steps, self.influence.size)
 
     def describe(self) -> str:
         """The buffer in words, for the report."""
         if self.policy == k.FULL:
             return "all earlier records"
+        if self.policy == k.RELEASED:
+            return "one partner, a released point between the classes"
         if self.policy == k.FIFO:
             return f"a FIFO buffer of {self.influence.size} places"
         uses = self.influence.uses
@@ -150,7 +159,8 @@ class PairBuffer:
                     fix="use buffers.FIFO(32), or a shorter horizon",
                 )
         self.rows = np.zeros((size, dim))
-        self.labels = np.full(size, math.nan)
+        # Of a released partner the released mean of the labels.
+        self.labels = np.full(size, 0.0 if plan.policy == k.RELEASED else math.nan)
         self.ages = np.zeros(size if plan.policy == k.RESERVOIR else 1, dtype=np.int64)
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
         cap = uses if plan.policy == k.RESERVOIR and uses is not None else 0
@@ -158,26 +168,30 @@ class PairBuffer:
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        return min(steps, len(self.rows))
+        return 0 if self.ints[k.BUFFER] == k.RELEASED else min(steps, len(self.rows))
+
+    def _kept(self, steps: int) -> int:
+        """Rows that a snapshot keeps: a released partner too, which is no record."""
+        return 1 if self.ints[k.BUFFER] == k.RELEASED else self.filled(steps)
 
     def to_state(self, steps: int) -> dict[str, Any]:
         """Plain values and arrays: raw records among them, as secret as the data."""
-        filled = self.filled(steps)
+        kept = self._kept(steps)
         return {
-            "rows": self.rows[:filled].copy(),
-            "labels": self.labels[:filled].copy(),
+            "rows": self.rows[:kept].copy(),
+            "labels": self.labels[:kept].copy(),
             "ages": self.ages.copy(),
             "coins": int(self.ints[k.COINS]),
         }
 
     def load_state(self, state: Mapping[str, Any], steps: int) -> None:
         """Continue from `to_state` of a buffer of the same plan."""
-        filled = self.filled(steps)
-        if state["rows"].shape != (filled, self.rows.shape[1]) or state["labels"].shape != (filled,):
+        kept = self._kept(steps)
+        if state["rows"].shape != (kept, self.rows.shape[1]) or state["labels"].shape != (kept,):
             raise ValueError("a buffer of another shape")
         if state["ages"].shape != self.ages.shape or not 0 <= int(state["coins"]) < 2**53:
             raise ValueError("ages or coins of another shape")
-        self.rows[:filled] = state["rows"]
-        self.labels[:filled] = state["labels"]
+        self.rows[:kept] = state["rows"]
+        self.labels[:kept] = state["labels"]
         self.ages[:] = state["ages"]
         self.ints[k.COINS] = int(state["coins"])

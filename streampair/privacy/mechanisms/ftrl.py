@@ -128,7 +128,7 @@ class FTRLPlan:
             name="running sum of the gradients",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 11 and Lemma 16",
+            lemma=f"docs/privacy.md, Lemma {61 if self.influence.uses == 0 else 11} and Lemma 16",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=replace,
@@ -450,6 +450,8 @@ class FTRL(Mechanism):
 
     strategy: StrategyName = "auto"
 
+    run: ClassVar[type[FTRLRun]] = FTRLRun
+
     def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The strategy."""
         return {"strategy": rule["strategy"]}
@@ -474,7 +476,7 @@ class FTRL(Mechanism):
         )
         # States of 0.1 have the strategy alone.
         fitted = under(plan, saved if saved is not None and "sigma" in saved else None)
-        return FTRLRun(fitted, empty_buffer(asked, seed))
+        return self.run(fitted, empty_buffer(asked, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

@@ -306,6 +306,12 @@ class Rated(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounded_uses", self.mechanism.bounded_uses)
         object.__setattr__(self, "radii", self.mechanism.radii)
+        object.__setattr__(self, "label_mean", self.mechanism.label_mean)
+
+    @property
+    def label_cross(self) -> bool:
+        """Whether the warm-up releases how features go with the labels."""
+        return self.mechanism.label_cross
 
     @property
     def default_clip(self) -> float:
