@@ -23,6 +23,7 @@ BLOCKS = {
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
     "partners": ["python benchmarks/partners.py"],
+    "second-stage": ["python benchmarks/second_stage.py"],
     "forest": [
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
