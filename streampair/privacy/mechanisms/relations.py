@@ -73,8 +73,8 @@ def spread(pairs: int, batch: int) -> float:
     Examples
     --------
     >>> from streampair.privacy.mechanisms.relations import spread
-    >>> spread(3, 50), spread(3, 2) ** 2  # two in one batch, one in another
-    (3.0, 5.0)
+    >>> spread(3, 50), round(spread(3, 2) ** 2)  # two in one batch, one in another
+    (3.0, 5)
     """
     full, rest = divmod(pairs, batch)
     return math.sqrt(full * batch**2 + rest**2) if full else float(pairs)
