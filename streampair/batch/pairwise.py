@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -15,9 +16,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampair.batch.base import designs
 from streampair.batch.descent import checked_steps
 from streampair.batch.relations import PairGraph, ring_pairs
+from streampair.batch.risk import contrastive_slopes
 from streampair.errors import ConfigError
-from streampair.privacy.mechanisms.offline import TableReport, VectorDoor, report_of
-from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, clip_factors, plan_pairs
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+from streampair.privacy.mechanisms.pair_noise import (
+    SignDoor,
+    SignPlan,
+    flipped,
+    plan_inputs,
+    plan_signs,
+    plan_staircase,
+)
+from streampair.privacy.mechanisms.relations import Norm, PairRelation, PairsPlan, clip_factors, plan_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +38,41 @@ __all__ = ["DPPMetricLearner"]
 
 # Pairs whose differences are in memory at once.
 _BLOCK = 32_768
+# Noise, and in which norm a pair's gradient is clipped for it.
+_NORMS: dict[str, Norm] = {
+    "gaussian": "l2",
+    "laplace": "l1",
+    "staircase": "max",
+    "duchi": "max",
+    "inputs": "l2",
+    "batch-maximum": "l1",
+}
+
+
+# What is released of a gradient, given the weights and the largest norm of each row in the batch.
+_Emit: TypeAlias = Callable[["Floats", "Floats", "Floats"], "Floats"]
+
+
+def _as_it_is(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
+    return gradient
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """In the place of a report, for what is computed to reproduce a paper and protects nobody.
+
+    Examples
+    --------
+    >>> from streampair.batch.pairwise import NoGuarantee
+    >>> NoGuarantee("the noise tells of the data").kind
+    'void'
+    """
+
+    guarantee: str
+    kind: Literal["void"] = "void"
+
+    def __str__(self) -> str:
+        return f"NO GUARANTEE HOLDS: {self.guarantee}."
 
 
 def _positive(name: str, value: Any) -> float:
@@ -37,24 +82,6 @@ def _positive(name: str, value: Any) -> float:
     if not (math.isfinite(value) and value > 0.0):
         raise ConfigError(f"{name} is {value!r}", fix="give a finite number above 0")
     return float(value)
-
-
-def contrastive_slopes(distances: Floats, similar: NDArray[np.bool_], margin: float) -> Floats:
-    """What multiplies ``W u u^T`` in the gradient of the contrastive loss of each pair (Eq. 8), (m,).
-
-    0 for dissimilar pairs that are a margin apart, and for those at distance 0, where there is no gradient.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.batch.pairwise import contrastive_slopes
-    >>> contrastive_slopes(np.array([3.0, 0.5, 0.0, 2.0]), np.array([True, False, False, False]), 1.0)
-    array([ 1., -1.,  0.,  0.])
-    """
-    near = (distances > 0.0) & (distances < margin)
-    pushed = np.where(near, 1.0 - margin / np.where(near, distances, 1.0), 0.0)
-    out: Floats = np.where(similar, 1.0, pushed)
-    return out
 
 
 @dataclass(eq=False, repr=False)
@@ -83,6 +110,12 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     random_state
         None: noise under a key of the operating system. Anything else is for tests: the noise can be computed
         from it, and the report says that nothing is guaranteed.
+    noise
+        None: Gaussian, or Laplace's with ``delta=0``. Pure too: ``"staircase"``, and ``"duchi"``, which
+        releases signs; for both the entries of a gradient are clipped. ``"inputs"``: features and labels are
+        perturbed once, with ``relation="node"``. ``"batch-maximum"`` (the paper's DPP-S): no guarantee holds.
+    reproduction_only
+        Has to be True for what has no guarantee.
     n_components
         Rows d' of W; None: as many as features.
     margin
@@ -113,8 +146,8 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     Notes
     -----
-    Guarantee: docs/privacy.md, Lemma 79, for tables that differ in the contents of so many pairs. Who is in a
-    pair with whom is public. An epoch takes O(m d d') time and O(m) memory for m pairs.
+    Guarantee: docs/privacy.md 6, for tables that differ in the contents of so many pairs. Who is in a pair
+    with whom is public. An epoch takes O(m d d') time and O(m) memory for m pairs.
 
     References
     ----------
@@ -141,6 +174,8 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     bounds: tuple[Any, Any] | None = None
     calibration: Literal["tight", "paper"] = "tight"
     random_state: Any = None
+    noise: Literal["gaussian", "laplace", "staircase", "duchi", "inputs", "batch-maximum"] | None = None
+    reproduction_only: bool = False
     n_components: int | None = None
     margin: float = 1.0
     clip: float = 0.5
@@ -182,22 +217,46 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         coins = np.random.default_rng(seed)
         rows, similar, graph = self._pairs(X, y, pairs, coins)
-        relation = self._hidden(graph)
-        plan, size = self._plan(rows.shape[1], len(similar), relation)
-        door = VectorDoor(plan, seed)
-        self.components_ = self._descend(rows, similar, graph, door, size, coins)
+        relation, noise = self._hidden(graph), self._noise()
+        size = self._size(len(similar))
+        plans: list[TablePlan] = []
+        emitted = 0
+        emit: _Emit = _as_it_is
+        words = "the features and labels of individuals were perturbed once, and the rest follows from them"
+        if noise == "inputs":
+            rows, similar, plans = self._perturbed(rows, similar, relation, seed)
+            emitted = sum(plan.releases for plan in plans)
+        elif noise == "batch-maximum":
+            emit = self._reduced(relation, size, coins)
+        else:
+            plan = self._plan(noise, rows.shape[1], len(similar), relation)
+            door = SignDoor(plan, seed) if isinstance(plan, SignPlan) else VectorDoor(plan, seed)
+            plans, emitted = [plan], plan.releases
+            words = f"each of {plan.releases} gradients is released under noise ({noise})"
+
+            def released(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
+                return door.emit(gradient.ravel()).reshape(gradient.shape)
+
+            emit = released
+
+        self.components_ = self._descend(rows, similar, graph, emit, size, coins)
         self.graph_, self.metric_ = graph, self.components_.T @ self.components_
+        if noise == "batch-maximum":
+            self._report: TableReport | NoGuarantee = NoGuarantee(
+                "the size of the noise is a maximum over private gradients, which nothing hides; this is to "
+                "reproduce the DPP-S of Li et al. (2020) only"
+            )
+            return self
         self._report = report_of(
             float(self.epsilon),
             float(self.delta),
-            [plan],
+            plans,
             parallel=False,
-            emitted=door.emitted,
+            emitted=emitted,
             seeded=seed is not None,
             mechanism=(
-                f"Mechanism: the contrastive loss of {len(similar)} pairs is descended; each of "
-                f"{plan.releases} gradients is released under noise. The number kappa of pairs that change "
-                f"together is {relation.pairs}, by the graph of pairs."
+                f"Mechanism: the contrastive loss of {len(similar)} pairs is descended; {words}. The number "
+                f"kappa of pairs that change together is {relation.pairs}, by the graph of pairs."
             ),
             notes=self._notes(pairs is None),
             source="Li et al. (2020), Algorithm 1" if self.calibration == "paper" else "",
@@ -282,81 +341,132 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ConfigError(f"n_components is {width}, and there are {d} features", fix=f"give at most {d}")
         return width
 
-    def _plan(self, d: int, m: int, relation: PairRelation) -> tuple[PairsPlan, int]:
-        """What is released, and how many pairs are in a batch."""
+    def _noise(self) -> str:
+        """Which noise, if it can give the promise."""
+        noise = ("gaussian" if self.delta else "laplace") if self.noise is None else self.noise
+        if noise not in _NORMS:
+            raise ConfigError(f"noise is {noise!r}", fix=f"give one of {', '.join(_NORMS)}")
+        if noise == "gaussian" and self.delta == 0.0:
+            raise ConfigError(
+                "delta is 0, and Gaussian noise has one", fix='give a delta, or noise="laplace"'
+            )
+        if noise in ("laplace", "staircase", "duchi") and self.delta != 0.0:
+            raise ConfigError(f"{noise} noise is pure, and delta is {self.delta!r}", fix="give delta=0")
+        if noise == "batch-maximum" and self.reproduction_only is not True:
+            raise ConfigError(
+                "this noise is as large as a maximum over private gradients, so that no guarantee holds",
+                fix="give reproduction_only=True to reproduce the paper, or another noise",
+            )
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
-        size = m if self.batch_size is None else min(checked_steps(self.batch_size, "batch_size"), m)
-        epochs, width, clip = (
-            checked_steps(self.epochs, "epochs"),
-            self._width(d),
-            _positive("clip", self.clip),
-        )
-        move, noise = 2.0 * clip / size, None
+        if self.calibration == "paper" and noise not in ("gaussian", "laplace"):
+            raise ConfigError(f"the paper has no constants for {noise} noise", fix='give calibration="tight"')
+        if noise == "inputs" and self.relation != "node":
+            raise ConfigError("perturbed inputs hide individuals", fix='give relation="node"')
+        return noise
+
+    def _size(self, m: int) -> int:
+        """How many pairs are in a batch."""
+        return m if self.batch_size is None else min(checked_steps(self.batch_size, "batch_size"), m)
+
+    def _plan(self, noise: str, d: int, m: int, relation: PairRelation) -> PairsPlan:
+        """What is released of gradients."""
+        size, epochs = self._size(m), checked_steps(self.epochs, "epochs")
+        width, clip = self._width(d), _positive("clip", self.clip)
+        move = 2.0 * clip / size
+        given: dict[str, Any] = {
+            "relation": relation,
+            "dim": width * d,
+            "batch": size,
+            "batches": m // size,
+            "epochs": epochs,
+            "name": "mean gradients of batches of pairs",
+        }
+        if noise == "staircase":
+            return plan_staircase(self.epsilon, sensitivity=move, **given)
+        if noise == "duchi":
+            return plan_signs(self.epsilon, limit=clip, **given)
+        std = None
         if self.calibration == "paper":
-            _positive("epsilon", self.epsilon)
-            noise = relation.pairs * move * epochs / self.epsilon
+            std = relation.pairs * move * epochs / _positive("epsilon", self.epsilon)
             if self.delta:
-                noise *= math.sqrt(2.0 * math.log(1.25 / self.delta))
+                std *= math.sqrt(2.0 * math.log(1.25 / self.delta))
             move *= math.sqrt(width) if self.delta else width  # all rows are released together
-        plan = plan_pairs(
-            self.epsilon,
-            self.delta,
-            relation=relation,
-            dim=width * d,
-            sensitivity=move,
-            batch=size,
-            batches=m // size,
-            epochs=epochs,
-            name="mean gradients of batches of pairs",
-            lemma=f"docs/privacy.md, Lemma {80 if self.calibration == 'paper' else 79}",
-            noise=noise,
+        lemma = f"docs/privacy.md, Lemma {80 if self.calibration == 'paper' else 79}"
+        return plan_pairs(self.epsilon, self.delta, sensitivity=move, lemma=lemma, noise=std, **given)
+
+    def _perturbed(
+        self, rows: Floats, similar: NDArray[np.bool_], relation: PairRelation, seed: int | None
+    ) -> tuple[Floats, NDArray[np.bool_], list[TablePlan]]:
+        """Features of each individual and labels of each pair, perturbed once, and what that is worth."""
+        n, d = rows.shape
+        labels, persons = plan_inputs(
+            self.epsilon, self.delta, relation=relation, individuals=n, features=d, pairs=len(similar)
         )
-        return plan, size
+        door = VectorDoor(persons, seed)
+        return np.array([door.emit(row) for row in rows]), flipped(similar, labels, seed), [labels, persons]
+
+    def _reduced(self, relation: PairRelation, size: int, coins: np.random.Generator) -> _Emit:
+        """Noise of the size of what is in a batch (Algorithm 1, steps 8 to 10): it protects nobody."""
+        scale = relation.pairs * checked_steps(self.epochs, "epochs") / _positive("epsilon", self.epsilon)
+
+        def emit(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
+            norms = np.abs(w).sum(axis=1)
+            largest = np.minimum(self.clip, np.maximum(4.0 * norms, 2.0 * self.margin * math.sqrt(len(w))))
+            out: Floats = gradient + coins.laplace(size=gradient.shape) * (
+                scale * (peaks + largest)[:, None] / size
+            )
+            return out
+
+        return emit
 
     def _descend(
         self,
         rows: Floats,
         similar: NDArray[np.bool_],
         graph: PairGraph,
-        door: VectorDoor,
+        emit: _Emit,
         size: int,
         coins: np.random.Generator,
     ) -> Floats:
         d = rows.shape[1]
-        width = self._width(d)
+        width, epochs = self._width(d), checked_steps(self.epochs, "epochs")
         eta, margin = _positive("learning_rate", self.learning_rate), _positive("margin", self.margin)
         w: Floats = np.eye(d)
         if width < d:
             w = np.linalg.qr(coins.normal(size=(d, width)))[0].T
         step = 0
-        for _ in range(int(self.epochs)):
+        for _ in range(epochs):
             order = coins.permutation(len(similar))
             for at in range(len(similar) // size):
                 step += 1
                 batch = order[at * size : (at + 1) * size]
-                gradient = self._gradient(rows, graph.pairs[batch], similar[batch], w, margin)
-                w = w - eta / math.sqrt(step) * door.emit(gradient.ravel()).reshape(width, d)
+                gradient, peaks = self._gradient(rows, graph.pairs[batch], similar[batch], w, margin)
+                w = w - eta / math.sqrt(step) * emit(gradient, w, peaks)
         return w
 
     def _gradient(
         self, rows: Floats, pairs: NDArray[np.int64], similar: NDArray[np.bool_], w: Floats, margin: float
-    ) -> Floats:
-        """The mean of the clipped gradients of a batch, (d', d): secret."""
-        total = np.zeros_like(w)
+    ) -> tuple[Floats, Floats]:
+        """The mean of the clipped gradients of a batch, (d', d), and the largest norm of each row: secret."""
+        total, peaks = np.zeros_like(w), np.zeros(len(w))
+        noise = self._noise()
+        by_row = self.calibration == "paper" or noise == "batch-maximum"
+        clip = _positive("clip", self.clip)
         for at in range(0, len(pairs), _BLOCK):
             part = pairs[at : at + _BLOCK]
             u = rows[part[:, 0]] - rows[part[:, 1]]
             left = u @ w.T
             slopes = contrastive_slopes(np.linalg.norm(left, axis=1), similar[at : at + _BLOCK], margin)
             left *= slopes[:, None]
-            norm: Literal["l1", "l2"] = "l2" if self.delta else "l1"
-            left *= clip_factors(left, u, float(self.clip), norm, self.calibration == "paper")
+            left *= clip_factors(left, u, clip, _NORMS[noise], by_row)
             total += left.T @ u
-        return total / len(pairs)
+            if noise == "batch-maximum":
+                peaks = np.maximum(peaks, (np.abs(left) * np.abs(u).sum(axis=1)[:, None]).max(axis=0))
+        return total / len(pairs), peaks
 
     @property
-    def privacy(self) -> TableReport | None:
+    def privacy(self) -> TableReport | NoGuarantee | None:
         """What was promised and spent by the last fit; None before it."""
         return getattr(self, "_report", None)
 

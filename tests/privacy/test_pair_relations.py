@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -17,6 +18,15 @@ from streampair.privacy import epsilon_from
 from streampair.privacy.mechanisms import offline
 from streampair.privacy.mechanisms.laplace import LaplaceStream
 from streampair.privacy.mechanisms.offline import VectorDoor
+from streampair.privacy.mechanisms.pair_noise import (
+    SignDoor,
+    SignPlan,
+    StaircasePlan,
+    flipped,
+    plan_inputs,
+    plan_signs,
+    plan_staircase,
+)
 from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, clip_factors, plan_pairs, spread
 from streampair.privacy.noise import NormalStream
 
@@ -305,3 +315,165 @@ def test_each_pair_is_used_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [len(pairs) for pairs in used] == [5] * 12
     for epoch in range(3):
         assert len({pair for pairs in used[4 * epoch : 4 * epoch + 4] for pair in pairs}) == 20
+
+
+# ---- other noise -----------------------------------------------------------------------------------------
+
+
+def staircase(width: int, inner: int, scale: int, reach: int) -> Any:
+    """Probabilities of -reach to reach (docs/privacy.md, Lemma 81), but for what is beyond."""
+    size = np.abs(np.arange(-reach, reach + 1))
+    weights = np.exp(-(size // width + (size % width >= inner)) / scale)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(("width", "inner", "scale"), [(5, 2, 3), (4, 4, 2), (1, 1, 3)])
+def test_staircases_are_as_likely_as_stated(width: int, inner: int, scale: int) -> None:
+    reach = 80 * width * scale
+    wanted = staircase(width, inner, scale, reach)
+    for m in (1, 2, 3):  # a move by m steps; and a twin, by one more
+        far, more = (
+            float((np.log(wanted[by:]) - np.log(wanted[:-by])).max()) for by in (m * width, m * width + 1)
+        )
+        assert far <= m / scale + 1e-12 < more
+    drawn = LaplaceStream(1).take_staircase(40_000, width, inner, scale)
+    near = 3 * width * scale
+    counts = np.bincount(np.clip(drawn, -near, near) + near, minlength=2 * near + 1)
+    expected = np.bincount(np.clip(np.arange(-reach, reach + 1), -near, near) + near, wanted) * len(drawn)
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-3
+    twin = np.bincount(
+        np.clip(np.arange(-reach, reach + 1), -near, near) + near, staircase(width + 1, inner, scale, reach)
+    )
+    assert scipy.stats.chisquare(counts, twin * len(drawn)).pvalue < 1e-6
+    plan = StaircasePlan(
+        "", "", 1, 1.0, 1.0, 1, 0.5, 0.0, scale, PairRelation(pairs=1), 1, 1, width=width, inner=inner
+    )
+    variance = float(wanted @ np.arange(-reach, reach + 1) ** 2)
+    assert plan.noise_std == pytest.approx(0.5 * math.sqrt(variance), rel=1e-6)
+
+
+def test_a_staircase_is_as_wide_as_a_pair_moves_an_entry() -> None:
+    """docs/privacy.md, Lemma 81, rounding included: k pairs move by at most k steps."""
+    for pairs, move in itertools.product((1, 3), (0.01, 0.37)):
+        plan = plan_staircase(
+            2.0,
+            relation=PairRelation(pairs=pairs),
+            dim=6,
+            sensitivity=move,
+            batch=10,
+            batches=3,
+            epochs=4,
+            name="",
+        )
+        assert (
+            pairs * move / plan.grid + 1 <= pairs * plan.width < 1.05 * (pairs * move / plan.grid + 1) + pairs
+        )
+        assert plan.epsilon == 4 * pairs * 6 / plan.scale <= 2.0
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_signs_tell_no_more_than_their_coin(p: int) -> None:
+    """docs/privacy.md, Lemma 82: by all corners and signs; and without a look at ties their mean is right."""
+    plan = plan_signs(
+        1.5, relation=PairRelation(pairs=2), dim=p, limit=0.5, batch=10, batches=3, epochs=1, name=""
+    )
+    assert 1.4999 < plan.epsilon <= 1.5
+    q = plan.coin / 2**64
+    corners = np.array(list(itertools.product((-1, 1), repeat=p)))
+    along = corners @ corners.T  # of signs by corner
+    likely = np.where(along > 0, 2 * (1 - q), np.where(along < 0, 2 * q, 1.0)) / 2**p
+    assert likely.sum(axis=0) == pytest.approx(1.0)
+    assert np.log(likely.max(axis=1) / likely.min(axis=1)).max() == pytest.approx(1.5 / 2)
+    assert plan.size * corners.T @ likely == pytest.approx(0.5 * corners.T)
+    # And that is what is drawn.
+    door, vector = SignDoor(replace_releases(plan, 4000), 1), np.linspace(-0.5, 0.4, p)
+    drawn = np.array([door.emit(vector) for _ in range(4000)])
+    assert np.abs(drawn) == pytest.approx(plan.size)
+    assert np.abs(drawn.mean(axis=0) - vector).max() < 4.5 * plan.size / math.sqrt(4000)
+    with pytest.raises(RuntimeError, match="more than is planned"):
+        door.emit(vector)
+
+
+def replace_releases(plan: SignPlan, releases: int) -> SignPlan:
+    return dataclasses.replace(plan, releases=releases)
+
+
+def test_a_sign_shows_what_is_claimed_and_a_coin_that_is_less_fair_is_caught() -> None:
+    def audited(times: float) -> tuple[float, float]:
+        plan = plan_signs(
+            2.0, relation=PairRelation(pairs=1), dim=1, limit=1.0, batch=9, batches=1, epochs=1, name=""
+        )
+        claimed = plan.epsilon
+        door = SignDoor(dataclasses.replace(plan, releases=20_000, coin=int(times * plan.coin)), None)
+        seen = np.array([[door.emit(np.array([x]))[0] for _ in range(10_000)] for x in (-1.0, 1.0)])
+        return least_epsilon(seen[0], seen[1], 0.0), claimed
+
+    shown_, claimed = audited(1.0)
+    assert 0.7 * claimed < shown_ <= claimed
+    shown_, claimed = audited(0.4)
+    assert shown_ > claimed
+
+
+def test_entries_move_by_what_is_claimed_under_staircases_and_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    means: list[Any] = []
+    for door in (VectorDoor, SignDoor):
+        monkeypatch.setattr(door, "emit", lambda _, vector: means.append(vector) or np.zeros_like(vector))
+    X, alike, other = neighbours(RIM)
+    for noise in ("staircase", "duchi"):
+        model = batch.DPPMetricLearner(4.0, 0.0, noise=noise, epochs=1, **{**HARD, "clip": 0.5})
+        for labels in (alike, other):
+            card = model.fit(X, labels, WHEEL).privacy.card[0]
+        one, two = means[-2:]
+        assert np.abs(one).max() <= 0.5
+        assert np.abs(one - two).max() <= card["sensitivity"] * (1 + 1e-12)
+        assert np.abs(one - two).max() >= card["sensitivity"] / 3.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_perturbed_inputs(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/privacy.md, Lemma 83: features once an individual, each label by a coin, half the budget each."""
+    X, alike, _ = neighbours(0)
+    X[0], X[1] = [1.0, 0.0], [-1.0, 0.0]  # as far apart as a replacement is
+    emit, rows = VectorDoor.emit, []
+    monkeypatch.setattr(VectorDoor, "emit", lambda door, row: rows.append(row.copy()) or emit(door, row))
+    model = batch.DPPMetricLearner(4.0, delta, noise="inputs", relation="node").fit(X, alike, WHEEL)
+    assert len(rows) == len(X)
+    labels, features = model.privacy.card
+    assert np.linalg.norm(rows[0] - rows[1]) == 2.0 == features["sensitivity"]
+    if delta:
+        assert labels["mu2"] == pytest.approx(features["mu2"], rel=0.03)
+    assert 0.98 * 4.0 < model.privacy.epsilon_spent <= 4.0
+    # Labels: the coin is as fair as its epsilon says, for all labels of one individual together.
+    plan, _ = plan_inputs(
+        4.0, delta, relation=PairRelation(pairs=12, person=True), individuals=13, features=2, pairs=24
+    )
+    if not delta:
+        assert plan.epsilon == pytest.approx(2.0)
+    turned = float(flipped(np.zeros(40_000, dtype=bool), plan, 1).mean())
+    chance = 1.0 / (1.0 + math.exp(plan._epsilon() / 12))
+    assert turned == pytest.approx(chance, abs=4.0 * math.sqrt(0.25 / 40_000))
+
+
+def test_noise_of_the_size_of_a_batch_tells_and_no_epsilon_is_printed() -> None:
+    """DPP-S of Li et al. is not private: a counter-example. One changed pair doubles the noise."""
+    n = 40
+    X = np.zeros((4, n))
+    X[0, 0], X[1, 0], X[2, 0], X[3, 0] = 0.9, -0.9, 0.3, -0.3
+    pairs = np.array([(0, 1), (2, 3), (0, 2)])
+    given: Any = {"noise": "batch-maximum", "reproduction_only": True, "epochs": 1, "clip": 0.01}
+
+    def size(last: bool) -> float:
+        """Of what is added in rows whose gradient is 0 but for the last pair's: the noise alone."""
+        model = batch.DPPMetricLearner(0.5, 0.0, margin=0.1, batch_size=1, connected=False, **given)
+        emit = model._reduced(PairRelation(pairs=1), 1, np.random.default_rng())
+        gradient, peaks = model._gradient(X, pairs[2:], np.array([last]), np.eye(n), 0.1)
+        return float(np.abs(emit(gradient, np.eye(n), peaks)[0]).mean())
+
+    seen = np.array([[size(last) for _ in range(100)] for last in (False, True)])
+    assert least_epsilon(seen[0], seen[1], 1.5 * float(np.median(seen[0]))) > 0.5
+    report = batch.DPPMetricLearner(connected=False, **given).fit(X, [True, False, True], pairs).privacy
+    assert report.kind == "void"
+    assert "psilon" not in str(report)
+    assert not hasattr(report, "epsilon_spent")
+    with pytest.raises(ValueError, match=r"no guarantee holds. Fix: give reproduction_only=True"):
+        batch.DPPMetricLearner(noise="batch-maximum").fit(X, [True, False, True], pairs)

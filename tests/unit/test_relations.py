@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from streampair import batch
-from streampair.batch.pairwise import contrastive_slopes
 from streampair.batch.relations import ring_pairs
+from streampair.batch.risk import contrastive_slopes
 from streampair.errors import ConfigError
 
 Edges = list[tuple[int, int]]
@@ -170,7 +170,7 @@ def test_the_gradient_is_that_of_the_contrastive_loss() -> None:
         e[at] = step
         wanted[at] = (loss(w + e) - loss(w - e)) / (2 * step)
     model = batch.DPPMetricLearner(clip=100.0)
-    assert model._gradient(rows, pairs, similar, w, margin) == pytest.approx(wanted, abs=1e-8)
+    assert model._gradient(rows, pairs, similar, w, margin)[0] == pytest.approx(wanted, abs=1e-8)
     assert contrastive_slopes(np.zeros(1), np.array([False]), 1.0).tolist() == [0.0]
 
 
@@ -256,6 +256,28 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
         ({"epsilon": -1.0, "calibration": "paper"}, (X, ALIKE, PAIRS), r"epsilon is -1.0. Fix"),
         ({"epsilon": "1"}, (X, ALIKE, PAIRS), r"epsilon is '1', not a number. Fix"),
         ({"delta": 1.0}, (X, ALIKE, PAIRS), r"delta is 1.0. Fix"),
+        ({"noise": "uniform"}, (X, ALIKE, PAIRS), r"noise is 'uniform'. Fix: give one of gaussian"),
+        ({"noise": "gaussian", "delta": 0.0}, (X, ALIKE, PAIRS), r"Gaussian noise has one. Fix"),
+        ({"noise": "laplace"}, (X, ALIKE, PAIRS), r"noise is pure, and delta is 1e-06. Fix: give delta=0"),
+        ({"noise": "inputs"}, (X, ALIKE, PAIRS), r"hide individuals. Fix: give relation"),
+        (
+            {"noise": "duchi", "delta": 0, "calibration": "paper"},
+            (X, ALIKE, PAIRS),
+            r"no constants for duchi.*Fix",
+        ),
+        ({"noise": "duchi", "delta": 0, "epsilon": 0.0}, (X, ALIKE, PAIRS), r"epsilon is 0.0. Fix"),
+        (
+            {"noise": "duchi", "delta": 0, "epsilon": 1e-30},
+            (X, ALIKE, PAIRS),
+            r"fair coins. Fix: raise epsilon",
+        ),
+        ({"noise": "staircase", "delta": 0, "epsilon": -1}, (X, ALIKE, PAIRS), r"epsilon is -1. Fix"),
+        ({"noise": "staircase", "delta": 0, "epsilon": 1e-14}, (X, ALIKE, PAIRS), r"64-bit sums.*Fix"),
+        (
+            {"noise": "inputs", "relation": "node", "epsilon": 1e-30, "delta": 0},
+            (X, ALIKE, PAIRS),
+            r"labels would be fair coins. Fix: raise epsilon",
+        ),
         ({"relation": "edge"}, (X, ALIKE, PAIRS), r"relation is 'edge'. Fix"),
         ({"calibration": "loose"}, (X, ALIKE, PAIRS), r"calibration is .loose.. Fix"),
         ({"bounds": (1.0, 0.0)}, (X, ALIKE, PAIRS), r"lower one is not below the upper one. Fix"),

@@ -78,3 +78,30 @@ class LaplaceStream:
     def take(self, count: int, scale: int) -> NDArray[np.int64]:
         """The next `count` integers, of scale t = `scale` >= 1, shape (count,)."""
         return np.array([self._one(scale) for _ in range(count)], dtype=np.int64)
+
+    def integers(self, count: int) -> NDArray[np.uint64]:
+        """Uniform in 0, ..., 2^64 - 1, shape (count,)."""
+        return np.frombuffer(self._below(1 << (64 * count)).to_bytes(8 * count, "little"), dtype="<u8")
+
+    def take_staircase(self, count: int, width: int, inner: int, scale: int) -> NDArray[np.int64]:
+        """Integers ``+-(j width + i)``, 0 <= i < width, j >= 0, shape (count,).
+
+        With probability proportional to ``exp(-j / scale)`` for i < `inner`, else ``exp(-(j + 1) / scale)``.
+        """
+        return np.array([self._stair(width, inner, scale) for _ in range(count)], dtype=np.int64)
+
+    def _stair(self, width: int, inner: int, scale: int) -> int:
+        while True:
+            within = self._below(width)
+            if within >= inner and not self._falls(1, scale):
+                continue
+            # Steps j with probability proportional to exp(-j / scale): a digit below scale, and whole ones.
+            steps = self._below(scale)
+            if not self._falls(steps, scale):
+                continue
+            while self._falls(1, 1):
+                steps += scale
+            size = steps * width + within
+            negative = self._below(2)
+            if not (negative and size == 0):
+                return -size if negative else size

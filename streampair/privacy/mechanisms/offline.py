@@ -111,6 +111,10 @@ class TablePlan:
         """mu of all releases in Gaussian differential privacy."""
         return self._mu()
 
+    def pure_noise(self, stream: LaplaceStream) -> NDArray[np.int64]:
+        """Fresh noise of one vector, (p,), in steps of the grid, where the guarantee has no delta."""
+        return stream.take(self.dim, self.scale)
+
     @property
     def noise_std(self) -> float:
         """Std of the noise, a coordinate."""
@@ -244,7 +248,7 @@ class VectorDoor:
         self._sums.clear()
         self._sums.add(_rounded, vector, 1.0 / plan.grid)
         if plan.pure:
-            cells = self._laplace.take(plan.dim, plan.scale)
+            cells = plan.pure_noise(self._laplace)
             return self._sums.emit(plan.grid * cells.astype(np.float64))
         return self._sums.emit(plan.sigma * self._normals.take(plan.dim))
 

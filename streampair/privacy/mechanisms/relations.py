@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.mechanisms.base import Relation, Release, check_cells, power_of_two_below
 from streampair.privacy.mechanisms.offline import ExactRelease, TablePlan, mu_of_pure
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["PairRelation", "PairsPlan", "clip_factors", "plan_pairs", "spread"]
+__all__ = ["Norm", "PairRelation", "PairsPlan", "clip_factors", "plan_pairs", "spread"]
 
-Norm = Literal["l1", "l2"]
+Norm = Literal["l1", "l2", "max"]
 
 
 @dataclass(frozen=True)
@@ -217,9 +216,7 @@ def clip_factors(left: Floats, right: Floats, clip: float, norm: Norm, rows: boo
     >>> clip_factors(ones, ones, 1.0, "l2", False), clip_factors(ones, ones, 1.0, "l1", True)
     (array([[0.5]]), array([[0.5, 0.5]]))
     """
-    if norm not in ("l1", "l2"):
-        raise ConfigError(f"norm is {norm!r}", fix='give "l1" or "l2"')
-    order = 1 if norm == "l1" else 2
+    order = {"l1": 1, "l2": 2, "max": np.inf}[norm]
     sizes = np.abs(left) if rows else np.linalg.norm(left, ord=order, axis=1)[:, None]
     sizes = sizes * np.linalg.norm(right, ord=order, axis=1)[:, None]
     out: Floats = np.minimum(1.0, clip / np.maximum(sizes, 1e-300))
