@@ -13,7 +13,7 @@ from harness.learners import NAMES, PRIVATE, stream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, metric
+from streampair import auc, metric, ranking
 from streampair.engine.envelope import pack
 from streampair.errors import RecordError
 from streampair.privacy import EntityLimit, Origin
@@ -113,6 +113,23 @@ def test_take_is_score_and_learn_bit_for_bit(name: str, data: st.DataObject) -> 
     assert one.slots == two.slots == (60 if one.horizon else 70)
     assert state(one) == state(two)
     assert one.privacy == two.privacy
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("kind", [auc.PairFTRL, ranking.PairFTRL, partial(metric.PairFTRL, classes=[0, 1])])
+def test_by_moments_records_that_release_nothing_are_a_batch_bit_for_bit(kind: Any, key: Any) -> None:
+    """Whatever is summed of each: the short way of one record must be that of its own sums."""
+    rng = np.random.default_rng(3)
+    rows, labels = rng.normal(size=(400, 3)), rng.integers(0, 2, 400).astype(float)
+    rows[::17, 1], labels[::13] = math.nan, math.nan
+    given: dict[str, Any] = {"features": [0, 1, 2], "noise_key": key, "warmup": 20}
+    alone, batch = (kind(horizon=1000, seed=None if key else 1, **given) for _ in range(2))
+    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+        alone.learn_one(dict(enumerate(row)), label)
+    batch.learn_many(rows, labels)
+    assert alone.run.rule.quiet is (not isinstance(alone, metric.PairFTRL))  # most slots are
+    assert alone.null_slots == batch.null_slots > 0
+    assert pack(alone.to_state()) == pack(batch.to_state())
 
 
 def test_a_take_that_scores_after_it_learns_is_caught() -> None:
