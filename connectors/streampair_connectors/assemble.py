@@ -220,8 +220,7 @@ def warm_up(config: Config) -> None:
             ready = ready_rows(learner)  # a lane takes whole batches
             batch = None if ready is None else ready(names, np.full((len(labels), len(names)), 0.5), labels)
             if batch is not None:
-                batch.take([1])
-                batch.score_at([x])
+                batch.take([1], [x])
         except StreampairError:
             pass  # the same will show on the first event, with its offset
     if begun:

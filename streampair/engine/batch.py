@@ -18,7 +18,7 @@ from streampair.engine.reading import Read, Reader, refuse_nan
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
 from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
-from streampair.evaluation import PairRegret
+from streampair.evaluation import PairRegret, Records
 from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["Batch"]
@@ -207,17 +207,18 @@ class Batch:
             away = refused.keys() | batch.nulls
             place = [at for at in place if at not in away]
             truth, labels = [truth[at] for at in place], [labels[at] for at in place]
-        drawn: Any = []
+        drawn = None
         if regret is not None:
             drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False))
-        if drawn is None:
-            return None
-        stops = [] if regret is None else [place[at] for at in regret.stops(drawn)]
-        scores = ready.take(stops)
+            if drawn is None:
+                return None
+            if drawn.at:
+                regret.keep(drawn, _at(batch, ready, [place[at] for at in drawn.at]), labels)
+        stops = [place[at] for at in drawn.stops] if drawn is not None else []
+        scores = ready.take(stops, drawn.others) if drawn is not None and stops else ready.take()
         told = scores if len(truth) == len(scores) else [scores[at] for at in place]
-        if regret is not None and drawn:
-            xs = batch.xs[:] if 4 * len(drawn) > len(batch.xs) else batch.xs  # many are cheaper together
-            regret.settle(drawn, len(truth), lambda at: xs[place[at]], told, ready.score_at)
+        if regret is not None and drawn is not None and stops:
+            regret.settle(drawn, told, ready.beside)
         return _Taken(scores, ready.admitted or [], refused, truth, told)
 
     def _told(self, batch: Read) -> Sequence[Any]:
@@ -418,6 +419,17 @@ class Batch:
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
                 "To go on over bad records, raise the breaker's share or turn it off",
             ) from error
+
+
+def _at(batch: Read, ready: Any, places: list[int]) -> Sequence[Any]:
+    """The records at these places of a batch, as the learner sees them."""
+    rows = getattr(ready, "rows", None)
+    if rows is not None:
+        return Records(ready.names, rows[places])
+    if 4 * len(places) > len(batch.xs):  # many are cheaper together
+        xs = batch.xs[:]
+        return [xs[at] for at in places]
+    return [batch.xs[at] for at in places]
 
 
 class _Taken(NamedTuple):

@@ -20,6 +20,7 @@ from streampair.engine.protocols import (
 from streampair.engine.records import RegretConfig
 from streampair.evaluation import (
     AUCWindow,
+    Drawn,
     MetricRegret,
     PairRegret,
     Quality,
@@ -48,18 +49,11 @@ class Regret(Protocol):
 
     def pass_over(self, zeros: int, ones: int) -> None: ...
 
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> list[Any] | None: ...
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None: ...
 
-    def stops(self, drawn: Sequence[Any]) -> list[int]: ...
+    def keep(self, drawn: Drawn, rows: Sequence[Any], labels: Sequence[Any]) -> None: ...
 
-    def settle(
-        self,
-        drawn: Sequence[Any],
-        batch: int,
-        xs: Callable[[int], Any],
-        scores: Sequence[float],
-        score_at: Callable[[list[Any]], list[float]],
-    ) -> None: ...
+    def settle(self, drawn: Drawn, scores: Sequence[float], theirs: Sequence[float]) -> None: ...
 
     def prepare(self, x: Any, y: Any, score: float, scorer: Callable[[Any], float]) -> Any: ...
 

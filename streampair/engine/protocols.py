@@ -237,7 +237,14 @@ class Ready(Protocol):
     refused
         Why the learner cannot use a record, by its index: the error of `score_one`, or else of `learn_one`.
         Such a record is taken as one of `nulls`, and its score means nothing.
+    beside
+        Once taken, the score of each of the others.
+    rows, names
+        The records as an array (n, d) whose columns have these names, if all have exactly these features;
+        else None. A learner may leave them out.
     """
+
+    beside: Sequence[float]
 
     @property
     def admitted(self) -> list[bool] | None: ...
@@ -245,12 +252,12 @@ class Ready(Protocol):
     @property
     def refused(self) -> Mapping[int, RecordError]: ...
 
-    def take(self, stops: Sequence[int] = ()) -> list[float]:
-        """The scores, each given before the record is learned; at `stops` the weights are kept."""
-        ...
+    def take(self, stops: Sequence[int] = (), others: Sequence[Any] = ()) -> list[float]:
+        """The scores, each given before the record is learned.
 
-    def score_at(self, xs: Sequence[Any]) -> list[float]:
-        """The score of a record for each of the stops, as it would have been there."""
+        `beside` then has the scores of others, which are not learned: each just before the record at its
+        stop.
+        """
         ...
 
 

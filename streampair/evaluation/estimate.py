@@ -92,8 +92,8 @@ class PairSample:
     first_loss: float
     own: Sequence[Any]
     partner: Sequence[Any]
-    own_id: NDArray[np.int64]
-    partner_id: NDArray[np.int64]
+    own_id: Array
+    partner_id: Array
     labels: NDArray[np.bool_]
     margin: Array
     weight: Array

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.labelled import LabelledRegret, Scorer
+from streampair.evaluation.labelled import LabelledRegret
 from streampair.evaluation.pairs import Linear, Pairs, Quadratic
+from streampair.evaluation.sampler import Drawn, Scorer
 
 __all__ = ["MetricRegret", "RelevanceRegret"]
 
@@ -163,13 +164,13 @@ class MetricRegret(LabelledRegret):
 
     def commit(self, seen: Any, y: Any) -> None:
         """As in the base; records of too many features end the estimation."""
-        if self.unusable is None and seen is not None and len(seen.x or ()) > MOST_FEATURES:
+        if self.unusable is None and seen is not None and len(seen[0] or ()) > MOST_FEATURES:
             self.give_up(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
-            seen = None
         super().commit(seen, y)
 
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> None:
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None:
         """None: distances to partners are asked for one by one."""
+        return None
 
     def label(self, y: Any) -> float:
         """The number of the class."""

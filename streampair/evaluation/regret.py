@@ -34,6 +34,8 @@ import numpy as np
 
 from streampair.evaluation.estimate import PairSample, RegretEstimate, estimate
 from streampair.evaluation.pair_sampler import PairSampler
+from streampair.evaluation.sampling import stands_for
+from streampair.kernels import sampling as layout
 
 __all__ = ["PairRegret"]
 
@@ -106,23 +108,26 @@ class PairRegret(PairSampler):
 
     def _sampled(self) -> PairSample:
         """The pairs that the sample holds now."""
-        scale = np.concatenate([steps.scale() for steps in self._steps])
-        slots = np.flatnonzero((np.array(self._partner_id) >= 0) & (scale > 0.0))
-        kept = [int(np.count_nonzero(part)) for part in (scale[: self._half], scale[self._half :])]
+        sample = self._sample
+        counted = [sample.counted(c) for c in (0, 1)]
+        scale = np.concatenate([stands_for(*sample.ranks(c), counted[c], self.exact) for c in (0, 1)])
+        steps = sample.steps
+        slots = np.flatnonzero((steps[:, layout.STEP_PARTNER] >= 0.0) & (scale > 0.0))
+        kept = [int(np.count_nonzero(part)) for part in np.split(scale, 2)]
         return PairSample(
             n=self.seen,
             exact=self.seen <= self.exact,
             first=[row for row, _ in self._first],
             first_labels=np.array([label for _, label in self._first], dtype=np.bool_),
             first_loss=self._first_loss,
-            own=[self._own.rows[i] for i in slots],
-            partner=[self._partner.rows[i] for i in slots],
-            own_id=np.array(self._own_id)[slots],
-            partner_id=np.array(self._partner_id)[slots],
-            labels=slots >= self._half,
-            margin=np.array(self._margin)[slots],
-            weight=np.array(self._weight)[slots],
+            own=sample.at("own", slots),
+            partner=sample.at("partner", slots),
+            own_id=steps[slots, layout.STEP_ID],
+            partner_id=steps[slots, layout.STEP_PARTNER],
+            labels=slots >= sample.size,
+            margin=steps[slots, layout.STEP_MARGIN],
+            weight=steps[slots, layout.STEP_WEIGHT],
             scale=scale[slots],
             kept=(kept[0], kept[1]),
-            steps=(self._steps[0].count, self._steps[1].count),
+            steps=(counted[0], counted[1]),
         )

@@ -141,6 +141,7 @@ from streampair.kernels.rolling_auc import (
     auc_add_many,
     auc_revert,
 )
+from streampair.kernels.sampling import sample_draw, sample_heap, sample_keep, sample_left, woven
 from streampair.kernels.sensitivity import (
     stay_sensitivities,
     stay_spend,
@@ -365,6 +366,10 @@ __all__ = [
     "ridge_solution",
     "row_to_replace",
     "rows_of_columns",
+    "sample_draw",
+    "sample_heap",
+    "sample_keep",
+    "sample_left",
     "score_and_cells",
     "score_many",
     "score_sums",
@@ -381,4 +386,5 @@ __all__ = [
     "window_pairs",
     "window_sensitivities",
     "window_spend",
+    "woven",
 ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streampair.errors import RecordError
 from streampair.learners.plain import PlainLearner
-from streampair.learners.ready import ReadyRows, labels_of, refusal
+from streampair.learners.ready import WovenRows, labels_of, refusal
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
 
@@ -39,7 +39,7 @@ class LearnsBatches(PlainLearner):
 
     def ready_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> ReadyRows | None:
+    ) -> WovenRows | None:
         """Records that can be scored and learned one after the other, in one call of compiled code.
 
         Parameters
@@ -54,7 +54,7 @@ class LearnsBatches(PlainLearner):
 
         Returns
         -------
-        ReadyRows or None
+        WovenRows or None
             None where one of the records has other features, where the memory has no room or cannot hold a
             value, and for a metric: then they are to be taken one by one. Nothing has changed yet.
         """
@@ -73,7 +73,7 @@ class LearnsBatches(PlainLearner):
 
     def ready_rows(
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> ReadyRows | None:
+    ) -> WovenRows | None:
         """`ready_many` of the rows of an array (n, d) whose columns have these names."""
         if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
             return None
@@ -95,20 +95,26 @@ class LearnsBatches(PlainLearner):
 
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
-    ) -> ReadyRows | None:
+    ) -> WovenRows | None:
         try:
             self._memory.check_room(len(rows))
         except RecordError:
             return None
         labels = labels_of(self, ys, nulls, refused)
 
-        def learn(part: slice, scores: Array) -> None:
-            self._learn_many(self._state, rows[part], labels[part], scores)
+        def learn(part: Array, given: Array, scores: Array) -> int:
+            return self._learn_many(self._state, part, given, scores)
 
         published = self._published()  # a view: it moves when there are new names, and here are none
-        return ReadyRows(len(rows), learn, lambda: published, self._vectors_of, refused)
+        return WovenRows(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
-        rows, names = _features.packed(self._names, xs), self._names
-        return np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if rows is None else rows
+        columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
+        if columns is not None and isinstance(values, np.ndarray):
+            rows = _features.arrange(columns, values, self._names, self._index)
+            return np.nan_to_num(rows, nan=0.0) if np.isnan(rows).any() else rows
+        packed, names = _features.packed(self._names, xs), self._names
+        return (
+            np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
+        )

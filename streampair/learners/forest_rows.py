@@ -46,6 +46,7 @@ class ForestRows:
     """
 
     admitted: list[bool] | None = None
+    beside: Sequence[float] = ()
 
     def __init__(
         self, learner: ForestLearner, rows: Array, labels: Array, refused: Mapping[int, RecordError]
@@ -53,15 +54,21 @@ class ForestRows:
         self._learner, self._rows, self._labels = learner, rows, labels
         self.refused = refused
         self._away = np.flatnonzero(np.isnan(labels)).tolist()
-        self._before: Array | None = None
-        self._stops: Sequence[int] = ()
         self.numbers = not np.isnan(rows).any()
 
-    def take(self, stops: Sequence[int] = ()) -> list[float]:
-        """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only."""
+    def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
+        """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
+
+        Parameters
+        ----------
+        stops
+            Indices of rows, ascending.
+        others
+            For each a usable record that is scored just before the row, into `beside`, and not learned.
+        """
         state = self._learner._state
         if stops:
-            self._before, self._stops = state.copy(), stops
+            self.beside = self._score_at(state.copy(), stops, others)
         scores = np.zeros(len(self._rows))
         self._learn(state, 0, len(self._rows), scores)
         told: list[float] = scores.tolist()
@@ -76,18 +83,17 @@ class ForestRows:
                 k.forest_score_many(state, self._rows[at : at + 1], scores[at : at + 1])
             begin = at + 1
 
-    def score_at(self, xs: Sequence[Mapping[Any, Any]]) -> list[float]:
-        """`score_one` of one usable record for each of the stops, as it would have been there.
+    def _score_at(
+        self, state: Array, stops: Sequence[int], others: Sequence[Mapping[Any, Any]]
+    ) -> list[float]:
+        """`score_one` of each of the others just before the row at its stop.
 
         A copy learns the rows once more up to each stop: a copy for each stop would be megabytes a record.
         """
-        if self._before is None:
-            return []
-        state, begin, score, told = self._before, 0, np.empty(1), []
-        for stop, x in zip(self._stops, xs, strict=True):
+        begin, score, told = 0, np.empty(1), []
+        for stop, x in zip(stops, others, strict=True):
             self._learn(state, begin, stop)
             k.forest_score_many(state, self._learner._row_of(x)[None], score)
             told.append(float(score[0]))
             begin = stop
-        self._before = None
         return told

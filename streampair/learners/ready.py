@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair import kernels
 from streampair.errors import RecordError
 
-__all__ = ["ReadyRows", "labels_of", "refusal"]
+__all__ = ["ReadyRows", "WovenRows", "labels_of", "refusal"]
 
 Array = NDArray[np.float64]
 
@@ -63,13 +63,19 @@ class ReadyRows:
         From k usable records to the array (k, d) that these weights multiply.
     refused
         Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
+    names, rows
+        The records as an array whose columns have these names, if all have exactly these features.
+    steady
+        Of how many next rows the weights are those of now, by their number alone. None: of the next one.
 
     Attributes
     ----------
-    refused
+    names, rows, refused
         As given.
     admitted
         Once taken, whether each was learned from, by its entity; None where entities are not known.
+    beside
+        Once taken, the score of each of the others.
     """
 
     def __init__(
@@ -79,37 +85,100 @@ class ReadyRows:
         weights: Callable[[], Array],
         vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
         refused: Mapping[int, RecordError] | None = None,
+        *,
+        names: Sequence[Hashable] = (),
+        rows: Array | None = None,
+        steady: Callable[[], int] | None = None,
     ) -> None:
+        self.names, self.rows = names, rows
+        self._steady = steady
         self._count = count
         self._learn = learn
         self._weights = weights
         self._vectors = vectors
         self.refused: Mapping[int, RecordError] = refused or {}
-        self._kept: list[Array] = []
+        self.beside: list[float] = []
         self.admitted: list[bool] | None = None
 
-    def take(self, stops: Sequence[int] = ()) -> list[float]:
+    def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
         """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
 
         Parameters
         ----------
         stops
-            Indices of rows, ascending, before which the published weights are kept for `score_at`.
+            Indices of rows, ascending.
+        others
+            For each a usable record that is scored just before the row, into `beside`, and not learned.
         """
-        scores, begin = np.empty(self._count), 0
-        for stop in (*stops, self._count):
-            if stop > begin:
-                part = slice(begin, stop)
-                admitted = self._learn(part, scores[part])
-                if admitted is not None:
-                    self.admitted = [*(self.admitted or ()), *admitted]
-                begin = stop
-            if len(self._kept) < len(stops):
-                self._kept.append(self._weights().copy())
+        scores, begin, end = np.empty(self._count), 0, 0
+        kept: list[Array] = []
+        for stop in stops:
+            if stop >= end:  # while the weights stay as they are, there is no need to
+                self._part(slice(begin, stop), scores)
+                begin, weights = stop, self._weights().copy()
+                end = stop + (1 if self._steady is None else self._steady())
+            kept.append(weights)
+        self._part(slice(begin, self._count), scores)
+        if stops:
+            vectors = self._vectors(others)
+            self.beside = [float(kernels.dot(w, row)) for w, row in zip(kept, vectors, strict=True)]
         told: list[float] = scores.tolist()
         return told
 
-    def score_at(self, xs: Sequence[Mapping[Any, Any]]) -> list[float]:
-        """`score_one` of one usable record for each of the stops, under the weights that were kept there."""
-        rows = self._vectors(xs)
-        return [float(kernels.dot(w, row)) for w, row in zip(self._kept, rows, strict=True)]
+    def _part(self, part: slice, scores: Array) -> None:
+        """Learn a part of the rows."""
+        if part.start < part.stop:
+            admitted = self._learn(part, scores[part])
+            if admitted is not None:
+                self.admitted = [*(self.admitted or ()), *admitted]
+
+
+class WovenRows(ReadyRows):
+    """Rows among which others can be scored as they are learned, with the kernel that learns them.
+
+    Parameters
+    ----------
+    rows, labels
+        (n, d) and (n,).
+    learn
+        Learns rows in order, but those of label NaN, which leave no trace; its third argument gets the score
+        of each row before that. Gives 0; or another number, with nothing changed.
+    weights, vectors, refused, names
+        As of `ReadyRows`.
+    """
+
+    def __init__(
+        self,
+        rows: Array,
+        labels: Array,
+        learn: Callable[[Array, Array, Array], int],
+        weights: Callable[[], Array],
+        vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
+        refused: Mapping[int, RecordError],
+        names: Sequence[Hashable],
+    ) -> None:
+        def part(part: slice, scores: Array) -> None:
+            learn(rows[part], labels[part], scores)
+
+        super().__init__(len(rows), part, weights, vectors, refused, names=names, rows=rows)
+        self._all, self._labels, self._learn_all = rows, labels, learn
+
+    def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
+        """As in the base, in one call: what is only scored stands among the rows, without a label."""
+        if not stops:
+            return super().take()
+        given, vectors = np.array(stops), self._vectors(others)
+        n, places = self._count + len(given), given + np.arange(len(given))
+        rows, labels, scores = np.empty((n, vectors.shape[1])), np.empty(n), np.empty(n)
+        kernels.woven(self._all, self._labels, given, vectors, rows, labels)
+        try:
+            failed = self._learn_all(rows, labels, scores) != 0
+        except RecordError:  # there is room for the rows, but not for more
+            failed = True
+        if failed:
+            return super().take(stops, others)
+        self.beside = scores[places].tolist()
+        own = np.ones(n, dtype=np.bool_)
+        own[places] = False
+        told: list[float] = scores[own].tolist()
+        return told

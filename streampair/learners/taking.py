@@ -164,4 +164,9 @@ class TakesBatches(Learner):
             admitted = run.take_many(rows[part], labels[part], origins.part(part), scores, blank)
             return None if admitted is None else admitted.tolist()
 
-        return ReadyRows(len(rows), learn, lambda: run.weights, self.design_many, refused)
+        return ReadyRows(
+            *(len(rows), learn, lambda: run.weights, self.design_many, refused),
+            names=run.names,
+            rows=None if ignored else rows,
+            steady=lambda: max(run.settings.warmup - run.slots, 0) or run.rule.steady,
+        )

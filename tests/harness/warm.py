@@ -26,8 +26,7 @@ def main() -> None:
         together = ready_many(learner)
         ready = None if together is None else together(xs, ys)
         if ready is not None:
-            ready.take([1])
-            ready.score_at(xs[:1])
+            ready.take([1], xs[:1])
 
 
 if __name__ == "__main__":

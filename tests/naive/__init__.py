@@ -75,6 +75,7 @@ from naive.private_steps import (
 )
 from naive.relations import components, graph_pieces
 from naive.rolling_auc import Window
+from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.symmetric import (
     eigenvalues,
@@ -101,6 +102,7 @@ __all__ = [
     "OAM",
     "SPAUC",
     "Buffer",
+    "Draw",
     "Forest",
     "FullHistory",
     "Gradient",
@@ -111,6 +113,8 @@ __all__ = [
     "PairOGD",
     "Places",
     "Text",
+    "Thinning",
+    "Uniform",
     "Vector",
     "Window",
     "admitted",
@@ -150,6 +154,7 @@ __all__ = [
     "history_gradient",
     "history_store",
     "importances",
+    "kept",
     "leader_slot",
     "leader_sums",
     "linear_pair",
@@ -209,4 +214,5 @@ __all__ = [
     "unusable_row",
     "vector",
     "worst",
+    "woven",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive import Thinning, Uniform
 from numpy.typing import NDArray
 from river import datasets, evaluate, linear_model, metrics
 from scipy.optimize import minimize as scipy_minimize
@@ -22,7 +23,6 @@ from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC
 from streampair.evaluation.comparator import minimise
-from streampair.evaluation.sampling import Thinning, Uniform
 
 Array = NDArray[np.float64]
 
@@ -521,8 +521,8 @@ def test_in_bulk_as_one_by_one() -> None:
 class Late(PairRegret):
     """Broken twin: the margin of a partner under the weights at the end of the batch."""
 
-    def settle(self, drawn: Any, batch: Any, xs: Any, scores: Any, score_at: Any) -> None:
-        super().settle(drawn, batch, xs, scores, lambda xs: score_at([xs[-1]] * len(xs)))
+    def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
+        super().settle(drawn, scores, [theirs[-1]] * len(theirs))
 
 
 @pytest.mark.parametrize("kind", [PairRegret, Late])
@@ -539,14 +539,12 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret]) -> No
         batch = labels[start : start + 37]
         drawn = drawing.draw(batch)
         assert drawn is not None
-        stops = drawing.stops(drawn)
-
-        def score_at(xs: Any, at: Any = tuple(start + stop for stop in stops)) -> list[float]:
-            values = [np.fromiter(x.values(), float) for x in xs]
-            return [float(x @ stream.weights[t]) for x, t in zip(values, at, strict=True)]
-
+        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.at], batch)
+        values = [np.fromiter(x.values(), float) for x in drawn.others]
+        theirs = [x @ stream.weights[start + at] for x, at in zip(values, drawn.stops, strict=True)]
         scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
-        drawing.settle(drawn, len(batch), stream.dicts[start:].__getitem__, scores, score_at)
+        if drawn.stops:
+            drawing.settle(drawn, scores, theirs)
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is PairRegret)
 

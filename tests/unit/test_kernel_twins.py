@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from streampair import kernels as k
+from streampair.evaluation.sampling import Sample
+from streampair.kernels import sampling as layout
 from streampair.records.texts import as_code
 
 Rng = np.random.Generator
@@ -1213,3 +1215,106 @@ def pair_sums_logistic(kernel: Any, rng: Rng) -> None:
     wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
     for values, one in zip(found, wanted, strict=True):
         close(values.tolist(), one)
+
+
+def sample_of(rng: Rng) -> tuple[Sample, naive.Draw]:
+    """A sample, and its twin."""
+    strata, exact, seed = int(rng.integers(1, 3)), int(rng.integers(2, 20)), int(rng.integers(0, 99))
+    steps, records = int(rng.integers(2, 12)), int(rng.integers(2, 12))
+    return (
+        Sample(strata, steps, records, exact, seed),
+        naive.Draw(strata, steps, records, exact, seed),
+    )
+
+
+def drawn(kernel: Any, sample: Sample, strata: Any) -> list[list[float]]:
+    """What a kernel draws of events."""
+    hits = np.empty((len(strata), layout.SAMPLE_HIT))
+    count = kernel(sample._state, sample._words, np.array(strata, dtype=np.uint8), hits)
+    return hits[:count].tolist()  # type: ignore[no-any-return]
+
+
+@against(naive.Draw)
+def sample_draw(kernel: Any, rng: Rng) -> None:
+    """To the last place, however the events come in batches."""
+    sample, twin = sample_of(rng)
+    for size in rng.integers(0, 400, 12):
+        strata = rng.integers(0, sample.strata, size).tolist()
+        told = [(i, c, twin.event(c)) for i, c in enumerate(strata)]
+        wanted = [[i, c, *hit] for i, c, hit in told if hit]
+        assert drawn(kernel, sample, strata) == wanted
+        assert [sample.left(c) for c in range(sample.strata)] == twin.left()
+    for c in range(sample.strata):
+        assert sample.ranks(c)[0].tolist() == twin.steps[c].rank
+        assert sample.ranks(c)[1].tolist() == twin.steps[c].order
+
+
+@against(naive.Draw)
+def sample_left(kernel: Any, rng: Rng) -> None:
+    sample, twin = sample_of(rng)
+    strata = rng.integers(0, sample.strata, 200).tolist()
+    drawn(k.sample_draw, sample, strata)
+    list(map(twin.event, strata))
+    for c in range(sample.strata):
+        sample._state[layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM + layout.LEFT] = 7.0
+    kernel(sample._state)
+    assert [sample._of(layout.LEFT, c) for c in range(sample.strata)] == twin.left()
+
+
+@against(naive.Draw)
+def sample_heap(kernel: Any, rng: Rng) -> None:
+    """From ranks alone it goes on as the twin, which has kept its heap."""
+    sample, twin = sample_of(rng)
+    strata = rng.integers(0, sample.strata, 3000).tolist()
+    cut = int(rng.choice([0, 20, 50, 1000]))
+    drawn(k.sample_draw, sample, strata[:cut])
+    list(map(twin.event, strata[:cut]))
+    for c in range(sample.strata):
+        first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
+        sample._state[first : first + sample.size] = 0.0
+    kernel(sample._state)
+    for c in range(sample.strata):
+        first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
+        assert sorted(sample._state[first : first + sample.size].tolist()) == list(range(sample.size))
+    told = [(i, c, twin.event(c)) for i, c in enumerate(strata[cut:])]
+    assert drawn(k.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in told if hit]
+
+
+@against(naive.kept)
+def sample_keep(kernel: Any, rng: Rng) -> None:
+    sample, _ = sample_of(rng)
+    steps, records = (np.full((len(t), t.shape[1]), -1.0) for t in (sample.steps, sample.records))
+    d = 3
+    steps = np.concatenate([steps, np.full((len(steps), 2 * d), np.nan)], axis=1)
+    records = np.concatenate([records, np.full((len(records), d), np.nan)], axis=1)
+    table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
+    first = 0
+    for size in (40, 300, 100):
+        hits = drawn(k.sample_draw, sample, rng.integers(0, sample.strata, size))
+        rows, labels = rng.normal(size=(len(hits), d)), rng.normal(size=len(hits))
+        others = np.empty((len(hits), d))
+        count = kernel(
+            np.array(hits).reshape(-1, layout.SAMPLE_HIT), rows, labels, first, steps, records, others
+        )
+        wanted = naive.kept(hits, [tuple(row) for row in rows.tolist()], labels.tolist(), first, *table)
+        assert list(map(tuple, others[:count].tolist())) == wanted
+        first += size
+    nothing = (math.nan,) * d
+    for place, (own, partner, label, other, weight, row, theirs) in table[0].items():
+        wanted = [own, partner, label, other, weight, 0.0, *row, *(theirs or nothing)]
+        np.testing.assert_array_equal(steps[place], wanted)
+    for place, (own, label, row) in table[1].items():
+        np.testing.assert_array_equal(records[place], [own, label, *row])
+    assert {int(place) for place in np.flatnonzero(steps[:, layout.STEP_ID] >= 0)} == set(table[0])
+
+
+@against(naive.woven)
+def woven(kernel: Any, rng: Rng) -> None:
+    n, d = int(rng.integers(1, 9)), 2
+    stops = np.flatnonzero(rng.random(n) < 0.5)
+    rows, labels, others = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=(len(stops), d))
+    out, told = np.empty((n + len(stops), d)), np.empty(n + len(stops))
+    kernel(rows, labels, stops, others, out, told)
+    wanted = naive.woven(list(range(n)), stops.tolist(), [-1 - i for i in range(len(stops))])
+    np.testing.assert_array_equal(out, [rows[i] if i >= 0 else others[-1 - i] for i, _ in wanted])
+    np.testing.assert_array_equal(told, [labels[i] if own else math.nan for i, own in wanted])

@@ -247,8 +247,8 @@ def test_a_snapshot_goes_on_the_same(name: str, cut: int) -> None:
 class Late(RelevanceRegret):
     """Broken twin: the score of a partner under the weights at the end of the batch."""
 
-    def settle(self, drawn: Any, batch: Any, xs: Any, scores: Any, score_at: Any) -> None:
-        super().settle(drawn, batch, xs, scores, lambda xs: score_at([xs[-1]] * len(xs)))
+    def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
+        super().settle(drawn, scores, [theirs[-1]] * len(theirs))
 
 
 @pytest.mark.parametrize("kind", [RelevanceRegret, Late])
@@ -264,13 +264,11 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: Any) -> None:
         batch = stream.y[start : start + 37]
         drawn = drawing.draw(batch)
         assert drawn is not None
-        stops = drawing.stops(drawn)
-
-        def score_at(xs: Any, at: Any = tuple(start + stop for stop in stops)) -> list[float]:
-            return [stream.score(t, x) for x, t in zip(xs, at, strict=True)]
-
+        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.at], batch)
+        theirs = [stream.score(start + at, x) for x, at in zip(drawn.others, drawn.stops, strict=True)]
         scores = [stream.score(start + i, stream.dicts[start + i]) for i in range(len(batch))]
-        drawing.settle(drawn, len(batch), stream.dicts[start:].__getitem__, scores, score_at)
+        if drawn.stops:
+            drawing.settle(drawn, scores, theirs)
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is RelevanceRegret)
 

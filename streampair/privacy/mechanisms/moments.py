@@ -168,6 +168,11 @@ class MomentsRun(Run):
         self.block.add(kernels.leader_slot, design.cells, design.how, design.standardised, self._how)
         self.steps += 1
 
+    @property
+    def steady(self) -> int:
+        """Up to the next release."""
+        return max(1, self._due - self.steps)
+
     def take(
         self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
     ) -> None:

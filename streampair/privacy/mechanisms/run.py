@@ -88,6 +88,11 @@ class Run(abc.ABC):
         return None
 
     @property
+    def steady(self) -> int:
+        """Number of next slots before each of which `average` is that of now; at least 1."""
+        return 1
+
+    @property
     @abc.abstractmethod
     def releases(self) -> int:
         """Models released so far, each of which has cost something."""
