@@ -209,11 +209,13 @@ class Batch:
             truth, labels = [truth[at] for at in place], [labels[at] for at in place]
         drawn = None
         if regret is not None:
-            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False))
+            kept = _rows(ready, place)
+            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False), rows=kept)
             if drawn is None:
                 return None
             if drawn.at:
-                regret.keep(drawn, _at(batch, ready, [place[at] for at in drawn.at]), labels)
+                given = _dicts(batch, [place[at] for at in drawn.at]) if kept is None else kept.only(drawn.at)
+                regret.keep(drawn, given, labels)
         stops = [place[at] for at in drawn.stops] if drawn is not None else []
         scores = ready.take(stops, drawn.others) if drawn is not None and stops else ready.take()
         told = scores if len(truth) == len(scores) else [scores[at] for at in place]
@@ -421,15 +423,19 @@ class Batch:
             ) from error
 
 
-def _at(batch: Read, ready: Any, places: list[int]) -> Sequence[Any]:
-    """The records at these places of a batch, as the learner sees them."""
+def _rows(ready: Any, place: Sequence[int]) -> Records | None:
+    """The records at these places of a batch, ascending, if they are at hand as rows."""
     rows = getattr(ready, "rows", None)
-    if rows is not None:
-        return Records(ready.names, rows[places])
-    if 4 * len(places) > len(batch.xs):  # many are cheaper together
-        xs = batch.xs[:]
-        return [xs[at] for at in places]
-    return [batch.xs[at] for at in places]
+    if rows is None:
+        return None
+    return Records(ready.names, rows if len(place) == len(rows) else rows[place])
+
+
+def _dicts(batch: Read, places: list[int]) -> list[Any]:
+    """The records at these places of a batch, as the learner sees them."""
+    many = 4 * len(places) > len(batch.xs)  # they are cheaper together
+    xs = batch.xs[:] if many else batch.xs
+    return [xs[at] for at in places]
 
 
 class _Taken(NamedTuple):

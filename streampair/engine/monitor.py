@@ -24,6 +24,7 @@ from streampair.evaluation import (
     MetricRegret,
     PairRegret,
     Quality,
+    Records,
     RegretEstimate,
     RelevanceRegret,
     quality_of,
@@ -49,7 +50,9 @@ class Regret(Protocol):
 
     def pass_over(self, zeros: int, ones: int) -> None: ...
 
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None: ...
+    def draw(
+        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
+    ) -> Drawn | None: ...
 
     def keep(self, drawn: Drawn, rows: Sequence[Any], labels: Sequence[Any]) -> None: ...
 

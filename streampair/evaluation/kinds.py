@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from streampair.evaluation.labelled import LabelledRegret
 from streampair.evaluation.pairs import Linear, Pairs, Quadratic
 from streampair.evaluation.sampler import Drawn, Scorer
+from streampair.evaluation.sampling import Records
 
 __all__ = ["MetricRegret", "RelevanceRegret"]
 
@@ -168,7 +169,9 @@ class MetricRegret(LabelledRegret):
             self.give_up(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
         super().commit(seen, y)
 
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None:
+    def draw(
+        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
+    ) -> Drawn | None:
         """None: distances to partners are asked for one by one."""
         return None
 

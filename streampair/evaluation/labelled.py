@@ -84,13 +84,11 @@ class LabelledRegret(Sampler):
         usable = ~(np.isnan(own) | np.isnan(other))
         steps[places, layout.STEP_WEIGHT] = usable & self.paired(own, other)
 
-    def _margins(self, places: NDArray[np.int64], scores: Array, theirs: Array) -> Array:
+    def _margin(self, place: int, score: float, theirs: float) -> float:
+        """By the labels; 0 where they make no pair."""
         columns = [layout.STEP_LABEL, layout.STEP_OTHER, layout.STEP_WEIGHT]
-        out = np.zeros(len(places))
-        for i, (own, other, weight) in enumerate(self._sample.steps[places][:, columns].tolist()):
-            if weight:
-                out[i] = self.margins(None, own, [theirs[i]], [other], scores[i], float)[0]
-        return out
+        own, other, weight = self._sample.steps[place, columns].tolist()
+        return float(self.margins(None, own, [theirs], [other], score, float)[0]) if weight else 0.0
 
     def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
         """As in the base."""

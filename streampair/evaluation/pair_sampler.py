@@ -33,9 +33,9 @@ class PairSampler(Sampler):
     def _weigh(self, places: NDArray[np.int64]) -> None:
         """The share of the other label, which was drawn with the step."""
 
-    def _margins(self, places: NDArray[np.int64], scores: Array, theirs: Array) -> Array:
+    def _margin(self, place: int, score: float, theirs: float) -> float:
         """By the labels: twice the difference of the scores, that of the positive one first."""
-        return np.where(places >= self._sample.size, 2.0, -2.0) * (scores - theirs)
+        return (2.0 if place >= self._sample.size else -2.0) * (score - theirs)
 
     def prepare(
         self, x: Features, label: bool, score: float, scorer: Scorer

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation.sampling import Row, Sample, in_order, pack_records, unpack_records
+from streampair.evaluation.sampling import Records, Row, Sample, in_order, pack_records, unpack_records
 from streampair.kernels import sampling as layout
 
 __all__ = ["Drawn", "Sampler", "Scorer", "numbers"]
@@ -25,34 +25,37 @@ Scorer = Callable[[Any], float]
 _NAMES: Final = frozenset({str, int})
 
 
+_NO_HITS: Array = np.empty((0, layout.SAMPLE_HIT))
+
+
 class Drawn:
     """What of a batch enters the sample; drawn before any of the batch is learned.
-
-    Parameters
-    ----------
-    hits
-        As `Sample.draw` tells them.
-    first
-        Number of the batch's first event in the stream.
 
     Attributes
     ----------
     at
-        Indices of what enters, in the batch.
+        Indices in the batch of what was drawn, and is still to be kept.
     stops
-        Of these, those that have a partner.
+        Indices of the steps that have a partner.
     others
         The partners, once the sample was told the records.
     """
 
-    def __init__(self, hits: Array, first: int) -> None:
+    def __init__(
+        self,
+        hits: Array = _NO_HITS,
+        first: int = 0,
+        stops: list[int] | None = None,
+        places: list[int] | None = None,
+        others: Sequence[Row] = (),
+    ) -> None:
         self.hits, self.first = hits, first
         told = hits.tolist()
-        self.at = [int(hit[layout.HIT_AT]) for hit in told]
         paired = [hit for hit in told if hit[layout.HIT_PARTNER] >= 0.0]
-        self.stops = [int(hit[layout.HIT_AT]) for hit in paired]
-        self.places = [int(hit[layout.HIT_STEP]) for hit in paired]
-        self.others: Sequence[Row] = ()
+        self.at = [int(hit[layout.HIT_AT]) for hit in told]
+        self.stops = [int(hit[layout.HIT_AT]) for hit in paired] if stops is None else stops
+        self.places = [int(hit[layout.HIT_STEP]) for hit in paired] if places is None else places
+        self.others = others
 
 
 class Sampler(abc.ABC):
@@ -87,6 +90,8 @@ class Sampler(abc.ABC):
         self._sample = Sample(self._strata, size, size, exact, seed)
         self._warm = np.zeros(0)
         self._solve_at = 2
+        # Whether the exact part is over.
+        self._later = False
 
     # ---- what a kind of label provides -----------------------------------------------------------------
 
@@ -103,8 +108,8 @@ class Sampler(abc.ABC):
         """Weights of the steps at these places, where their labels decide."""
 
     @abc.abstractmethod
-    def _margins(self, places: NDArray[np.int64], scores: Array, theirs: Array) -> Array:
-        """Margins of the steps at these places, from their scores and those of the partners."""
+    def _margin(self, place: int, score: float, theirs: float) -> float:
+        """Margin of the step at this place, from its score and that of its partner."""
 
     # ---- observing -------------------------------------------------------------------------------------
 
@@ -189,7 +194,9 @@ class Sampler(abc.ABC):
 
     # ---- batches ---------------------------------------------------------------------------------------
 
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None:
+    def draw(
+        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
+    ) -> Drawn | None:
         """Count a batch that is learned at once, and draw what of it enters the sample, by labels alone.
 
         Parameters
@@ -198,17 +205,25 @@ class Sampler(abc.ABC):
             Of the events.
         numbers
             Whether these records, if not all, are known to hold finite numbers only.
+        rows
+            The records, if they are at hand as rows: what is drawn may then be kept already.
 
         Returns
         -------
         Drawn or None
-            For `keep` and `settle`. None, with nothing changed, where events are to be observed one by one:
-            in the exact part, and if records may hold anything.
+            For `keep`, if anything is still to be kept, and `settle`. None, with nothing changed, where
+            events are to be observed one by one: in the exact part, and if records may hold anything.
         """
-        first = self.seen
-        if first < self.exact or not (self.trusting or numbers or self.unusable is not None):
+        first = 0 if self._later else self.seen
+        self._later = self._later or first >= self.exact
+        if not self._later or not (self.trusting or numbers or self.unusable is not None):
             return None
-        return Drawn(self._sample.draw(self._strata_of(labels)), first)
+        strata = self._strata_of(labels)
+        taken = self._sample.take(strata, rows) if rows is not None and self._strata == 2 else None
+        if taken is not None:
+            return Drawn(_NO_HITS, 0, *taken)
+        first = self.seen
+        return Drawn(self._sample.draw(strata), first)
 
     def keep(self, drawn: Drawn, rows: Sequence[Features], labels: Sequence[Any]) -> None:
         """Let in what was drawn, before the batch is learned: `drawn` then has the partners.
@@ -239,10 +254,10 @@ class Sampler(abc.ABC):
         theirs
             The score of each partner as it was before the record that it is a partner of was learned.
         """
-        own = np.array([scores[i] for i in drawn.stops])
+        steps = self._sample.steps
         # Where two of a batch have the same place, the later one stays.
-        places = np.array(drawn.places)
-        self._sample.steps[places, layout.STEP_MARGIN] = self._margins(places, own, np.array(theirs))
+        for at, place, other in zip(drawn.stops, drawn.places, theirs, strict=True):
+            steps[place, layout.STEP_MARGIN] = self._margin(place, scores[at], other)
 
     # ---- one event -------------------------------------------------------------------------------------
 
@@ -340,6 +355,7 @@ class Sampler(abc.ABC):
                 fix="put the old settings back; regret cannot be estimated for events that have gone by",
             )
         try:
+            self._later = False
             self.unusable = state["unusable"]
             self._sample.load_state(state, self._counts(state))
             rows = cast("list[Row]", unpack_records(state["first"]))

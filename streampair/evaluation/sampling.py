@@ -55,8 +55,15 @@ class Records(Sequence[Row]):
             return [self._row(values) for values in self.values[at].tolist()]
         return self._row(self.values[at].tolist())
 
+    def only(self, at: list[int]) -> Records:
+        """Those of the records."""
+        return Records(self.names, self.values[at])
+
     def _row(self, values: list[float]) -> Row:
         return {name: v for name, v in zip(self.names, values, strict=True) if v == v}
+
+
+_NOTHING: tuple[list[int], list[int], Records] = ([], [], Records((), np.empty((0, 0))))
 
 
 class Sample:
@@ -96,6 +103,7 @@ class Sample:
         self._state[layout.SAMPLE_NEXT] = draw.random()
         self._words = np.array(draw.getstate()[1], dtype=np.uint64)
         self._hits = np.empty((64, layout.SAMPLE_HIT))
+        self._stops, self._others = np.empty((2, 0), dtype=np.int64), np.empty((0, 0))
         self._one = [np.array([c], dtype=np.uint8) for c in range(strata)]
         self.names: tuple[Any, ...] = ()
         self._take: Any = None
@@ -155,6 +163,32 @@ class Sample:
         if len(strata) > len(self._hits):
             self._hits = np.empty((2 * len(strata), layout.SAMPLE_HIT))
         return self._hits[: kernels.sample_draw(self._state, self._words, strata, self._hits)]
+
+    def take(self, strata: NDArray[np.uint8], rows: Records) -> tuple[list[int], list[int], Records] | None:
+        """`draw` and `keep` of a batch whose labels are its strata, in one call; None if it needs two.
+
+        Returns
+        -------
+        tuple or None
+            Of the steps that have a partner, the indices in the batch, the places, and the partners.
+        """
+        if rows.names != self.names or not self.names or self._loose is not None:
+            return None
+        n = len(strata)
+        if n > self._others.shape[0] or self._others.shape[1] != len(self.names):
+            self._hits = np.empty((2 * n, layout.SAMPLE_HIT))
+            self._stops, self._others = (
+                np.empty((2, 2 * n), dtype=np.int64),
+                np.empty((2 * n, len(self.names))),
+            )
+        count = kernels.sample_take(
+            *(self._state, self._words, strata, self._hits, np.ascontiguousarray(rows.values)),
+            *(self.steps, self.records, self._others, self._stops),
+        )
+        if not count:
+            return _NOTHING
+        at, places = self._stops[:, :count].tolist()
+        return at, places, Records(self.names, self._others[:count])
 
     def draw_one(self, stratum: int) -> Array:
         """`draw` of one event."""

@@ -141,7 +141,7 @@ from streampair.kernels.rolling_auc import (
     auc_add_many,
     auc_revert,
 )
-from streampair.kernels.sampling import sample_draw, sample_heap, sample_keep, sample_left, woven
+from streampair.kernels.sampling import sample_draw, sample_heap, sample_keep, sample_left, sample_take, woven
 from streampair.kernels.sensitivity import (
     stay_sensitivities,
     stay_spend,
@@ -370,6 +370,7 @@ __all__ = [
     "sample_heap",
     "sample_keep",
     "sample_left",
+    "sample_take",
     "score_and_cells",
     "score_many",
     "score_sums",

@@ -327,15 +327,51 @@ def sample_keep(
 
 
 @kernel
+def sample_take(
+    s: Array,
+    words: Words,
+    strata: NDArray[np.uint8],
+    hits: Array,
+    rows: Array,
+    steps: Array,
+    records: Array,
+    others: Array,
+    stops: NDArray[np.int64],
+) -> int:
+    """`sample_draw` and `sample_keep` of the rows (n, d) of a batch, whose labels are their strata.
+
+    Gives how many have a partner; `stops` (2, n) gets their numbers in the batch, and their places.
+    """
+    first = s[SAMPLE_HEADER + SEEN]
+    if s[SAMPLE_STRATA] > 1.0:
+        first += s[SAMPLE_HEADER + SAMPLE_STRATUM + SEEN]
+    count = sample_draw(s, words, strata, hits)
+    if count == 0:
+        return 0
+    drawn = np.empty((count, rows.shape[1]))
+    at = 0
+    for j in range(count):
+        drawn[j] = rows[int(hits[j, HIT_AT])]
+        if hits[j, HIT_PARTNER] >= 0.0:
+            stops[0, at] = int(hits[j, HIT_AT])
+            stops[1, at] = int(hits[j, HIT_STEP])
+            at += 1
+    return sample_keep(
+        hits[:count], drawn, hits[:count, HIT_STRATUM].copy(), int(first), steps, records, others
+    )
+
+
+@kernel
 def woven(
     rows: Array, labels: Array, stops: NDArray[np.int64], others: Array, out: Array, told: Array
 ) -> None:
     """Rows (n, d) with others (m, d), which have no label, before those at the stops: into (n + m, d)."""
-    at = 0
-    for i in range(rows.shape[0]):
-        if at < stops.shape[0] and stops[at] == i:
-            out[i + at] = others[at]
-            told[i + at] = math.nan
-            at += 1
-        out[i + at] = rows[i]
-        told[i + at] = labels[i]
+    begin = 0
+    for at in range(stops.shape[0] + 1):
+        end = stops[at] if at < stops.shape[0] else rows.shape[0]
+        out[begin + at : end + at] = rows[begin:end]
+        told[begin + at : end + at] = labels[begin:end]
+        if at < stops.shape[0]:
+            out[end + at] = others[at]
+            told[end + at] = math.nan
+        begin = end

@@ -167,18 +167,17 @@ class WovenRows(ReadyRows):
         """As in the base, in one call: what is only scored stands among the rows, without a label."""
         if not stops:
             return super().take()
-        given, vectors = np.array(stops), self._vectors(others)
-        n, places = self._count + len(given), given + np.arange(len(given))
+        vectors, n = self._vectors(others), self._count + len(stops)
         rows, labels, scores = np.empty((n, vectors.shape[1])), np.empty(n), np.empty(n)
-        kernels.woven(self._all, self._labels, given, vectors, rows, labels)
+        kernels.woven(self._all, self._labels, np.array(stops), vectors, rows, labels)
         try:
             failed = self._learn_all(rows, labels, scores) != 0
         except RecordError:  # there is room for the rows, but not for more
             failed = True
         if failed:
             return super().take(stops, others)
-        self.beside = scores[places].tolist()
-        own = np.ones(n, dtype=np.bool_)
-        own[places] = False
-        told: list[float] = scores[own].tolist()
+        told: list[float] = scores.tolist()
+        # From the end, so that those before stand where they did.
+        beside = [told.pop(stops[at] + at) for at in range(len(stops) - 1, -1, -1)]
+        self.beside = beside[::-1]
         return told

@@ -1308,6 +1308,33 @@ def sample_keep(kernel: Any, rng: Rng) -> None:
     assert {int(place) for place in np.flatnonzero(steps[:, layout.STEP_ID] >= 0)} == set(table[0])
 
 
+@against(naive.Draw)
+def sample_take(kernel: Any, rng: Rng) -> None:
+    """As drawing, then keeping what was drawn."""
+    sample, twin = sample_of(rng)
+    d, first = 3, 0
+    steps = np.full((len(sample.steps), layout.STEP_COLUMNS + 2 * d), -1.0)
+    records = np.full((len(sample.records), layout.RECORD_COLUMNS + d), -1.0)
+    table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
+    for size in (40, 300, 100):
+        strata, rows = rng.integers(0, sample.strata, size), rng.normal(size=(size, d))
+        told = [(i, int(c), twin.event(int(c))) for i, c in enumerate(strata)]
+        hits = [[i, c, *hit] for i, c, hit in told if hit]
+        drawn = [tuple(rows[int(hit[0])].tolist()) for hit in hits]
+        wanted = naive.kept(hits, drawn, [hit[1] for hit in hits], first, *table)
+        others, stops = np.empty((size, d)), np.empty((2, size), dtype=np.int64)
+        room, given = np.empty((size, layout.SAMPLE_HIT)), np.array(strata, dtype=np.uint8)
+        count = kernel(sample._state, sample._words, given, room, rows, steps, records, others, stops)
+        assert list(map(tuple, others[:count].tolist())) == wanted
+        paired = [hit for hit in hits if hit[4] >= 0]
+        assert stops[:, :count].T.tolist() == [[hit[0], hit[3]] for hit in paired]
+        first += size
+    for place, (own, partner, label, _, weight, row, _) in table[0].items():
+        assert steps[place, [0, 1, 2, 4, *range(6, 6 + d)]].tolist() == [own, partner, label, weight, *row]
+    for place, (own, label, row) in table[1].items():
+        assert records[place].tolist() == [own, label, *row]
+
+
 @against(naive.woven)
 def woven(kernel: Any, rng: Rng) -> None:
     n, d = int(rng.integers(1, 9)), 2
