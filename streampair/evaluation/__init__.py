@@ -13,8 +13,8 @@ from streampair.evaluation.estimate import RegretEstimate
 from streampair.evaluation.kinds import MetricRegret, RelevanceRegret
 from streampair.evaluation.quality import Quality, quality_of
 from streampair.evaluation.regret import PairRegret
+from streampair.evaluation.rows import Records
 from streampair.evaluation.sampler import Drawn
-from streampair.evaluation.sampling import Records
 
 if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from streampair.evaluation.labelled import LabelledRegret
 from streampair.evaluation.pairs import Linear, Pairs, Quadratic
+from streampair.evaluation.rows import Records
 from streampair.evaluation.sampler import Drawn, Scorer
-from streampair.evaluation.sampling import Records
 
 __all__ = ["MetricRegret", "RelevanceRegret"]
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from streampair.evaluation.estimate import PairSample, RegretEstimate, judge, plain_design
 from streampair.evaluation.pairs import Pairs
+from streampair.evaluation.rows import Row
 from streampair.evaluation.sampler import Features, Sampler, Scorer
-from streampair.evaluation.sampling import Row, stands_for
+from streampair.evaluation.sampling import stands_for
 from streampair.kernels import sampling as layout
 
 __all__ = ["LabelledRegret"]

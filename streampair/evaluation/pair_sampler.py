@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.evaluation.rows import Row
 from streampair.evaluation.sampler import Features, Sampler, Scorer
-from streampair.evaluation.sampling import Row
 
 __all__ = ["PairSampler"]
 

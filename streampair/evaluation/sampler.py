@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation.sampling import Records, Row, Sample, in_order, pack_records, unpack_records
+from streampair.evaluation.rows import Records, Row, in_order, pack_records, unpack_records
+from streampair.evaluation.sampling import Sample
 from streampair.kernels import sampling as layout
 
 __all__ = ["Drawn", "Sampler", "Scorer", "numbers"]

@@ -518,6 +518,48 @@ def test_in_bulk_as_one_by_one() -> None:
     assert repr(one.to_state()) == repr(bulk.to_state())
 
 
+@pytest.mark.parametrize("names", [3, 400])
+@pytest.mark.parametrize("cut", [10, 100, 300])
+def test_records_of_many_different_features(names: int, cut: int) -> None:
+    """In a table, or beside it where a table would be empty: a snapshot is the same, and goes on the same."""
+    rng = np.random.default_rng(names)
+    rows = []
+    for _ in range(400):
+        first, second = rng.choice(names, 2, replace=False).tolist()
+        rows.append({f"f{first}": float(rng.normal()), f"f{second}": float(rng.normal())})
+    whole, again = (PairRegret(pairs=32, exact=16, seed=4) for _ in range(2))
+
+    def observe(regret: PairRegret, start: int, stop: int) -> None:
+        for t in range(start, stop):
+            regret.observe(rows[t], t % 3 == 0, 0.1 * t, lambda x: sum(x.values()))
+
+    observe(whole, 0, cut)
+    again.load_state(whole.to_state())
+    assert repr(again.to_state()) == repr(whole.to_state())
+    for regret in (whole, again):
+        observe(regret, cut, 400)
+    assert repr(again.to_state()) == repr(whole.to_state())
+    assert again.estimate() == whole.estimate()
+    kept = whole._sampled()
+    ids = kept.own_id.astype(int).tolist()
+    assert [dict(x) for x in kept.own] == [rows[i] for i in ids]
+    assert [dict(x) for x in kept.partner] == [rows[i] for i in kept.partner_id.astype(int).tolist()]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"samples": [[-1, 0]] * 4}, {"next_uniform": 1.0}, {"rank": np.zeros(3)}, {"counts": [1, 2, 3]}),
+        *({"own_id": np.zeros(34, np.int64)}, {"random": np.full(625, 999, np.uint64)}),
+    ],
+)
+def test_a_damaged_sample_is_refused(damage: dict[str, Any]) -> None:
+    """Kernels trust its counters as indices."""
+    state = PairRegret(pairs=32, exact=16).to_state()
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        PairRegret(pairs=32, exact=16).load_state(state | damage)
+
+
 class Late(PairRegret):
     """Broken twin: the margin of a partner under the weights at the end of the batch."""
 
