@@ -7,6 +7,7 @@ import dataclasses
 import math
 import pickle
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC
 from streampair.evaluation.comparator import minimise
+from streampair.evaluation.sampling import stands_for
+from streampair.kernels import sampling
 
 Array = NDArray[np.float64]
 
@@ -361,7 +364,7 @@ class Stream:
                 self.dicts[t],
                 bool(self.y[t]),
                 score,
-                lambda x, w=w: float(np.fromiter(x.values(), float) @ w),
+                lambda x, w=w: float(np.array([x[name] for name in self.names]) @ w),
             )
 
     def estimate(self, seed: int, kind: type[PairRegret] = PairRegret, **options: Any) -> RegretEstimate:
@@ -436,11 +439,11 @@ class Latest(PairRegret):
     """Broken twin: the partner is always the record that came last, so all that drifted away goes unseen."""
 
     def prepare(self, x: Any, label: bool, score: float, scorer: Any) -> Any:
-        size = self._records[0].size
-        ids = self._past_id[:size] if label else self._past_id[size:]
-        latest = int(np.argmax(ids))
-        others = self._records[not label]
-        self._next_uniform = (latest + 0.5) / max(1, min(others.count, others.size))
+        records = np.split(self._sample.records, 2)[not label]
+        known = records[records[:, sampling.RECORD_ID] >= 0.0]
+        if len(known):
+            latest = int(known[:, sampling.RECORD_ID].argmax())
+            self._sample._state[sampling.SAMPLE_NEXT] = (latest + 0.5) / len(known)
         return super().prepare(x, label, score, scorer)
 
 
@@ -448,9 +451,10 @@ class Unweighted(PairRegret):
     """Broken twin: forgets that the sample thins out with time."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
-        for steps in self._steps:
-            steps.shift = 10**9
-        return super().estimate(design_many)
+        with mock.patch(
+            "streampair.evaluation.regret.stands_for", lambda *told: stands_for(*told[:3], 10**9)
+        ):
+            return super().estimate(design_many)
 
 
 class Overconfident(PairRegret):
@@ -511,7 +515,7 @@ def test_in_bulk_as_one_by_one() -> None:
                 stream.dicts[t],
                 batch[stop],
                 float(stream.x[t] @ w),
-                lambda x, w=w: float(np.fromiter(x.values(), float) @ w),
+                lambda x, w=w: float(np.array([x[name] for name in stream.names]) @ w),
             )
             bulk.commit(step, batch[stop])
             counted = stop + 1
