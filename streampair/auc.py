@@ -243,7 +243,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
         The label that ranks high; any other ranks low.
     noise_key
         A `streampair.privacy.NoiseKey`, or its at least 32 bytes: noise is a function of it and the records
-        so far. A replay repeats all releases to the byte; another record gives fresh noise. None: none.
+        so far: a replay repeats all releases to the byte. None: noise from the operating system.
     seed
         None: noise from the operating system. An integer: fixed noise for tests, and no guarantee.
     max_uses
