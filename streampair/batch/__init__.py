@@ -1,7 +1,7 @@
 """Learners of a whole table at once, with scikit-learn's interface: the offline half of the papers.
 
-Each is differentially private for the replacement of one record (`DPPMetricLearner`: of pairs of
-individuals), releases through one door, and reports what it has spent (`privacy`). It needs scikit-learn:
+Each but `PairSGD` is differentially private for the replacement of one record (`DPPMetricLearner`: of pairs
+of individuals), releases through one door, and reports what it has spent (`privacy`). It needs scikit-learn:
 ``pip install "streampair[batch]"``.
 """
 
@@ -17,6 +17,7 @@ from streampair.batch.noisy import DPGDC2
 from streampair.batch.pairwise import DPPMetricLearner
 from streampair.batch.perturbation import GradientPerturbation
 from streampair.batch.relations import PairGraph
+from streampair.batch.stochastic import PairSGD
 
 __all__ = [
     "DPEGD",
@@ -28,4 +29,5 @@ __all__ = [
     "OffPairC",
     "OffPairStrC",
     "PairGraph",
+    "PairSGD",
 ]

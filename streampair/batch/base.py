@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Problem", "TableLearner", "designs"]
+__all__ = ["PairLearner", "Problem", "TableLearner", "designs"]
 
 # Logistic pair sums take exponentials of scores.
 _LARGEST_RADIUS = 100.0
@@ -144,22 +144,15 @@ def designs(X: Floats, bounds: tuple[Any, Any] | None) -> Floats:
 
 
 @dataclass(eq=False, repr=False)
-class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the learners: a subclass says what is computed from a table, and what of it is released."""
+class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]  # scikit-learn has no types
+    """What learns from the pairs of a table, private or not: checks, designs, scores, distances."""
 
-    epsilon: float = 1.0
-    delta: float = 1e-6
     _: KW_ONLY
     task: Literal["auc", "metric"] = "auc"
     loss: losses.PairLoss | None = None
     radius: float = 1.0
     bounds: tuple[Any, Any] | None = None
-    calibration: Literal["tight", "paper"] = "tight"
     random_state: Any = None
-    start: Any = None
-
-    #: Whether what is learned begins at `start`.
-    _starts: ClassVar[bool] = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -172,6 +165,122 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
             tags.classifier_tags.multi_class = False
             tags.classifier_tags.poor_score = True  # noise outweighs what a few records say
         return tags
+
+    @abc.abstractmethod
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn a table."""
+
+    def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
+        """Designs in the unit ball, and labels in numbers."""
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
+        check_classification_targets(y)
+        if not np.isfinite(X).all():
+            raise ConfigError(
+                "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
+            )
+        if len(X) < 2:
+            raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
+        kind = type_of_target(y, input_name="y")
+        if self.task != "metric" and kind not in ("binary",):
+            raise ConfigError(
+                f"Only binary classification is supported. The type of the target is {kind}",
+                fix="say which records should rank high: fit(X, y == that class)",
+            )
+        self.classes_, at = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
+        labels: Floats = at.astype(np.float64)
+        return self._designs(X), labels if self.task == "metric" else 2.0 * labels - 1.0
+
+    def _designs(self, X: Floats) -> Floats:
+        return designs(X, self.bounds)
+
+    def _problem(self, rows: Floats, labels: Floats) -> Problem:
+        if self.task not in ("auc", "metric"):
+            raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
+        if not 0.0 < self.radius <= _LARGEST_RADIUS:
+            raise ConfigError(
+                f"radius is {self.radius!r}", fix=f"give one above 0, at most {_LARGEST_RADIUS:g}"
+            )
+        loss = self._default_loss() if self.loss is None else self.loss
+        if loss.of_errors:
+            raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
+        d = rows.shape[1]
+        seed = None
+        if self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        form: losses.Form = "raw" if self.task == "auc" else "metric"
+        dim = d if self.task == "auc" else d * (d + 1) // 2
+        return Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
+
+    def _default_loss(self) -> losses.PairLoss:
+        return losses.Logistic()
+
+    def _scores(self, rows: Floats) -> Floats:
+        out: Floats = rows @ self.coef_
+        return out
+
+    def _publish(self, weights: Floats) -> None:
+        if self.task == "auc":
+            self.coef_ = weights
+            return
+        self.metric_ = unpacked(weights, self.n_features_in_)
+        root = np.empty_like(self.metric_)
+        self._root = root if kernels.psd_root(self.metric_, root) else np.eye(self.n_features_in_)
+
+    def _seen(self, X: Any) -> Floats:
+        check_is_fitted(self, "classes_")
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
+        if not np.isfinite(X).all():
+            raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
+        return self._designs(X)
+
+    @_for_task("auc")
+    def decision_function(self, X: Any) -> Floats:
+        """Scores of records, (n,): higher ranks higher. A pair loss learns no zero."""
+        return self._scores(self._seen(X))
+
+    @_for_task("auc")
+    def predict(self, X: Any) -> Any:
+        """The class that ranks high where the score is above 0, else the other."""
+        high = self.decision_function(X) > 0.0
+        return self.classes_[high.astype(int)]
+
+    @_for_task("auc")
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Area under the ROC curve of the scores: a function of X and y, which nothing protects."""
+        truth = np.asarray(y) == self.classes_[1]
+        return float(roc_auc_score(truth, self.decision_function(X), sample_weight=sample_weight))
+
+    @_for_task("metric")
+    def transform(self, X: Any) -> Floats:
+        """Records in coordinates in which the Euclidean distance is the learned one, (n, d).
+
+        Times the symmetric root of the positive semi-definite part of W; unchanged if it has none.
+        """
+        rows = self._seen(X)
+        out: Floats = rows @ self._root
+        return out
+
+    @_for_task("metric")
+    def fit_transform(self, X: Any, y: Any) -> Floats:
+        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        out: Floats = self.fit(X, y).transform(X)
+        return out
+
+
+@dataclass(eq=False, repr=False)
+class TableLearner(PairLearner):
+    """Base of the private learners: a subclass says what is computed, and what of it is released."""
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    calibration: Literal["tight", "paper"] = "tight"
+    start: Any = None
+
+    #: Whether what is learned begins at `start`.
+    _starts: ClassVar[bool] = False
 
     @abc.abstractmethod
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
@@ -219,50 +328,10 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
         )
         return self
 
-    def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
-        """Designs in the unit ball, and labels in numbers."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
-        check_classification_targets(y)
-        if not np.isfinite(X).all():
-            raise ConfigError(
-                "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
-            )
-        if len(X) < 2:
-            raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
-        kind = type_of_target(y, input_name="y")
-        if self.task != "metric" and kind not in ("binary",):
-            raise ConfigError(
-                f"Only binary classification is supported. The type of the target is {kind}",
-                fix="say which records should rank high: fit(X, y == that class)",
-            )
-        self.classes_, at = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
-        labels: Floats = at.astype(np.float64)
-        return self._designs(X), labels if self.task == "metric" else 2.0 * labels - 1.0
-
-    def _designs(self, X: Floats) -> Floats:
-        return designs(X, self.bounds)
-
     def _problem(self, rows: Floats, labels: Floats) -> Problem:
-        if self.task not in ("auc", "metric"):
-            raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
-        if not 0.0 < self.radius <= _LARGEST_RADIUS:
-            raise ConfigError(
-                f"radius is {self.radius!r}", fix=f"give one above 0, at most {_LARGEST_RADIUS:g}"
-            )
-        loss = self._default_loss() if self.loss is None else self.loss
-        if loss.of_errors:
-            raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
-        d = rows.shape[1]
-        seed = None
-        if self.random_state is not None:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        form: losses.Form = "raw" if self.task == "auc" else "metric"
-        dim = d if self.task == "auc" else d * (d + 1) // 2
-        problem = Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
+        problem = super()._problem(rows, labels)
         given, words = begin(self.start, self._names(), self.bounds, self.task == "metric")
         if given is not None:
             if not self._starts:
@@ -276,24 +345,9 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
         self._notes, self._learned = (*bounds, *([words] if words else [])), len(rows)
         return problem
 
-    def _default_loss(self) -> losses.PairLoss:
-        return losses.Logistic()
-
     def _published(self, problem: Problem, weights: Floats) -> Floats:
         """What is made of released weights: the nearest in the ball."""
         return problem.inside(weights)
-
-    def _scores(self, rows: Floats) -> Floats:
-        out: Floats = rows @ self.coef_
-        return out
-
-    def _publish(self, weights: Floats) -> None:
-        if self.task == "auc":
-            self.coef_ = weights
-            return
-        self.metric_ = unpacked(weights, self.n_features_in_)
-        root = np.empty_like(self.metric_)
-        self._root = root if kernels.psd_root(self.metric_, root) else np.eye(self.n_features_in_)
 
     @property
     def privacy(self) -> TableReport | None:
@@ -370,46 +424,6 @@ class TableLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[mis
             )
         begin_at(weights, self._learned if records is None else records)
         return learner
-
-    def _seen(self, X: Any) -> Floats:
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
-        if not np.isfinite(X).all():
-            raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
-        return self._designs(X)
-
-    @_for_task("auc")
-    def decision_function(self, X: Any) -> Floats:
-        """Scores of records, (n,): higher ranks higher. A pair loss learns no zero."""
-        return self._scores(self._seen(X))
-
-    @_for_task("auc")
-    def predict(self, X: Any) -> Any:
-        """The class that ranks high where the score is above 0, else the other."""
-        high = self.decision_function(X) > 0.0
-        return self.classes_[high.astype(int)]
-
-    @_for_task("auc")
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Area under the ROC curve of the scores: a function of X and y, which nothing protects."""
-        truth = np.asarray(y) == self.classes_[1]
-        return float(roc_auc_score(truth, self.decision_function(X), sample_weight=sample_weight))
-
-    @_for_task("metric")
-    def transform(self, X: Any) -> Floats:
-        """Records in coordinates in which the Euclidean distance is the learned one, (n, d).
-
-        Times the symmetric root of the positive semi-definite part of W; unchanged if it has none.
-        """
-        rows = self._seen(X)
-        out: Floats = rows @ self._root
-        return out
-
-    @_for_task("metric")
-    def fit_transform(self, X: Any, y: Any) -> Floats:
-        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
-        out: Floats = self.fit(X, y).transform(X)
-        return out
 
 
 def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:

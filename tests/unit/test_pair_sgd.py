@@ -1,0 +1,131 @@
+"""Stochastic descent over a table, a pair at a step."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from streampair import batch, losses
+from streampair.errors import ConfigError
+
+
+def table(n: int = 60, seed: int = 1) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    y = rng.random(n) < 0.4
+    return rng.normal(size=(n, 3)) / 4 + 0.3 * y[:, None], y
+
+
+@pytest.mark.parametrize("given", [{}, {"pairing": "random"}, {"task": "metric"}])
+def test_checks_of_scikit_learn(given: dict[str, Any]) -> None:
+    check_estimator(batch.PairSGD(**given, steps=50), on_skip=None)
+
+
+def naive(X: Any, y: Any, steps: int, eta: float, radius: float, previous: bool, task: str) -> Any:
+    """Algorithm 1 by its letter, on full matrices for a metric, with the hinge; and the last iterate."""
+    X = X / np.maximum(1.0, np.linalg.norm(X, axis=1))[:, None]
+    # As the learner draws: a seed of its own, then the records.
+    coins = np.random.default_rng(int(np.random.RandomState(3).randint(2**31 - 1)))
+    n, signs = len(y), np.where(y, 1.0, -1.0)
+    first = coins.integers(n, size=1)
+    drawn = coins.integers(n, size=steps)
+    shifts = None if previous else coins.integers(1, n, size=steps)
+    w = np.zeros(3) if task == "auc" else np.zeros((3, 3))
+    iterates = [w, w]  # w_{-1} and w_0
+    for t in range(steps):
+        i = drawn[t]
+        j = (drawn[t - 1] if t else first[0]) if shifts is None else (i + shifts[t]) % n
+        u = X[i] - X[j]
+        if task == "auc":
+            c = signs[i] - signs[j]
+            g = -c * u if c * (w @ u) < 1.0 else 0.0 * u
+        else:
+            s = signs[i] * signs[j]
+            g = s * np.outer(u, u) if s * (1.0 - u @ w @ u) < 1.0 else np.zeros((3, 3))
+        w = w - eta * g
+        w = w * min(1.0, radius / max(float(np.linalg.norm(w)), 1e-300))
+        iterates.append(w)
+    return np.mean(iterates[:steps], axis=0), w
+
+
+@pytest.mark.parametrize("task", ["auc", "metric"])
+@pytest.mark.parametrize("pairing", ["previous", "random"])
+def test_it_is_the_algorithm_to_the_letter(pairing: Any, task: Any) -> None:
+    X, y = table()
+    average, last = naive(X, y, 200, 0.05, 0.6, pairing == "previous", task)
+    for output, wanted in (("average", average), ("last", last)):
+        model = batch.PairSGD(
+            pairing,
+            task=task,
+            loss=losses.Hinge(),
+            steps=200,
+            learning_rate=0.05,
+            radius=0.6,
+            output=output,
+            random_state=np.random.RandomState(3),
+        ).fit(X, y)
+        found = model.coef_ if task == "auc" else model.metric_
+        assert found == pytest.approx(wanted, abs=1e-12)
+    assert np.abs(average - last).max() > 1e-3
+
+
+@pytest.mark.parametrize("pairing", ["previous", "random"])
+def test_what_is_drawn_in_parts_is_one_run(pairing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record that ends a part is the partner of the first one of the next."""
+    X, y = table()
+    met: list[tuple[int, int]] = []
+    steps = batch.stochastic.pair_steps
+
+    def spy(problem: Any, pairs: Any, *rest: Any) -> Any:
+        met.extend(zip(*(places.tolist() for places in pairs), strict=True))
+        return steps(problem, pairs, *rest)
+
+    monkeypatch.setattr(batch.stochastic, "pair_steps", spy)
+    monkeypatch.setattr(batch.stochastic, "_DRAWN", 7)
+    batch.PairSGD(pairing, steps=100, random_state=1).fit(X, y)
+    assert len(met) == 100
+    follows = all(later[1] == earlier[0] for earlier, later in itertools.pairwise(met))
+    assert follows == (pairing == "previous")
+    if pairing == "random":
+        assert all(one != other for one, other in met)
+
+
+@pytest.mark.parametrize("pairing", ["previous", "random"])
+@pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.Square()], ids=repr)
+def test_it_ranks_as_well_as_the_descent_on_all_pairs(pairing: Any, loss: losses.PairLoss) -> None:
+    X, y = table(2000)
+    all_pairs = batch.DPGDC(1e6, 1e-3, steps=100).fit(X, y).score(X, y)
+    assert batch.PairSGD(pairing, loss=loss, random_state=1).fit(X, y).score(X, y) > all_pairs - 0.005
+
+
+def test_nothing_is_promised() -> None:
+    model = batch.PairSGD(steps=20).fit(*table())
+    assert not hasattr(model, "privacy")
+    assert "epsilon" not in model.get_params()
+    assert (pickle.loads(pickle.dumps(model)).coef_ == model.coef_).all()
+    assert not hasattr(clone(model), "coef_")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pairing": "all"}, "pairing is .all.. Fix: give"),
+        ({"output": "best"}, "output is .best.. Fix"),
+        ({"steps": 0}, "steps is 0. Fix"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0. Fix"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan. Fix"),
+        ({"radius": 0.0}, "radius is 0.0. Fix"),
+        ({"task": "rank"}, "task is .rank.. Fix"),
+        ({"loss": losses.MinimumErrorEntropy(1.0)}, "for relevances. Fix"),
+    ],
+)
+def test_bad_input_is_told_with_what_to_do(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        batch.PairSGD(**given).fit(*table())
+    with pytest.raises(ConfigError, match="one class"):
+        batch.PairSGD().fit(table()[0], np.zeros(60))
