@@ -13,6 +13,7 @@ except ImportError as error:  # pragma: no cover
 from streampair.batch.descent import DPGDC, DPGDSC
 from streampair.batch.epochs import DPEGD
 from streampair.batch.history import OffPairC, OffPairStrC
+from streampair.batch.localized import LocalizedPairSGD
 from streampair.batch.noisy import DPGDC2
 from streampair.batch.pairwise import DPPMetricLearner
 from streampair.batch.perturbation import GradientPerturbation
@@ -26,6 +27,7 @@ __all__ = [
     "DPGDSC",
     "DPPMetricLearner",
     "GradientPerturbation",
+    "LocalizedPairSGD",
     "OffPairC",
     "OffPairStrC",
     "PairGraph",

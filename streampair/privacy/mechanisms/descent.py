@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["contraction", "descent_moves", "largest_step", "mean_move"]
+__all__ = ["contraction", "descent_moves", "largest_step", "mean_move", "neighbours_move"]
 
 
 def contraction(eta: float, alpha: float, smoothness: float) -> float:
@@ -110,3 +110,31 @@ def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, r
         most = max(most, etas[t] * diameter * worth + after)
         after += etas[t] * diameter / t * worth
     return float(min(max(most, after), 2.0 * radius * weights.sum()))
+
+
+def neighbours_move(steps: int, eta: float, *, diameter: float, jump: float, radius: float) -> float:
+    """How far the mean of w_1 to w_T of a pass moves, in which each record meets the one before.
+
+    By docs/privacy.md, Lemma 68 and Lemma 69. The worst record is the second: it is in the first two steps.
+
+    Parameters
+    ----------
+    steps, eta
+        T, one fewer than there are records, and the size of a step.
+    diameter, radius
+        D of the pair loss, and R of the ball.
+    jump
+        How far the gradients of two runs may differ at one pair, in the direction in which they part; 0 where
+        the loss is smooth and the step at most 2 / L, so that steps bring no two runs farther apart.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.descent import neighbours_move
+    >>> neighbours_move(4, 0.5, diameter=0.5, jump=0.0, radius=9.0)  # 0.25, then 0.5 three times
+    0.4375
+    """
+    first = eta * diameter
+    second = math.hypot(first, eta * jump) + first
+    later = np.hypot(second, eta * jump * np.sqrt(np.arange(steps - 1.0)))
+    moves = np.minimum(np.concatenate([[first], later]), 2.0 * radius)
+    return float(moves.mean())
