@@ -50,7 +50,8 @@ def of_last(n: int, place: int, loss: losses.PairLoss, radius: float, form: Any)
         x, y = rows.copy(), labels.copy()
         if far:
             x[place], y[place] = [1.0, 0.0], 1.0
-        sides.append(Problem(x, y, loss, form, radius, 2 if form == "raw" else 3, None))
+        dim = 2 if form == "raw" else 3
+        sides.append(Problem(x, y, loss, form, radius, dim, None, np.zeros(dim)))
     eta = 0.002 * radius
     means = [passed(side, eta, np.zeros(side.dim))[0] for side in sides]
     claim = neighbours_move(n - 1, eta, diameter=sides[0].diameter, jump=0.0, radius=radius)
@@ -85,10 +86,10 @@ def kinks(axes: int, eta: float) -> tuple[Problem, Problem, Any]:
     for k in range(1, d):  # between two axes records at 0 change the class, without a gradient
         rows += [np.zeros(d), np.zeros(d), -np.eye(d)[k], np.eye(d)[k]]
         labels += [1.0, -1.0, -1.0, 1.0]
-    one = Problem(np.array(rows), np.array(labels), losses.Hinge(), "raw", 9.0, d, None)
+    one = Problem(np.array(rows), np.array(labels), losses.Hinge(), "raw", 9.0, d, None, np.zeros(d))
     far, flipped = one.rows.copy(), one.labels.copy()
     far[1], flipped[1] = -v, -1.0
-    return one, Problem(far, flipped, losses.Hinge(), "raw", 9.0, d, None), start
+    return one, Problem(far, flipped, losses.Hinge(), "raw", 9.0, d, None, np.zeros(d)), start
 
 
 def test_two_runs_part_at_the_kinks_of_a_hinge() -> None:
