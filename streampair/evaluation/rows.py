@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Records", "Row", "in_order", "pack_records", "unpack_records"]
+__all__ = ["Records", "Row", "in_order", "pack_records", "unpack_records", "usable"]
 
 Array = NDArray[np.float64]
 Row = dict[Any, float]
@@ -88,6 +88,17 @@ def unpack_records(state: Mapping[str, Any]) -> list[Row | None]:
         out.append(dict(zip(schema, values[place : place + len(schema)], strict=True)))
         place += len(schema)
     return out
+
+
+def usable(row: Mapping[Any, Any]) -> Row:
+    """The numbers of a record. A learner that took it has passed over whatever else it holds."""
+    kept = {}
+    for name, value in row.items():
+        try:
+            kept[name] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return kept
 
 
 def in_order(names: Iterable[Any]) -> list[Any]:

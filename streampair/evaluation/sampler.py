@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation.rows import Records, Row, in_order, pack_records, unpack_records
+from streampair.evaluation.rows import Records, Row, in_order, pack_records, unpack_records, usable
 from streampair.evaluation.sampling import Sample
 from streampair.kernels import sampling as layout
 
@@ -274,7 +274,8 @@ class Sampler(abc.ABC):
         """
 
     def _given(self, x: Features) -> Row | None:
-        return cast("Row", x) if self.trusting else numbers(x)
+        row = numbers(x)
+        return usable(x) if row is None and self.trusting else row
 
     def commit(self, step: tuple[Row | None, float] | None, y: Any) -> None:
         """Count the event, now that it was learned, and let it into the sample as prepared."""

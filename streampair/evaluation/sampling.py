@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
-from streampair.evaluation.rows import Records, Row, in_order, pack_records, unpack_records
+from streampair.evaluation.rows import Records, Row, in_order, pack_records, unpack_records, usable
 from streampair.kernels import sampling as layout
 
 __all__ = ["Sample", "stands_for"]
@@ -179,7 +179,11 @@ class Sample:
         sequence
             The partners of the steps that have one, as they are now.
         """
-        values = None if self._loose is not None else self._values(rows)
+        try:
+            values = None if self._loose is not None else self._values(rows)
+        except (TypeError, ValueError, OverflowError):
+            rows = [usable(row) for row in rows]
+            values = self._values(rows)
         loose = None
         if values is None:
             values, loose = np.empty((len(rows), 0)), self._keep_loose(hits, rows)
@@ -247,7 +251,8 @@ class Sample:
         others = []
         places = hits[:, [layout.HIT_RECORD, layout.HIT_STEP, layout.HIT_PARTNER]].astype(np.int64).tolist()
         for (record, step, place), given in zip(places, rows, strict=True):
-            row = {name: float(given[name]) for name in in_order(given)}
+            told = usable(given)
+            row = {name: told[name] for name in in_order(told)}
             if step >= 0:
                 other = past[place] if place >= 0 else None
                 own[step], partner[step] = row, other

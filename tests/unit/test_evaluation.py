@@ -661,3 +661,23 @@ def test_a_snapshot_of_other_settings_is_refused() -> None:
     state = PairRegret().to_state()
     with pytest.raises(SnapshotError, match="cannot be read"):
         PairRegret().load_state(state | {"margin": np.zeros(3)})
+
+
+def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
+    """Such as the text that names an entity: one by one, in batches, and in a snapshot."""
+    rows = [{"who": "x", "a": i / 60} for i in range(60)]
+    labels = [i % 3 == 0 for i in range(60)]
+    regret, alone = (PairRegret(pairs=32, exact=4, seed=1) for _ in range(2))
+    regret.trusting = alone.trusting = True
+    for row, label in zip(rows, labels, strict=True):
+        alone.observe({"a": row["a"]}, label, row["a"], lambda x: x["a"])
+    for row, label in zip(rows[:30], labels, strict=False):
+        regret.observe(row, label, row["a"], lambda x: x["a"])
+    drawn = regret.draw(labels[30:])
+    assert drawn is not None
+    regret.keep(drawn, [rows[30 + at] for at in drawn.at], labels[30:])
+    regret.settle(drawn, [row["a"] for row in rows[30:]], [other["a"] for other in drawn.others])
+    assert repr(regret.to_state()) == repr(alone.to_state())
+    again = PairRegret(pairs=32, exact=4, seed=1)
+    again.load_state(regret.to_state())
+    assert again.estimate() == alone.estimate()
