@@ -219,7 +219,7 @@ def test_patterns() -> None:
         Influence.history().pattern(None)
     with pytest.raises(ConfigError, match="max_uses"):
         Influence.reservoir(4, None).pattern(10)
-    for size, uses in ((0, 1), (1, 0), (-1, None)):
+    for size, uses in ((0, 1), (2, 0), (-1, None)):
         with pytest.raises(ConfigError):
             Influence(size, uses)
     for make in (Influence.fifo, lambda size: Influence.reservoir(size, 1)):

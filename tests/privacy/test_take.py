@@ -191,9 +191,10 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
         else:
             # Cut once more, as for a sample: the score of a record there is the one that it was given.
             stop = len(part) // 2
-            scores = ready.take([stop])
-            if part and stop not in ready.refused:
-                assert ready.score_at(xs[stop : stop + 1]) == scores[stop : stop + 1]
+            beside = bool(part) and stop not in nulls and stop not in ready.refused and whole(xs[stop])
+            scores = ready.take([stop], [xs[stop]]) if beside else ready.take()
+            if beside:
+                assert ready.beside == scores[stop : stop + 1]
             shown += [str(ready.refused[i]) if i in ready.refused else s.hex() for i, s in enumerate(scores)]
             admitted = ready.admitted or [True] * len(part)
             refused += [not is_in for is_in in admitted]
