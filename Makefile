@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/streampair demo $(ARGS)
 
-# Four processes: two of tests that wait for brokers, two of all others (tests/conftest.py). make test JOBS= uses one.
+# Four processes: three begin with tests that wait for brokers (tests/conftest.py). make test JOBS= uses one.
 JOBS ?= -n 4
 # Kernels are compiled before, by one process: four would each compile the same ones, while workers wait for them.
 test: $(STAMP)

@@ -11,17 +11,22 @@ from harness import search, support
 from harness.tiers import STOPPABLE_TIERS
 from xdist.scheduler import LoadScopeScheduling
 
+# Of the tests with a broker, those that take half of the time.
+WORKERS = ("test_worker.py", "test_state_commands.py")
+
 
 class Kinds(LoadScopeScheduling):
-    """The tests of a version of Kafka have a process, and brokers, of their own; they mostly wait for them.
+    """The tests of a version of Kafka have two processes with brokers of their own, and mostly wait for them.
 
     All others go, a file at a time, to whichever process has time.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         where, _, parameters = nodeid.partition("[")
-        version = parameters.rstrip("]").partition("-")[0]
-        return version if version in STOPPABLE_TIERS and "broker/" in where else where.partition("::")[0]
+        where, version = where.partition("::")[0], parameters.rstrip("]").partition("-")[0]
+        if version not in STOPPABLE_TIERS or "broker/" not in where:
+            return where
+        return f"{version}, workers" if where.endswith(WORKERS) else version
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:

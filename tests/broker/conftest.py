@@ -25,18 +25,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         tiers = STOPPABLE_TIERS
     elif "apache_kafka" in names:
         tiers = REAL_TIERS
-    marks = {"embedded": pytest.mark.embedded}
+    marks: dict[str, Any] = dict.fromkeys(tiers, pytest.mark.broker) | {"embedded": pytest.mark.embedded}
+    if metafunc.definition.get_closest_marker("newest") is not None:
+        marks |= {tier: [pytest.mark.broker, pytest.mark.verifier] for tier in STOPPABLE_TIERS[:-1]}
     if "store" in names:
         # The in-process broker does not fence, so that no state may lie in it.
         both = [
-            pytest.param(tier, store, marks=marks.get(tier, pytest.mark.broker))
+            pytest.param(tier, store, marks=marks[tier])
             for tier in tiers
             for store in ("directory", "kafka")
             if store == "directory" or tier != "embedded"
         ]
         metafunc.parametrize(("kafka", "store"), both, indirect=True, scope="session")
         return
-    params = [pytest.param(tier, marks=marks.get(tier, pytest.mark.broker)) for tier in tiers]
+    params = [pytest.param(tier, marks=marks[tier]) for tier in tiers]
     metafunc.parametrize("kafka", params, indirect=True, scope="session")
 
 
@@ -50,6 +52,8 @@ def _tier(item: pytest.Item) -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
+
+    So do tests marked `newest` on the older versions.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """

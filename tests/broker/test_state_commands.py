@@ -29,6 +29,8 @@ from typer.testing import CliRunner
 
 from streampair.errors import StoreError, StreampairError
 
+pytestmark = pytest.mark.newest
+
 Unique = Callable[[str], str]
 
 PRIVATE = (

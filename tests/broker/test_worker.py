@@ -18,6 +18,8 @@ from streampair_connectors.kafka import is_compacted
 
 from streampair.errors import PrivacyError, SnapshotError, StoreError
 
+pytestmark = pytest.mark.newest
+
 Unique = Callable[[str], str]
 
 
