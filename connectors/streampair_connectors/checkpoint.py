@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors.lanes import OpenLane
 from streampair_connectors.stores import Store
 
-__all__ = ["Checkpoint", "Outcome"]
+__all__ = ["Checkpoint", "Outcome", "for_each"]
 
 
 class Outcome:
@@ -33,6 +33,38 @@ class Outcome:
         self.committed: list[OpenLane] = []
         self.fenced: list[tuple[OpenLane, SourceError]] = []
         self.seconds = 0.0
+
+
+async def for_each(
+    lanes: Iterable[OpenLane], do: Callable[[OpenLane], Awaitable[None]]
+) -> tuple[list[OpenLane], list[tuple[OpenLane, SourceError]]]:
+    """Do something with the store of each lane, side by side.
+
+    Returns
+    -------
+    tuple
+        The lanes with which it was done, and those that belong to somebody else now, with what was said.
+
+    Raises
+    ------
+    StreampairError
+        With one of them it could not be done; with the others it was.
+    """
+    lanes = list(lanes)
+    results = await asyncio.gather(*map(do, lanes), return_exceptions=True)
+    done: list[OpenLane] = []
+    fenced: list[tuple[OpenLane, SourceError]] = []
+    failed: BaseException | None = None
+    for held, result in zip(lanes, results, strict=True):
+        if result is None:
+            done.append(held)
+        elif isinstance(result, Fenced | OutcomeUnknown):
+            fenced.append((held, result))
+        elif failed is None or not isinstance(result, StreampairError):
+            failed = result
+    if failed is not None:
+        raise failed
+    return done, fenced
 
 
 class Checkpoint:
@@ -78,29 +110,24 @@ class Checkpoint:
             give_up = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
         try:
-            # 1 outputs and dead letters that need not ride on the commit are stored
+            # 1 lines, outputs and dead letters that need not ride on the commit are stored
+            ready = await self._each(lanes, lambda held: held.store.release(give_up), outcome)
             outcome.stored = await self._store.flush(give_up, self._on_trouble)
             if outcome.stored:
-                await self._all(list(lanes), clean, outcome)
+                # 2 snapshot, 3 log, 4 offset and register: by the store, lane by lane
+                outcome.committed = await self._each(ready, lambda held: self._one(held, clean), outcome)
         finally:
             if timer is not None:
                 timer.cancel()
         outcome.seconds = time.perf_counter() - begin
         return outcome
 
-    async def _all(self, lanes: list[OpenLane], clean: bool, outcome: Outcome) -> None:
-        # 2 snapshot, 3 log, 4 offset and register: by the store, lane by lane
-        results = await asyncio.gather(*(self._one(held, clean) for held in lanes), return_exceptions=True)
-        failed: BaseException | None = None
-        for held, result in zip(lanes, results, strict=True):
-            if result is None:
-                outcome.committed.append(held)
-            elif isinstance(result, Fenced | OutcomeUnknown):
-                outcome.fenced.append((held, result))
-            elif failed is None or not isinstance(result, StreampairError):
-                failed = result
-        if failed is not None:
-            raise failed
+    async def _each(
+        self, lanes: Iterable[OpenLane], do: Callable[[OpenLane], Awaitable[None]], outcome: Outcome
+    ) -> list[OpenLane]:
+        done, fenced = await for_each(lanes, do)
+        outcome.fenced += fenced
+        return done
 
     async def _one(self, held: OpenLane, clean: bool) -> None:
         commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean)

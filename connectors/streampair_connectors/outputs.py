@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from streampair.engine import LaneOutput
+from streampair.errors import SourceError
+from streampair_connectors.checkpoint import for_each
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Message, Partition, Producer, RecordLike
 from streampair_connectors.lanes import OpenLane
 from streampair_connectors.models import encode_model, model_of
+from streampair_connectors.pace import commit_interval
 
 __all__ = ["Outputs"]
 
 _MODEL_SECONDS = 1.0  # from one model of a lane to the next
+_LINE_SECONDS = 0.05  # that outputs wait for those that come next, to be released with them
 
 
 class Outputs:
@@ -30,10 +35,13 @@ class Outputs:
     def __init__(self, config: Config, producer: Producer) -> None:
         self._config = config
         self._producer = producer
+        self._release_seconds = 0.0
 
     async def send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
-        """Hand over what a batch gave. Its line is durable."""
+        """Hand over what a batch gave, its line first."""
         config, producer = self._config, self._producer
+        if output.line is not None:
+            await held.store.line(output.line)
         source, topic = held.partition, config.output_topic
         by_target: dict[Partition, list[Message]] = {}
         keys = [scored.key for scored in output.scores]
@@ -57,13 +65,46 @@ class Outputs:
         for target, messages in by_target.items():
             await held.store.send(target, messages)
 
+    def wait(self, lanes: Collection[OpenLane]) -> float | None:
+        """Seconds until `release` is due, for what waits longest; None: nothing does."""
+        waiting = [since for held in lanes if (since := held.store.waiting_since) is not None]
+        if not waiting:
+            return None
+        interval = commit_interval(_LINE_SECONDS, self._release_seconds, behind=True)
+        return max(min(waiting) + interval - time.monotonic(), 0.0)
+
+    async def release(
+        self, lanes: Collection[OpenLane], give_up: asyncio.Event
+    ) -> list[tuple[OpenLane, SourceError]]:
+        """Let outputs leave that wait for a durable line, where that is due; of all lanes side by side.
+
+        Parameters
+        ----------
+        lanes
+            All that are held.
+        give_up
+            Set when there is no point in waiting any longer.
+
+        Returns
+        -------
+        list
+            Lanes that belong to somebody else now, with what was said.
+        """
+        if self.wait(lanes) != 0.0:
+            return []
+        begin = time.monotonic()
+        _, fenced = await for_each(lanes, lambda held: held.store.release(give_up))
+        # As of commits: what was slow once says little.
+        self._release_seconds += 0.2 * (min(time.monotonic() - begin, 1.0) - self._release_seconds)
+        return fenced
+
     async def model(self, held: OpenLane, *, due: bool) -> None:
         """Hand over what the lane may publish of its learner, if a topic is named for it.
 
         Parameters
         ----------
         held
-            The lane; what its learner has released is in durable lines.
+            The lane; what its learner has released is in lines that it was given before.
         due
             Whether it is to be published however short ago the last one was.
 

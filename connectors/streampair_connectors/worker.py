@@ -213,7 +213,8 @@ class Worker:
             await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
-                wait = min(wait, self._commits.wait(self._uncommitted))
+                waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._held.values())
+                wait = min(wait, *(seconds for seconds in waits if seconds is not None))
             start = time.perf_counter()
             batches = await self._consumer.poll(self._pace.records, wait)
             if batches:
@@ -227,6 +228,8 @@ class Worker:
                         # Taken away since; its next owner reads these records again.
                         continue
                     await self._process(held, records)
+                for held, error in await self._outputs.release(self._held.values(), self._give_up):
+                    await self._fenced(held.topic_partition, error)
                 # Nothing came for a while: what is done need not wait for the rest of its second.
                 idle = not batches and wait == _POLL_SECONDS
                 stale = idle and any(held.snapshot_due for held in self._held.values())
@@ -266,15 +269,9 @@ class Worker:
             output = await self._pace.run(functools.partial(held.timer.process, part), len(part))
             held.dirty = True
             self._uncommitted += len(part)
-            try:
-                if output.line is not None:
-                    await held.store.line(output.line)
-                begin = time.perf_counter()
-                await self._outputs.send(held, part, output)
-                held.timer.encoded(time.perf_counter() - begin)
-            except (Fenced, OutcomeUnknown) as error:
-                await self._fenced(held.topic_partition, error)
-                return
+            begin = time.perf_counter()
+            await self._outputs.send(held, part, output)
+            held.timer.encoded(time.perf_counter() - begin)
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs could not be stored in time, nothing was saved."""

@@ -102,7 +102,7 @@ DIRECTORY: dict[str, Step] = {
     "commit 1: line torn": Step(_FILES, "_write_durably", "half", True, ".log"),
     "commit 1: line without register": Step(f"{_FILES}:DirectoryLane", "append", "after", True),
     "commit 1: line durable": Step(_DISK, "append", "after", True),
-    "commit 2: outputs sent": Step(f"{_HERE}.outputs:Outputs", "send", "after", True),
+    "commit 2: outputs sent": Step(_DISK, "release", "after", True),
     "commit 3: not flushed": Step(f"{_HERE}.stores:DiskStore", "flush", "before", True),
     "commit 3: flushed": Step(f"{_HERE}.stores:DiskStore", "flush", "after", True),
     "commit 4: snapshot torn": Step(_FILES, "_write_durably", "half", True, ".state.new"),

@@ -53,7 +53,22 @@ class LaneStore(Protocol):
         ...
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
-        """Take outputs whose line is durable; the next `commit` makes sure of them."""
+        """Take outputs. They leave once every line that was taken before is durable."""
+        ...
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest line came that waits for `release`, on the monotonic clock; None: there is none."""
+        ...
+
+    async def release(self, give_up: asyncio.Event) -> None:
+        """Make lines that need not wait for the commit durable, and then let go of their outputs.
+
+        Raises
+        ------
+        SourceError
+            It is not known what is durable: `give_up` was set before it was, or another owner has the lane.
+        """
         ...
 
     async def commit(self, commit: Commit) -> None:

@@ -7,6 +7,7 @@ bytes.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from streampair_connectors.kafka import (
     Producer,
     commit_register,
     read_register,
+    size_of,
 )
 from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore
 
@@ -52,6 +54,7 @@ class DiskStore:
         self.producer = producer
         self.directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
         self.give_up = asyncio.Event()
+        self.waiting_bytes = 0  # of outputs whose line is not durable yet
 
     async def start(self) -> None:
         """Nothing is to be done."""
@@ -83,7 +86,7 @@ class DiskStore:
     @property
     def unacknowledged_bytes(self) -> int:
         """Of outputs that are not known to be stored."""
-        return self.producer.unacknowledged_bytes
+        return self.producer.unacknowledged_bytes + self.waiting_bytes
 
     @property
     def stuck(self) -> bool:
@@ -102,6 +105,9 @@ class DiskLane:
         self._files = files
         self._partition = partition
         self._start = start
+        self._lines: list[Append] = []
+        self._waiting: list[tuple[Partition, list[Message]]] = []
+        self.waiting_since: float | None = None
 
     async def read(self) -> bytes:
         """The log."""
@@ -130,12 +136,36 @@ class DiskLane:
         await self._register(append)
 
     async def line(self, append: Append) -> None:
-        """At once: outputs leave as they come."""
-        await self.append(append)
+        """Keep it for `release`: a register costs as much as some thousand records."""
+        self._lines.append(append)
+        if self.waiting_since is None:
+            self.waiting_since = time.monotonic()
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
-        """Hand outputs over; `DiskStore.flush` waits for them."""
-        await self._store.producer.send(target, messages)
+        """Hand outputs over, or keep them with the lines before them; `DiskStore.flush` waits for them."""
+        if self._lines:
+            self._waiting.append((target, messages))
+            self._store.waiting_bytes += size_of(messages)
+        else:
+            await self._store.producer.send(target, messages)
+
+    async def release(self, give_up: asyncio.Event) -> None:
+        """All lines with one register. Until that is stored no output has left."""
+        self._store.give_up = give_up
+        if self._lines:
+            frames = tuple(frame for line in self._lines for frame in line.frames)
+            await self.append(dataclasses.replace(self._lines[-1], frames=frames))
+            self._lines.clear()
+            self.waiting_since = None
+        waiting = self._let_go()
+        for target, messages in waiting:
+            await self._store.producer.send(target, messages)
+
+    def _let_go(self) -> list[tuple[Partition, list[Message]]]:
+        """The outputs that wait, which are no longer counted."""
+        waiting, self._waiting = self._waiting, []
+        self._store.waiting_bytes -= sum(size_of(messages) for _, messages in waiting)
+        return waiting
 
     async def commit(self, commit: Commit) -> None:
         """The snapshot, which nothing names yet; then the log, then the register; then what is old may go."""
@@ -161,5 +191,6 @@ class DiskLane:
                 return
 
     async def close(self) -> None:
-        """Let another owner in."""
+        """Let another owner in. Outputs that still wait were never released: it makes them again."""
+        self._let_go()
         self._files.close()

@@ -262,6 +262,7 @@ class TopicLane:
         self._limit = config.output.max_message_bytes - _MARGIN
         self._lines: list[Append] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
+        self.waiting_since: float | None = None  # everything waits for its commit
         self._stored: TopicLog | None = None
         # Offsets in the log topic at which the last two snapshots begin.
         self._before_last: int | None = None
@@ -331,6 +332,9 @@ class TopicLane:
         """Keep outputs for their commit."""
         self._waiting.append((target, messages))
         self.waiting_bytes += size_of(messages)
+
+    async def release(self, give_up: asyncio.Event) -> None:
+        """Nothing is to be done before the commit."""
 
     async def commit(self, commit: Commit) -> None:
         """Outputs, snapshot, frames, offset and register, in one transaction; their lines, in one before.

@@ -1,0 +1,105 @@
+"""What leaves a lane on a disk waits for lines that are durable, and many lines are so with one register."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker.test_register import member
+from harness.kafka import Cluster
+from streampair_connectors.config import parse_config
+from streampair_connectors.kafka import Committed, Message, Partition, Producer, read_register
+from streampair_connectors.stores import DiskLane, DiskStore
+
+from streampair.engine import Append
+
+Unique = Callable[[str], str]
+
+
+class Watched(Producer):
+    """Notes beside each message which register is stored when it is handed over."""
+
+    async def send(self, target: Partition, messages: list[Message]) -> None:
+        found = await read_register(self._config, self.group, [self.lane])
+        self.seen += [(message.value, found[self.lane]) for message in messages]
+        await super().send(target, messages)
+
+    def watch(self, group: str, lane: Partition) -> None:
+        self.group, self.lane = group, lane
+        self.seen: list[tuple[bytes | None, Committed | None]] = []
+
+
+class Early(DiskLane):
+    """Lets its outputs go before what they wait for."""
+
+    async def release(self, give_up: asyncio.Event) -> None:
+        for target, messages in self._let_go():
+            await self._store.producer.send(target, messages)
+        await super().release(give_up)
+
+
+class Hasty(DiskLane):
+    """Does not look whether a line waits."""
+
+    async def send(self, target: Partition, messages: list[Message]) -> None:
+        await self._store.producer.send(target, messages)
+
+
+@pytest.mark.parametrize(("kind", "holds"), [(DiskLane, True), (Early, False), (Hasty, False)])
+def test_no_output_leaves_before_its_line(
+    kafka: Cluster, unique: Unique, tmp_path: Path, kind: type[DiskLane], holds: bool
+) -> None:
+    app, topic, out = unique("app"), kafka.create_topic(unique("events")), kafka.create_topic(unique("out"))
+    config = parse_config(
+        {
+            "app": app,
+            "kafka": {"bootstrap_servers": kafka.bootstrap},
+            "input": {"topic": topic, "label": "y"},
+            "output": {"topic": out, "dead_letter_topic": unique("dead")},
+            "learner": {"class": "streampair.auc.PairOGD"},
+            "store": {"directory": str(tmp_path)},
+        }
+    )
+    source, target, give_up = Partition(topic, 0), Partition(out, 0), asyncio.Event()
+
+    async def body() -> None:
+        producer = Watched(config.require_kafka(), max_message_bytes=config.output.max_message_bytes)
+        producer.watch(app, source)
+        await producer.start()
+        try:
+            async with member(kafka, topic, app) as consumer:
+                store = DiskStore(config, consumer, producer)
+                lane = await store.open(source, 0)
+                lane.__class__ = kind
+                await lane.send(target, [Message(None, b"a")])  # nobody's privacy: no line before it
+                assert lane.waiting_since is None
+                await lane.line(Append((b"1",), "first", 1))
+                await lane.send(target, [Message(None, b"b")])
+                await lane.line(Append((b"2",), "second", 1))
+                await lane.send(target, [Message(None, b"c"), Message(None, b"d")])
+                if holds:
+                    assert lane.waiting_since is not None and store.waiting_bytes == 3
+                    assert store.unacknowledged_bytes == 4
+                    assert await lane.read() == b""
+                await lane.release(give_up)
+                assert lane.waiting_since is None and store.waiting_bytes == 0
+                assert await lane.read() == b"12"
+                await lane.line(Append((b"3",), "third", 2))
+                await lane.send(target, [Message(None, b"e")])
+                await lane.release(give_up)
+                assert await lane.read() == b"123"
+                # Where the lane ends before it has released them, the next owner makes them again.
+                await lane.line(Append((b"4",), "fourth", 3))
+                await lane.send(target, [Message(None, b"f")])
+                await lane.close()
+                assert store.waiting_bytes == 0
+                assert await producer.flush(give_up, lambda _: None)
+        finally:
+            await producer.stop()
+        second, third = Committed(1, "second"), Committed(2, "third")
+        due = [(b"a", None), *[(value, second) for value in (b"b", b"c", b"d")], (b"e", third)]
+        assert (producer.seen == due) is holds
+
+    asyncio.run(body())
