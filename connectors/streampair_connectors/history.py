@@ -179,10 +179,11 @@ class History:
 
 def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
     """What is kept of a lane: `events` is how far it has come, the others are named as the series."""
-    report, regret = gauges.privacy, gauges.regret
+    report, regret, quality = gauges.privacy, gauges.regret, gauges.quality
     point = {
         "events": float(sum(gauges.events.values())),
         "prequential_auc": gauges.auc,
+        "prequential_auc_stderr": None if quality is None else quality.auc_stderr,
         "lag": lag,
         "weight_norm": gauges.weight_norm,
     }

@@ -260,6 +260,11 @@ SERIES: tuple[Series, ...] = (
         "noise_std", "Standard deviation of the noise behind the releases.", lambda report: report.noise_std
     ),
     _quality(
+        "prequential_auc_stderr",
+        "Standard error of prequential_auc, as if the events of its window were independent.",
+        lambda quality: quality.auc_stderr,
+    ),
+    _quality(
         "average_precision",
         "Mean of the precision over the positives, in the window of prequential_auc.",
         lambda quality: quality.average_precision,

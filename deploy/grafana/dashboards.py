@@ -129,6 +129,12 @@ LEARNING = Row(
             unit="percentunit",
         ),
         Panel(
+            "Standard error of that AUC",
+            "As if the events of its window were independent.",
+            [(lane("prequential_auc_stderr"), f"{NAME} {{{{learner}}}}")],
+            unit="percentunit",
+        ),
+        Panel(
             "Average precision, and recall of the highest scores",
             "Of the same scores. Recall: the share of all positives that is among them.",
             [

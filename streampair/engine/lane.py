@@ -27,7 +27,7 @@ from streampair.engine.batch import Batch
 from streampair.engine.envelope import check_key, is_signed, pack
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
-from streampair.engine.protocols import buffer_records, positive_label, weight_norm
+from streampair.engine.protocols import buffer_records, positive_label, weight_norm, weights_shown
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -53,6 +53,8 @@ __all__ = [
     "RegretConfig",
     "Scored",
 ]
+
+_WEIGHTS = 16  # that are shown
 
 
 class Lane:
@@ -279,7 +281,8 @@ class Lane:
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
-            quality=self._monitor.quality(),
+            quality=self._monitor.quality(self._model.probabilities),
+            weights=weights_shown(learner, _WEIGHTS),
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:

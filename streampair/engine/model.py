@@ -19,7 +19,14 @@ from typing import Any
 
 from river import base, compose
 
-from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, former_names, missing
+from streampair.engine.protocols import (
+    OwnModel,
+    OwnStep,
+    PrivateModel,
+    former_names,
+    missing,
+    probabilities_of,
+)
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.origin import Origin
 from streampair.privacy.pipeline import (
@@ -105,6 +112,13 @@ class Model:
     def ranks(self) -> bool:
         """Whether its scores are to rank events: those of a metric are distances, which do not."""
         return not isinstance(self.learner, base.Transformer)
+
+    @property
+    def probabilities(self) -> Callable[[Any], Any] | None:
+        """From scores to the probabilities that the learner gives for them now; None: it gives none."""
+        if self._score_name == "predict_proba_one":
+            return lambda scores: scores
+        return probabilities_of(self.learner)
 
     @property
     def whole(self) -> Any:

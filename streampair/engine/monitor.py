@@ -117,9 +117,15 @@ class Monitor:
             self._estimate = regret.estimate(design_many(learner))
         return self._estimate
 
-    def quality(self) -> Quality | None:
-        """How good the latest scores are, beyond their AUC; None until both classes were seen."""
-        return quality_of(*self.auc.events())
+    def quality(self, probabilities: Callable[[Any], Any] | None = None) -> Quality | None:
+        """How good the latest scores are, beyond their AUC; None until both classes were seen.
+
+        Parameters
+        ----------
+        probabilities
+            From scores to what the model gives for them now; None: it gives none.
+        """
+        return quality_of(*self.auc.events(), probabilities)
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
         """Go on with what a snapshot holds of them.

@@ -16,6 +16,7 @@ asked in its own room; that is why nothing below has to import the protocols.
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ __all__ = [
     "pair_form",
     "pair_loss",
     "positive_label",
+    "probabilities_of",
     "quadratic_many",
     "ready_many",
     "ready_rows",
@@ -48,6 +50,7 @@ __all__ = [
     "takes_text",
     "two_classes",
     "weight_norm",
+    "weights_shown",
 ]
 
 
@@ -301,6 +304,11 @@ def former_names(step: object) -> Sequence[str]:
     return names
 
 
+def probabilities_of(learner: object) -> Callable[[Any], Any] | None:
+    """From scores (n,) to the probabilities that it gives for them now; None if it has no such function."""
+    return getattr(learner, "probabilities_of", None)
+
+
 def weight_norm(learner: object) -> float | None:
     """L2 norm of its weights; None if it has no table of weights."""
     weights = getattr(learner, "weights", None)
@@ -310,6 +318,26 @@ def weight_norm(learner: object) -> float | None:
         return math.sqrt(math.fsum(float(value) ** 2 for value in weights.values()))
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def weights_shown(learner: object, most: int) -> tuple[tuple[str, float, float | None], ...]:
+    """Its largest weights, by name, each with the standard deviation of the noise in it if that is known.
+
+    Of a metric, whose weights have two names, each once. Empty if it has no table of weights.
+    """
+    weights, noise = getattr(learner, "weights", None), getattr(learner, "weights_noise", None)
+    if not isinstance(weights, Mapping):
+        return ()
+    found: dict[str, tuple[str, float, float | None]] = {}
+    try:
+        for name in heapq.nlargest(2 * most, weights, key=lambda name: abs(float(weights[name]))):
+            names = sorted(map(str, name)) if isinstance(name, tuple) else [str(name)]
+            text = " * ".join(names)
+            error = None if noise is None else float(noise[name])
+            found.setdefault(text, (text, float(weights[name]), error))
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return tuple(found.values())[:most]
 
 
 def buffer_records(learner: object) -> int | None:

@@ -300,6 +300,9 @@ class LaneGauges:
     quality
         What else the scores in the window of `auc` tell; None until both labels were seen. Nothing is steered
         by it.
+    weights
+        The largest weights that are published: name, value, and the standard deviation of the noise in it,
+        None where that is not known.
     """
 
     events: dict[str, int]
@@ -315,3 +318,4 @@ class LaneGauges:
     forks: int | None = None
     generation: int | None = None
     quality: Quality | None = None
+    weights: tuple[tuple[str, float, float | None], ...] = ()

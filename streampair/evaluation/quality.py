@@ -15,14 +15,17 @@ import numpy as np
 from streampair import kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["BINS", "Quality", "placements", "quality_of"]
+__all__ = ["BINS", "LEVELS", "Quality", "placements", "quality_of"]
 
 BINS = 32
+LEVELS = 10
 SHARES = (0.01,)
 _MOST = 10_000  # events that are looked at
 _WATCHED = 1_000  # of them, for the drift
@@ -48,6 +51,13 @@ class Quality:
         Whether the AUC has changed within the latest thousand events, by ADWIN's test.
     shadow_auc
         AUC of a learner beside it that is not private; None: there is none.
+    auc_stderr
+        Standard error of the AUC of the window, as if its events were independent (DeLong, DeLong and
+        Clarke-Pearson 1988); None: a class has one event.
+    reliability
+        Of each tenth of the probabilities that holds events: their mean, the share of positives among them,
+        the standard error of that share if the probabilities are right, and how many they are. The
+        probabilities are those that the present model gives to these scores; None: it gives none.
     """
 
     bins: int
@@ -57,6 +67,8 @@ class Quality:
     recall_at_top: dict[str, float]
     drift: bool
     shadow_auc: float | None = None
+    auc_stderr: float | None = None
+    reliability: tuple[tuple[float, float, float, int], ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -64,7 +76,9 @@ class Quality:
         return {**found, "positives": list(self.positives), "negatives": list(self.negatives)}
 
 
-def quality_of(scores: Floats, labels: Flags) -> Quality | None:
+def quality_of(
+    scores: Floats, labels: Flags, probabilities: Callable[[Floats], Floats] | None = None
+) -> Quality | None:
     """What scores tell, oldest first; None until both classes were seen.
 
     Parameters
@@ -73,6 +87,8 @@ def quality_of(scores: Floats, labels: Flags) -> Quality | None:
         Of events (n,), finite; of more than ten thousand the latest.
     labels
         Which of them are positive.
+    probabilities
+        From scores (n,) to probabilities of a positive; None: there are none.
 
     Examples
     --------
@@ -82,6 +98,7 @@ def quality_of(scores: Floats, labels: Flags) -> Quality | None:
     >>> round(found.average_precision, 4), found.recall_at_top, found.drift
     (0.8333, {'0.01': 0.5}, False)
     """
+    sizes = int(labels.sum()), int(len(labels) - labels.sum())
     scores, labels = scores[-_MOST:], labels[-_MOST:]
     if labels.all() or not labels.any():
         return None
@@ -98,7 +115,39 @@ def quality_of(scores: Floats, labels: Flags) -> Quality | None:
     kernels.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * float(scores.mean()), counts)
     positives, negatives = counts.tolist()
     drift = _drifts(scores[-_WATCHED:], labels[-_WATCHED:])
-    return Quality(BINS, tuple(positives), tuple(negatives), precision, shares, drift)
+    return Quality(
+        BINS,
+        tuple(positives),
+        tuple(negatives),
+        precision,
+        shares,
+        drift,
+        auc_stderr=_stderr(scores, labels, sizes),
+        reliability=None if probabilities is None else _reliability(probabilities(scores), labels),
+    )
+
+
+def _stderr(scores: Floats, labels: Flags, sizes: tuple[int, int]) -> float | None:
+    """Standard error of the AUC over so many positives and others, of which the latest are looked at."""
+    values = placements(scores, labels)
+    own = [values[labels], values[~labels]]
+    if min(map(len, own)) < 2:
+        return None
+    return math.sqrt(sum(float(part.var(ddof=1)) / size for part, size in zip(own, sizes, strict=True)))
+
+
+def _reliability(given: Floats, labels: Flags) -> tuple[tuple[float, float, float, int], ...]:
+    """What `Quality` says of it."""
+    given = np.clip(given, 0.0, 1.0)
+    level = np.minimum((given * LEVELS).astype(np.int64), LEVELS - 1)
+    count, told, found, spread = (
+        np.bincount(level, weights, LEVELS) for weights in (None, given, labels, given * (1.0 - given))
+    )
+    return tuple(
+        (float(told[i] / n), float(found[i] / n), math.sqrt(spread[i]) / n, n)
+        for i, n in enumerate(count.tolist())
+        if n
+    )
 
 
 def _recall(hits: Floats, seen: Floats, most: int) -> float:

@@ -248,6 +248,33 @@ class Learner(base.Estimator):
         """Published weights by feature name."""
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
 
+    @property
+    def weights_noise(self) -> dict[Any, float] | None:
+        """Standard deviation of what noise adds to each of `weights`, about; of a private learner.
+
+        Computed from releases and the plan alone, so that it costs nothing. None where there is no noise,
+        before a model is released, and where noise goes through the steps of the learner: how much of it is
+        left in the weights is not known then.
+
+        Examples
+        --------
+        >>> import random
+        >>> from streampair import auc
+        >>> draw = random.Random(0)
+        >>> model = auc.PairFTRL(epsilon=2.0, delta=1e-4, horizon=2000, features=["a", "b"])
+        >>> for _ in range(2000):
+        ...     x = {"a": draw.gauss(0.0, 1.0), "b": draw.gauss(0.0, 1.0)}
+        ...     model.learn_one(x, x["a"] > 0.0)
+        >>> sorted(model.weights_noise), 0.0 < model.weights_noise["b"] < model.weights["a"]
+        (['a', 'b'], True)
+        """
+        noise = self._noise_of_weights()
+        return None if noise is None else dict(zip(self.feature_names, noise.tolist(), strict=True))
+
+    def _noise_of_weights(self) -> Array | None:
+        """Of the coordinates that are published."""
+        return None
+
     @abc.abstractmethod
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record under the published weights: higher ranks higher."""

@@ -106,6 +106,22 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
         columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
         return table.frame(columns)
 
+    def probabilities_of(self, scores: Array) -> Array:
+        """Probabilities of the `positive` label, (n,), that the model gives now for these scores (n,).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc
+        >>> model = auc.PairOGD()
+        >>> for a, y in [(0.9, True), (0.1, False)] * 20:
+        ...     model.learn_one({"a": a}, y)
+        >>> x = {"a": 0.9}
+        >>> model.probabilities_of(np.array([model.score_one(x)]))[0] == model.predict_proba_one(x)[True]
+        np.True_
+        """
+        return self._probas(np.asarray(scores, dtype=np.float64))
+
     def predict_many(self, X: Any) -> Any:
         """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
         table, scores = self._table_scores(X)
@@ -202,6 +218,15 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
         """Entries of W by the names of two features, both ways round."""
         w, names = self.metric_.tolist(), self.feature_names
         return {(a, b): w[i][j] for i, a in enumerate(names) for j, b in enumerate(names)}
+
+    @property
+    def weights_noise(self) -> dict[tuple[Any, Any], float] | None:
+        """Standard deviation of what noise adds to each of `weights`; None where it is not known."""
+        noise = self._noise_of_weights()
+        if noise is None:
+            return None
+        entries, names = _symmetric(noise, len(self.feature_names)).tolist(), self.feature_names
+        return {(a, b): entries[i][j] for i, a in enumerate(names) for j, b in enumerate(names)}
 
     def _map(self) -> Array | None:
         """Symmetric root of the positive semi-definite part of W; None, the identity, where that is 0."""

@@ -34,6 +34,10 @@ class TakesBatches(Learner):
     # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
     _one_packing: bool
 
+    def _noise_of_weights(self) -> Array | None:
+        rule = self._run.rule
+        return None if rule is None else rule.noise
+
     def ready_many(
         self,
         xs: Sequence[Mapping[Any, Any]],

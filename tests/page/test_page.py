@@ -208,6 +208,39 @@ def test_three_lanes_of_two_learners_show_the_numbers_of_the_series(run: Run, vi
     assert not agrees("0.12", 0.1251)  # what compares them can tell
 
 
+def signed(text: str) -> float:
+    return float(text.replace("\u2212", "-").removeprefix("\u00b1 "))
+
+
+def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) -> None:
+    run.publish(("fraud-private", "events", "0", "PairFTRL"))
+    page = visit(run.url)
+    rows = page.get_by_role("region", name="The largest weights").locator("tbody tr")
+    rows.nth(1).wait_for()
+    shown = [row.locator("th, td.n").all_inner_texts() for row in rows.all()]
+    assert run.private.weights
+    for (name, weight, noise), (text, value, error) in zip(run.private.weights, shown, strict=True):
+        assert text == name
+        assert agrees(value, weight)
+        assert noise is not None
+        assert agrees(error.removeprefix("\u00b1 "), noise)
+    assert [abs(signed(row[1])) for row in shown] == sorted((abs(signed(r[1])) for r in shown), reverse=True)
+    says(page, "one standard deviation of the noise")
+    says(page, "Reliability: share of positives by probability")
+    run.publish(("fraud-private", "events", "0", "PairFTRL"), auc=0.7)  # a band needs two points
+    figure = page.locator("figure", has_text="AUC of the scores")
+    figure.locator("path.band[d*='Z']").wait_for(state="attached")
+    # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
+    names = [(name, weight, None) for name, weight, _ in run.private.weights]
+    run.publish(("fraud-private", "events", "0", "PairFTRL"), weights=tuple(names))
+    says(page, "it goes through the steps of the learner")
+    run.publish(("fraud-open", "events", "0", "PairOGD"))
+    page.locator("#lane option").nth(2).wait_for(state="attached")
+    page.get_by_label("Lane", exact=True).select_option(index=1)
+    says(page, "Of the features as the learner scales them.")
+    assert page.get_by_role("region", name="The largest weights").locator("tbody tr").count() == 2
+
+
 def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
     labels = ("fraud-private", "events", "0", "PairFTRL")
     run.publish(labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,83 @@ def test_against_slow_twins(n: int, ties: bool) -> None:
     again = quality_of(*window.events())
     assert again == found
     assert json.loads(json.dumps(found.as_dict()))["bins"] == BINS
+
+
+def by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Standard error of the AUC by all pairs of events, as DeLong, DeLong and Clarke-Pearson have it."""
+    wins = [[(p > n) + 0.5 * (p == n) for n in scores[~labels]] for p in scores[labels]]
+    rows, columns = [np.mean(row) for row in wins], [np.mean(c) for c in zip(*wins, strict=True)]
+    return math.sqrt(sum(np.var(part, ddof=1) / len(part) for part in (rows, columns)))
+
+
+def of_positives_alone(scores: np.ndarray, labels: np.ndarray) -> float:
+    values = placements(scores, labels)[labels]
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def as_told(scores: np.ndarray, labels: np.ndarray) -> float:
+    error = told(scores, labels).auc_stderr
+    assert error is not None
+    return error
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_standard_error_of_the_auc_against_a_slow_twin(ties: bool) -> None:
+    scores, labels = events(60, 1.0, 1, ties=ties)
+    assert as_told(scores, labels) == pytest.approx(by_pairs(scores, labels))
+    assert told(np.array([1.0, 0.0, 0.5]), np.array([True, False, False])).auc_stderr is None
+
+
+@pytest.mark.parametrize(("stderr", "right"), [(as_told, True), (of_positives_alone, False)])
+def test_the_standard_error_is_the_spread_of_the_auc(stderr: Any, right: bool) -> None:
+    """Over 600 windows, which tell a spread to 3 %; of the positives alone it is too small."""
+    found = [events(200, 1.0, seed) for seed in range(600)]
+    spread = np.std([placements(*window)[window[1]].mean() for window in found])
+    said = math.sqrt(np.mean([stderr(*window) ** 2 for window in found]))
+    assert bool(abs(said / spread - 1.0) < 0.1) is right
+
+
+def test_the_standard_error_counts_all_events_of_a_long_window() -> None:
+    scores, labels = events(40_000, 1.0, 3)
+    assert as_told(scores, labels) == pytest.approx(as_told(*events(10_000, 1.0, 4)) / 2.0, rel=0.05)
+
+
+def logistic(scores: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-scores))
+
+
+def strange(probabilities: Any, seed: int = 0) -> list[float]:
+    """By how many standard errors the share of positives is off, of each tenth; labels are as `logistic`."""
+    rng = np.random.default_rng(seed)
+    scores = 2.0 * rng.normal(size=8000)
+    found = quality_of(scores, rng.random(8000) < logistic(scores), probabilities)
+    assert found is not None
+    assert found.reliability is not None
+    assert sum(n for *_, n in found.reliability) == 8000
+    return [abs(share - mean) / error for mean, share, error, _ in found.reliability]
+
+
+def test_reliability_of_right_and_of_wrong_probabilities() -> None:
+    assert max(max(strange(logistic, seed)) for seed in range(20)) < 5.0
+    assert max(strange(lambda scores: logistic(1.3 * scores))) > 5.0
+    assert max(strange(lambda scores: logistic(scores + 0.3))) > 5.0
+
+
+def test_reliability_against_a_slow_twin() -> None:
+    scores, labels = events(300, 1.0, 5)
+    found = quality_of(scores, labels, lambda values: np.where(values > 2.0, 1.0, logistic(values)))
+    assert found is not None
+    given = [1.0 if s > 2.0 else 1.0 / (1.0 + math.exp(-s)) for s in scores]
+    rows = []
+    for level in range(10):
+        inside = [i for i, p in enumerate(given) if min(int(p * 10), 9) == level]
+        if inside:
+            mean = sum(given[i] for i in inside) / len(inside)
+            error = math.sqrt(sum(given[i] * (1.0 - given[i]) for i in inside)) / len(inside)
+            rows.append((mean, sum(bool(labels[i]) for i in inside) / len(inside), error, len(inside)))
+    for row, twin in zip(found.reliability or (), rows, strict=True):
+        assert row == pytest.approx(twin)
+    assert quality_of(scores, labels).reliability is None  # type: ignore[union-attr]
 
 
 def test_of_one_class_nothing_is_told() -> None:

@@ -18,7 +18,8 @@ __all__ = ["frame", "frame_json"]
 
 # The columns of a lane's past; those that are no public series by name are the operator's alone.
 _COLUMNS = (
-    *("events", "prequential_auc", "regret_average", "regret_average_stderr", "pair_loss", "comparator_loss"),
+    *("events", "prequential_auc", "prequential_auc_stderr", "regret_average", "regret_average_stderr"),
+    *("pair_loss", "comparator_loss"),
     *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
     *("privacy_releases_total", "privacy_forks"),
 )
@@ -113,6 +114,8 @@ def _lane(
     quality = getattr(gauges, "quality", None)
     if quality is not None and not public:
         told["quality"] = quality.as_dict()
+    if gauges is not None and not public:
+        told["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
     return told
 
 

@@ -62,6 +62,11 @@ class BesideRun(Run):
         return self.inner.link
 
     @property
+    def noise(self) -> Floats | None:
+        """Standard deviation of what noise adds to each published weight."""
+        return self.inner.noise
+
+    @property
     def prior(self) -> float:
         """Log-odds of the share of positives that `link` counts with."""
         return self.inner.prior

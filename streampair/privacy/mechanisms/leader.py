@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["leader_of", "unpacked"]
+__all__ = ["leader_of", "noise_of_leader", "projected", "unpacked"]
 
 
 def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
@@ -82,3 +82,75 @@ def leader_of(
     length = (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
     w *= length
     return w, length * trace
+
+
+def projected(moves: Floats, w: Floats, radius: float) -> Floats:
+    """How the projection of w (d,) to the ball moves, where w itself moves by `moves`, (d, k)."""
+    length = math.sqrt(float(w @ w))
+    if length <= radius:
+        return moves
+    unit = w / length
+    return np.asarray((radius / length) * (moves - np.outer(unit, unit @ moves)))
+
+
+def noise_of_leader(
+    second: Floats,
+    cross: Floats,
+    ridge: float,
+    matrix_noise: float,
+    cross_noise: Floats,
+    radius: float,
+    *,
+    rate: float | None = None,
+    pulled: bool = False,
+) -> Floats:
+    """Standard deviation (d,) of what noise in the moments adds to the weights, to first order in it.
+
+    Parameters
+    ----------
+    second, cross, ridge
+        As of `leader_of`: the weights solve `(second+ + ridge I) w = cross`.
+    matrix_noise
+        Variance of the noise in a coordinate of `second`, packed.
+    cross_noise
+        That in each coordinate of `cross`, (d,).
+    radius
+        Of the ball that the weights are projected to.
+    rate
+        Share of positives, by which `leader_of` scales the solution; None: it is not scaled.
+    pulled
+        Whether the eigenvalues were pulled together.
+
+    Notes
+    -----
+    With `M = (second+ + ridge I)^-1` and `v = M cross`, noise E in the matrix and e in the vector move v by
+    `M (e - E v)`. Cells of E beside the diagonal have half of the variance s of a packed coordinate, so
+    `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. For eyes alone: numpy's linear algebra will do.
+    """
+    values, vectors = np.linalg.eigh(second)
+    if pulled:
+        gaps = values[:, None] - values[None, :]
+        values = values - matrix_noise * (gaps / (gaps * gaps + 0.5 * matrix_noise)).sum(axis=1)
+    values = np.maximum(values, 0.0) + ridge
+    inverse = (vectors / values) @ vectors.T
+    v = inverse @ cross
+    by_vector = by_matrix = inverse
+    w = v
+    if rate is not None:
+        spread = rate * (1.0 - rate)
+        explained = float(v @ cross) / spread
+        odds = min(max(explained, 0.0), 0.999)
+        odds /= 1.0 - odds
+        length = (1.0 + odds) / (4.0 * spread + 2.0 * odds)
+        slope = 0.0
+        if 0.0 < explained < 0.999:
+            slope = (4.0 * spread - 2.0) / (4.0 * spread + 2.0 * odds) ** 2 * (1.0 + odds) ** 2 / spread
+        # `v . cross` moves by `2 v.e - v'E v`, and the length with it.
+        along = slope * np.outer(v, v)
+        by_vector, by_matrix, w = length * inverse + 2.0 * along, length * inverse + along, length * v
+    by_vector, by_matrix = (projected(moves, w, radius) for moves in (by_vector, by_matrix))
+    variance = (by_vector * by_vector) @ cross_noise
+    squares = (by_matrix * by_matrix).sum(axis=1)
+    variance += 0.5 * matrix_noise * (squares * float(v @ v) + (by_matrix @ v) ** 2)
+    out: Floats = np.sqrt(variance)
+    return out

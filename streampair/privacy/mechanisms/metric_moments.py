@@ -133,6 +133,9 @@ class MetricRun(MomentsRun):
         kernels.project_ball(w, plan.radius)
         return w, self._link
 
+    def _noise_of_weights(self) -> None:
+        """Not known: the metric is no smooth function of the moments where a class is hardly seen."""
+
 
 @dataclass(frozen=True)
 class MetricMoments(Moments):

@@ -12,7 +12,7 @@ import numpy as np
 from streampair import kernels, losses
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
 from streampair.privacy.mechanisms.fitted import under
-from streampair.privacy.mechanisms.leader import leader_of, unpacked
+from streampair.privacy.mechanisms.leader import leader_of, noise_of_leader, unpacked
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
 from streampair.privacy.mechanisms.moments_plan import (
     ANYTIME,
@@ -85,6 +85,7 @@ class MomentsRun(Run):
         self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
+        self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
         self._own_sums = type(self)._sum_up is MomentsRun._sum_up
@@ -103,6 +104,13 @@ class MomentsRun(Run):
     def average(self) -> Floats:
         """The published weights, shape (d,): a view."""
         return self._w
+
+    @property
+    def noise(self) -> Floats | None:
+        """From the moments that are released and what noise they are under: about, to first order in it."""
+        if self._noises[0] != self._releases:
+            self._noises = (self._releases, self._noise_of_weights())
+        return self._noises[1]
 
     @property
     def releases(self) -> int:
@@ -259,11 +267,15 @@ class MomentsRun(Run):
         second, cross = unpacked(self._weighted / known, d)
         if not len(noise) or not noise[0] > 0.0:
             return second, cross, 1.0 / known
-        least, most = _LENGTHS
-        length = min(max(float(kernels.dot(second.diagonal().copy(), np.ones(d))), least), most)
+        length = self._length(second)
         told = 1.0 / (self._weight * self._weight * length * noise)
         cross = (known * cross + told * (self._weight * math.sqrt(length) * start)) / (known + told)
         return second, cross, float(kernels.dot(1.0 / (known + told), np.ones(d))) / d
+
+    def _length(self, second: Floats) -> float:
+        """Mean squared length of a record, as the releases tell it."""
+        least, most = _LENGTHS
+        return min(max(float(kernels.dot(second.diagonal().copy(), np.ones(len(second)))), least), most)
 
     def _leader(self) -> tuple[Floats, Link]:
         """Weights and link from all releases so far."""
@@ -287,6 +299,30 @@ class MomentsRun(Run):
         along = float(kernels.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
+
+    def _noise_of_weights(self) -> Floats | None:
+        known = self._numbers[1]
+        if not known:
+            return None
+        second, cross, _ = self._means()
+        return noise_of_leader(
+            second,
+            cross / (2.0 * self._weight),
+            math.sqrt(self.plan.features / known),
+            1.0 / known,
+            self._noise_of_cross() / (4.0 * self._weight * self._weight),
+            self.plan.radius,
+            rate=0.5 * (1.0 + self._centre),
+            pulled=self.plan.version > 1,
+        )
+
+    def _noise_of_cross(self) -> Floats:
+        """Variance of the noise in each cell of the second of `_means`, (d,)."""
+        known, noise = self._numbers[1], self._start[1]
+        if not len(noise) or not noise[0] > 0.0:
+            return np.full(self.plan.features, 1.0 / known)
+        length = self._length(self._means()[0])
+        return np.asarray(1.0 / (known + 1.0 / (self._weight * self._weight * length * noise)))
 
     @property
     def _version(self) -> int:

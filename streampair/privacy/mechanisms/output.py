@@ -17,6 +17,7 @@ from streampair.privacy.mechanisms.base import Mechanism, Release, Settings
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.fitted import near, under
 from streampair.privacy.mechanisms.gradients import empty_buffer
+from streampair.privacy.mechanisms.leader import projected
 from streampair.privacy.mechanisms.output_plan import (
     OutputPlan,
     check_allocation,
@@ -171,6 +172,15 @@ class OutputRun(Run):
     def average(self) -> Floats:
         """The published weights, shape (p,): a view."""
         return self.door.published
+
+    @property
+    def noise(self) -> Floats | None:
+        """That of the average of the releases: each has its own noise, and is weighed by its precision."""
+        weight, average = self.door.weight, self.door.average
+        if not weight > 0.0:
+            return None
+        moves = projected(np.eye(self.plan.dim) / math.sqrt(weight), average, self.plan.radius)
+        return np.asarray(np.sqrt((moves * moves).sum(axis=1)))
 
     @property
     def releases(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from streampair import kernels
+from streampair.privacy.mechanisms.leader import noise_of_leader
 from streampair.privacy.mechanisms.moments import Moments, MomentsRun
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ class RankingRun(MomentsRun):
         kernels.project_ball(w, self.plan.radius)
         # Nobody asks a ranking for probabilities.
         return w, self._link
+
+    def _noise_of_weights(self) -> Floats | None:
+        known = self._numbers[1]
+        if not known:
+            return None
+        second, cross, _ = self._means()
+        return noise_of_leader(
+            second,
+            cross / self._weight,
+            math.sqrt(self.plan.features / known),
+            1.0 / known,
+            self._noise_of_cross() / (self._weight * self._weight),
+            self.plan.radius,
+        )
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,15 @@ class Run(abc.ABC):
         return None
 
     @property
+    def noise(self) -> Floats | None:
+        """Standard deviation of what noise adds to each published weight, (d,), about: from the releases.
+
+        None before there are weights, and where noise goes through the steps of the learner, so that nobody
+        knows how much of it is left.
+        """
+        return None
+
+    @property
     def steady(self) -> int:
         """Number of next slots before each of which `average` is that of now; at least 1."""
         return 1

@@ -343,5 +343,23 @@ const Chart = (() => {
     };
   }
 
-  return { Lines, bar, clock, roundUp, ticks, timeTicks, domainOf };
+  // A number between -1 and 1 as a bar from the middle, and its error as a line over the bar's end.
+  function signed() {
+    const svg = make("svg", { viewBox: "-100 0 200 10", preserveAspectRatio: "none", "aria-hidden": "true" });
+    const rect = make("rect", { class: "fill c0", y: 1, height: 8, x: 0, width: 0 }, svg);
+    const line = make("rect", { class: "whisker", y: 4.4, height: 1.2, x: 0, width: 0 }, svg);
+    make("rect", { class: "middle", x: -0.3, width: 0.6, y: 0, height: 10 }, svg);
+    return {
+      node: svg,
+      set(value, error) {
+        for (const [node, from, to] of [[rect, Math.min(0, value), Math.max(0, value)], [line, value - error, value + error]]) {
+          put(node, "x", (from * 100).toFixed(2));
+          put(node, "width", ((to - from) * 100).toFixed(2));
+        }
+        put(rect, "class", value < 0 ? "fill c1" : "fill c0");
+      },
+    };
+  }
+
+  return { Lines, bar, signed, clock, roundUp, ticks, timeTicks, domainOf };
 })();

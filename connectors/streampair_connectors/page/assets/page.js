@@ -277,9 +277,9 @@
       if (one) {
         const lane = lane1(one), quality = lane.quality;
         out.push(tiles(
-          ["AUC, before learning", num(one, "prequential_auc", fixed(4)), "of the latest labelled events"],
-          quality ? ["Average precision", text([one], () => fixed(4)(lane1(one).quality.average_precision)), "of the same events"] : null,
-          quality && quality.recall_at_top ? ["Recall at the top 1 %", text([one], () => fixed(4)(lane1(one).quality.recall_at_top["0.01"])), "of all positives"] : null,
+          ["AUC, before learning", num(one, "prequential_auc", fixed(4)), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), ", of the latest labels")],
+          quality ? ["Average precision", num(one, "average_precision", fixed(4)), "of the same events"] : null,
+          quality ? ["Recall at the top 1 %", num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), "of all positives"] : null,
           quality && known(quality.shadow_auc) ? ["Shadow AUC", text([one], () => fixed(4)(lane1(one).quality.shadow_auc)), "not private; operators only"] : null,
           has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
           has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
@@ -296,10 +296,11 @@
         ));
       }
       const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events"), { banded: true });
-      out.push(lines("half", { title: "AUC of the scores given before learning", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
+      out.push(lines("half", { title: "AUC of the scores given before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
       if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
       if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
       if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
+      if (one && (lane1(one).weights || []).length) out.push(card("half", "Largest weights", weights(one)));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
       if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], ["Events learned", "n"], ["AUC", "n"], ["Average regret", "n"], ["Pair loss", "n"], ["Norm of the weights", "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "events_total", count, (v) => v && v.learned), num(id, "prequential_auc", fixed(4)), num(id, "regret_average", four), num(id, "pair_loss", four), num(id, "weight_norm", four)]))));
@@ -386,11 +387,38 @@
     const q = () => (lane1(id) && lane1(id).quality) || { bins: 1, positives: [], negatives: [] };
     const x = () => q().positives.map((_, i) => (i + 0.5) / q().bins);
     const share = (which) => () => { const n = total(q()[which]) || 1; return { x: x(), y: q()[which].map((v) => v / n) }; };
+    const level = (at) => () => { const rows = q().reliability || []; return { x: rows.map((r) => r[0]), y: rows.map((r) => r[at]), low: rows.map((r) => Math.max(0, r[1] - r[2])), high: rows.map((r) => Math.min(1, r[1] + r[2])) }; };
     const reliable = () => ({ x: x(), y: q().positives.map((p, i) => (p + q().negatives[i] ? p / (p + q().negatives[i]) : null)) });
+    const common = { x: "share", floor: 0, ceiling: 1, number: fixed(3), tick: axis, empty: "No labelled events yet." };
     return [
-      lines("half", { title: "Scores by class, from low to high", series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], x: "share", xLabel: "score, of the scale", floor: 0, number: fixed(3), tick: axis, empty: "No labelled events yet." }),
-      lines("half", { title: "Share of positives by score", series: [{ id, name: "positives", colour: 0, points: reliable }], x: "share", xLabel: "score, of the scale", floor: 0, ceiling: 1, number: fixed(3), tick: axis, empty: "No labelled events yet." }),
+      lines("half", { ...common, title: "Scores by class, from low to high", ceiling: undefined, series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], xLabel: "score, of the scale" }),
+      q().reliability
+        ? lines("half", { ...common, title: "Reliability: share of positives by probability", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "as told", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
+        : lines("half", { ...common, title: "Share of positives by score", series: [{ id, name: "positives", colour: 0, points: reliable }], xLabel: "score, of the scale" }),
     ];
+  }
+
+  // Rows are kept, and told anew: nothing flickers where two weights change places.
+  function weights(id) {
+    const body = h("tbody"), rows = [], mine = () => lane1(id).weights || [];
+    bind([id], () => {
+      const found = mine(), most = Math.max(...found.map(([, w, s]) => Math.abs(w) + (s || 0)), 1e-300);
+      found.forEach(([name, w, s], i) => {
+        if (!rows[i]) {
+          const row = { name: h("th", { scope: "row", class: "words" }), value: h("td", { class: "n" }), noise: h("td", { class: "n" }), bar: Chart.signed() };
+          rows[i] = row;
+          body.append(h("tr", {}, row.name, row.value, row.noise, h("td", { class: "signed" }, row.bar.node)));
+        }
+        set(rows[i].name, name);
+        set(rows[i].value, four(w));
+        set(rows[i].noise, known(s) ? `± ${four(s)}` : "–");
+        rows[i].bar.set(w / most, (s || 0) / most);
+      });
+      while (rows.length > found.length) { rows.pop(); body.lastChild.remove(); }
+    });
+    const noisy = () => mine().some(([, , s]) => known(s));
+    return h("div", {}, h("p", { class: "note" }, text([id], () => !lane1(id).report ? "Of the features as the learner scales them." : !value(lane1(id), "privacy_releases_total") ? "No model is released yet." : noisy() ? "Released. The line over a bar is one standard deviation of the noise to each side, to first order." : "Released. How much of the noise is left in them is not known: it goes through the steps of the learner.")),
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The largest weights" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Feature", "Weight", "Noise", "From − to +"].map((c, i) => h("th", { class: i === 1 || i === 2 ? "n" : null, scope: "col" }, c)))), body)));
   }
 
   // The officer's answers about one lane, and about many
