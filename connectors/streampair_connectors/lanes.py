@@ -285,6 +285,8 @@ class Opener:
                 next_step="none: this lane keeps no privacy account. If the store should not be so, stop and "
                 "put it right",
             )
+        if frames or legacy:
+            self._telemetry.restored(self._config.app)
         return OpenLane(
             self._config,
             lane,

@@ -208,6 +208,27 @@ SERIES: tuple[Series, ...] = (
         ("app",),
     ),
     Series(
+        "streampair_restores_total",
+        "counter",
+        False,
+        "Lanes that were brought back: from a snapshot, or by replaying their log.",
+        ("app",),
+    ),
+    Series(
+        "streampair_fences_total",
+        "counter",
+        False,
+        "Lanes that were given up because another owner had begun to work on them.",
+        ("app",),
+    ),
+    Series(
+        "streampair_configuration_changes",
+        "gauge",
+        False,
+        "Keys of the configuration file that are no longer as when the worker read it.",
+        ("app",),
+    ),
+    Series(
         "streampair_rebalances_total",
         "counter",
         False,
@@ -249,6 +270,11 @@ SERIES: tuple[Series, ...] = (
         "privacy_generation",
         "Generation of the noise, raised where payloads can change; absent without a ledger.",
         lambda gauges: gauges.generation,
+    ),
+    _ledger(
+        "privacy_since_seconds",
+        "Date of the account's first record, by its source, in seconds since 1970; absent without dates.",
+        lambda gauges: gauges.since,
     ),
     _privacy(
         "privacy_guarantee",

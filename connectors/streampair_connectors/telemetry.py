@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
+from streampair_connectors.config import Changes
 from streampair_connectors.history import History
 from streampair_connectors.progress import Problem, Progress
 from streampair_connectors.series import HEALTH_STATES, LANE, SERIES, LaneLabels, LaneShown
@@ -89,6 +90,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._apps: dict[str, _App] = {}
         self.history = History()
+        self.changes: dict[str, Changes] = {}
         self._process: dict[str, Counter | Gauge | Histogram] = {}
         self._operator = CollectorRegistry()
         self._public = CollectorRegistry()
@@ -109,6 +111,9 @@ class Telemetry:
         self._learn = make(Histogram, "learn_seconds", buckets=_EVENT_BUCKETS)
         self._commit = make(Histogram, "commit_seconds", buckets=_COMMIT_BUCKETS)
         self._seconds = make(Counter, "worker_seconds_total")
+        self._restores = make(Counter, "restores_total")
+        self._fences = make(Counter, "fences_total")
+        self._changes = make(Gauge, "configuration_changes")
         self._rebalances = make(Counter, "rebalances_total")
         self._health = make(Gauge, "health")
 
@@ -151,6 +156,8 @@ class Telemetry:
     def _entry(self, app: str) -> _App:
         if app not in self._apps:
             self._apps[app] = _App(Progress(app))
+            for counter in (self._restores, self._fences, self._rebalances):
+                counter.labels(app)  # at 0: what never happened is told too
         return self._apps[app]
 
     def publish(
@@ -217,6 +224,19 @@ class Telemetry:
     def rebalanced(self, app: str) -> None:
         """Count an assignment of partitions."""
         self._rebalances.labels(app).inc()
+
+    def restored(self, app: str) -> None:
+        """Count a lane that was brought back from what is stored."""
+        self._restores.labels(app).inc()
+
+    def fenced(self, app: str) -> None:
+        """Count a lane that was given up, for it is somebody else's."""
+        self._fences.labels(app).inc()
+
+    def configured(self, app: str, changes: Changes) -> None:
+        """Say with what an application runs: whoever looks is told what has changed in its file since."""
+        self.changes[app] = changes
+        self._changes.labels(app).set_function(changes.look)
 
     def values(self, labels: LaneLabels, *, public: bool = False) -> dict[str, Any]:
         """Return what an endpoint shows of a lane now, by series without the prefix; {} if it is gone."""

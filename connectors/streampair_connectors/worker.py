@@ -18,7 +18,7 @@ from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairErr
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, warm_up
 from streampair_connectors.checkpoint import Checkpoint
-from streampair_connectors.config import Config, KafkaConfig
+from streampair_connectors.config import Changes, Config, KafkaConfig
 from streampair_connectors.health import Health
 from streampair_connectors.kafka import Consumer, Lookup, Partition, Producer, RecordLike, Takeovers
 from streampair_connectors.lanes import Opener, OpenLane
@@ -70,6 +70,7 @@ class Worker:
     ) -> None:
         self.config = config
         self.telemetry = telemetry if telemetry is not None else Telemetry()
+        self.telemetry.configured(config.app, Changes(config))
         self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
         self._kafka: KafkaConfig = config.require_kafka()
         self._decode = json_decoder(config.input)
@@ -308,6 +309,7 @@ class Worker:
             detail=error.problem,
             next_step=error.fix,
         )
+        self.telemetry.fenced(self.config.app)
         self._fenced_at = time.monotonic()
         held = self._held.pop(partition, None)
         if held is not None:

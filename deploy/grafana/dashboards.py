@@ -249,6 +249,21 @@ OPERATION = Row(
             "Times that partitions were assigned anew, in an hour.",
             [(f"increase(streampair_rebalances_total{APP}[1h])", "{{app}}")],
         ),
+        Panel(
+            "Restores and fences",
+            "Lanes brought back from what is stored, and lanes given up to another owner, in an hour.",
+            [
+                (f"increase(streampair_restores_total{APP}[1h])", "{{app}} restored"),
+                (f"increase(streampair_fences_total{APP}[1h])", "{{app}} fenced"),
+            ],
+        ),
+        Panel(
+            "What changed in the configuration since the start",
+            "Keys of the file that are no longer what the worker runs with; its page names them.",
+            [(f"streampair_configuration_changes{APP}", "{{app}}")],
+            kind="number",
+            marks=[(1, "orange")],
+        ),
         VERSION,
     ],
 )
@@ -265,6 +280,13 @@ PROMISE = Row(
             unit="percentunit",
             kind="gauge",
             marks=[(0.9, "orange"), (1.000001, "red")],
+        ),
+        Panel(
+            "Since when",
+            "Date of the first record of the account, as its source says.",
+            [(f"{lane('privacy_since_seconds')} * 1000", NAME)],
+            unit="dateTimeAsIso",
+            kind="number",
         ),
         Panel("Delta", "Of both epsilons.", [(lane("privacy_delta"), NAME)], unit="sci", kind="number"),
         Panel(

@@ -38,7 +38,7 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
-from streampair.engine.snapshot import Snapshot, summary, unreadable
+from streampair.engine.snapshot import Snapshot, since_of, summary, unreadable
 from streampair.errors import ConfigError, LaneStopped, SnapshotError
 from streampair.evaluation import RegretEstimate
 
@@ -177,6 +177,9 @@ class Lane:
             partition=partition,
         )
         self._state_bytes: int | None = None
+        # Date of the first record: metadata, which neighbouring streams share (docs/privacy.md 1).
+        # None: there is none yet; 0: nobody knows.
+        self._since: int | None = None
         self._used = False
         self._torn = False
         if self._model.private is not None:
@@ -250,9 +253,14 @@ class Lane:
                 fix="make a new lane and restore the last snapshot",
             )
         self._torn = self._used = True
-        output = self._batch.process(records)
+        output = self._take(records)
         self._torn = False
         return output
+
+    def _take(self, records: Sequence[Record]) -> LaneOutput:
+        if self._since is None and records:
+            self._since = max(records[0].timestamp, 0)
+        return self._batch.process(records)
 
     # Telemetry
 
@@ -283,6 +291,7 @@ class Lane:
             privacy=self.privacy,
             quality=self._monitor.quality(self._model.probabilities),
             weights=weights_shown(learner, _WEIGHTS),
+            since=self._since / 1000.0 if self._since else None,
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -334,7 +343,7 @@ class Lane:
             seen=self._batch.seen,
             bad=list(self._batch.bad),
             ledger=self._account(),
-            privacy=summary(self.privacy),
+            privacy=summary(self.privacy, self._since),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -375,6 +384,7 @@ class Lane:
         batch.stages |= saved.stages
         batch.seen = saved.seen
         batch.bad = deque(saved.bad)
+        self._since = since_of(saved.privacy) if saved.seen else None
         self._continue(saved)
         self._state_bytes = len(data)
         self._torn = False

@@ -14,7 +14,7 @@ from streampair.engine.log import LogKey
 from streampair.engine.opening import Facts, How
 from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Wanted
 from streampair.engine.reservations import Reservations
-from streampair.engine.snapshot import Snapshot, summary
+from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.errors import LaneStopped, PrivacyError, SnapshotError
 
 __all__ = ["LoggedLane"]
@@ -138,7 +138,7 @@ class LoggedLane(Lane):
         log = self._log
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
             log.check_content(b"" if snapshot is None else snapshot)
-        appends, warnings = log.start(facts, report=summary(self.privacy))
+        appends, warnings = log.start(facts, report=summary(self.privacy, self._since))
         known, private = log.known, self._model.private
         if snapshot is not None:
             self.restore(snapshot)
@@ -146,6 +146,8 @@ class LoggedLane(Lane):
             private.load_plan(known.plan)  # what another machine has fitted is not fitted again
         if log.known is not None and log.known.given_up is not None:
             self._batch.next_offset = log.known.given_up.next_offset
+            tip = log.known.tip
+            self._since = self._since or (0 if tip is None else since_of(tip.privacy))
         log.restored()
         self._working = log.replay_until is None
         return appends, warnings
@@ -233,7 +235,7 @@ class LoggedLane(Lane):
             adopted = account.adopt(saved.ledger, journal)
         self.restore(snapshot)
         appends, warnings = self._log.start(
-            facts, report=summary(self.privacy), adopting=True, adopted=adopted
+            facts, report=summary(self.privacy, self._since), adopting=True, adopted=adopted
         )
         self._log.restored()
         self._working = True
@@ -262,7 +264,7 @@ class LoggedLane(Lane):
             raise LaneStopped("there is nothing to replay", fix="call process")
         records = [record for record in records if record.offset < until]
         self._torn = self._used = True
-        output = self._batch.process(records)
+        output = self._take(records)
         log.took(records, output.scores)
         self._torn = False
 
@@ -358,7 +360,9 @@ class LoggedLane(Lane):
         if not self._working:
             raise SnapshotError("the lane has not caught up", fix="replay first")
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=summary(self.privacy))
+        return log.commit(
+            self.next_offset, self._batch.seen, data, clean=clean, report=summary(self.privacy, self._since)
+        )
 
     def committed(self) -> None:
         """Say that the last commit is durable: what it reserves may be released from now on."""

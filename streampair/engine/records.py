@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key
         The key bytes.
     timestamp
-        Milliseconds since the epoch, as the source says; carried, never used.
+        Milliseconds since the epoch, as the source says; carried, and used for nothing but to say since when.
     """
 
     offset: int
@@ -300,6 +300,9 @@ class LaneGauges:
     quality
         What else the scores in the window of `auc` tell; None until both labels were seen. Nothing is steered
         by it.
+    since
+        Date of the first record that the lane took, in seconds since the epoch, as its source says; None: it
+        does not say, or nobody has written it down.
     weights
         The largest weights that are published: name, value, and the standard deviation of the noise in it,
         None where that is not known.
@@ -319,3 +322,4 @@ class LaneGauges:
     generation: int | None = None
     quality: Quality | None = None
     weights: tuple[tuple[str, float, float | None], ...] = ()
+    since: float | None = None

@@ -9,7 +9,7 @@ import msgspec
 from streampair.engine.envelope import unpack
 from streampair.errors import SnapshotError
 
-__all__ = ["Snapshot", "summary", "unreadable"]
+__all__ = ["Snapshot", "since_of", "summary", "unreadable"]
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,9 +78,25 @@ def unreadable(error: Exception) -> SnapshotError:
     )
 
 
-def summary(report: Any) -> dict[str, Any] | None:
-    """The numbers of a privacy report, for whoever reads a snapshot without its model."""
+def summary(report: Any, since: int | None = None) -> dict[str, Any] | None:
+    """The numbers of a privacy report, for whoever reads a snapshot without its model.
+
+    Parameters
+    ----------
+    report
+        Of a private learner; None: it is not private.
+    since
+        Date of the first record in milliseconds, as its source says: metadata, as all dates of records are.
+        None, 0: unknown.
+    """
     if report is None:
         return None
+    dated = {"since": since} if since else {}
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
-    return {name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}
+    return {**{name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}, **dated}
+
+
+def since_of(told: dict[str, Any] | None) -> int:
+    """The date that `summary` was given; 0 if nobody has written it down."""
+    since = (told or {}).get("since", 0)
+    return since if isinstance(since, int) else 0

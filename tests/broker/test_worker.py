@@ -86,6 +86,7 @@ def test_kill_9_learns_nothing_twice_and_loses_nothing(app: App) -> None:
         rows = app.await_scores({0: 400}, last)
         # The scores may all be of the runs before; the state must get there, too.
         wait_for("the last commit", lambda: last.learned() == 400)
+        assert f'streampair_restores_total{{app="{app.name}"}} 1.0' in last.metrics()
         assert last.stop() is None
     expected, state = app.reference(values)
     # Some scores came twice, but never two different ones for an event.

@@ -10,13 +10,14 @@ import json
 import math
 import re
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_logged_lane
-from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.history import POINTS, History, Track
 from streampair_connectors.page import frame, frame_json, routes
 from streampair_connectors.records import json_decoder
@@ -30,6 +31,7 @@ from streampair.privacy import NoiseKey
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
 OPEN: LaneLabels = ("fraud", "events", "1", "PairOGD")
 PRIVATE = {"epsilon": 2.0, "delta": 1e-4, "horizon": 60, "warmup": 10}
+BEGAN = 1_700_000_000_000  # milliseconds: the date of the first record
 EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
 
 
@@ -48,7 +50,7 @@ def lane(name: str = "PairFTRL", key: NoiseKey | None = None, **options: Any) ->
 
 
 def feed(made: Any, values: list[bytes], at: int) -> LaneGauges:
-    made.process([Record(at + i, value) for i, value in enumerate(values)])
+    made.process([Record(at + i, value, None, BEGAN + at + i) for i, value in enumerate(values)])
     made.commit(snapshot=False)
     made.committed()
     gauges: LaneGauges = made.gauges(solve=True)
@@ -140,7 +142,7 @@ def view(events: list[Any], public: bool) -> list[bytes]:
 
 
 @pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, {"a": 1, "b": 0.5}, b"\xff"])
-@pytest.mark.parametrize("place", [3, 25, 70])
+@pytest.mark.parametrize("place", [0, 3, 25, 70])
 def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any) -> None:
     """Page and scrape, byte for byte; and the operator's, which may differ, do."""
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
@@ -156,6 +158,62 @@ def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> N
     shown = frame_json(told, public=True)[1]
     assert b"void" in shown
     assert b"vent 7" not in shown
+
+
+def test_since_when_is_for_everybody(telemetry: Telemetry) -> None:
+    for public in (True, False):
+        values = frame(telemetry, public=public)["lanes"][0]["values"]
+        assert values["privacy_since_seconds"] == BEGAN / 1000
+        assert "privacy_since_seconds{" in telemetry.render(public=public).decode()
+    assert "privacy_since_seconds" not in frame(telemetry, public=False)["lanes"][1]["values"]
+
+
+def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "fraud.toml"
+    text = (
+        'app = "fraud"\n[input]\ntopic = "events"\nlabel = "y"\nfeatures = ["a"]\n'
+        '[learner]\nclass = "streampair.auc.PairOGD"\noptions = { l2 = 0.1 }\n[worker]\nbatch_size = 50\n'
+    )
+    file.write_text(text)
+    told, config = Telemetry(), load_config(file)
+    told.health("fraud", "running")
+    told.configured("fraud", Changes(config))
+
+    def shown() -> tuple[dict[str, float], dict[str, Any]]:
+        operator = frame(told, public=False)
+        scrape = told.render(public=False).decode()
+        counts = {}
+        for name in ("restores_total", "fences_total", "configuration_changes"):
+            (row,) = operator["process"][name]
+            assert row["app"] == "fraud"
+            assert f'streampair_{name}{{app="fraud"}} {row["value"]}' in scrape
+            counts[name] = row["value"]
+        public = frame_json(told, public=True)[1] + told.render(public=True)
+        assert not re.search(b"restores|fences|configuration", public)
+        return counts, operator["apps"]["fraud"]["configuration"]
+
+    none = {"restores_total": 0.0, "fences_total": 0.0, "configuration_changes": 0.0}
+    assert shown() == (none, {"keys": [], "refused": ""})
+    told.restored("fraud")
+    told.fenced("fraud")
+    told.fenced("fraud")
+    file.write_text(text.replace("50", "60") + "[metrics]\nlinger_seconds = 9\n")
+    keys = ["metrics.linger_seconds", "worker.batch_size"]
+    counts = {"restores_total": 1.0, "fences_total": 2.0, "configuration_changes": 2.0}
+    assert shown() == (counts, {"keys": keys, "refused": ""})
+    file.write_text(text.replace("0.1", "0.25"))
+    _, changes = shown()
+    assert changes["keys"] == ["learner.options.l2"]
+    assert "learner" in changes["refused"]
+    file.write_text("password = 'hunter2'")
+    counts, changes = shown()
+    assert counts["configuration_changes"] == 1.0
+    assert "hunter2" not in json.dumps(changes)
+    assert "no configuration" in changes["refused"]
+    file.unlink()
+    assert shown()[1]["keys"] == ["the file"]
+    file.write_text(text)
+    assert shown()[1] == {"keys": [], "refused": ""}
 
 
 def test_what_changed_since(telemetry: Telemetry) -> None:

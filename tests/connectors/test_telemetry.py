@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_lane, build_logged_lane
-from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.series import HEALTH_STATES, SERIES, STAGES, LaneLabels, Series
 from streampair_connectors.server import MetricsServer
@@ -31,7 +31,7 @@ PUBLIC = {
     *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
     *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
     *("privacy_forks", "privacy_generation", "noise_std", "build_info"),
-    *("private_auc", "private_auc_stderr"),
+    *("private_auc", "private_auc_stderr", "privacy_since_seconds"),
 }
 
 
@@ -39,8 +39,8 @@ PUBLIC = {
 EVALUATED = {"epsilon": 30.0, "horizon": 40, "auc_share": 0.5}
 
 
-def gauges(**options: float) -> LaneGauges:
-    config = parse_config(
+def config(**options: float) -> Config:
+    return parse_config(
         {
             "app": "fraud",
             "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
@@ -50,11 +50,15 @@ def gauges(**options: float) -> LaneGauges:
             },
         }
     )
-    lane = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0)
+
+
+def gauges(**options: float) -> LaneGauges:
+    settings = config(**options)
+    lane = build_logged_lane(settings, json_decoder(settings.input), topic="events", partition=0)
     lane.read(b"")
     lane.start(Facts(registers=False))
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
-    lane.process([Record(i, value) for i, value in enumerate([*values, b"bad"])])
+    lane.process([Record(i, value, None, 1_700_000_000_000 + i) for i, value in enumerate([*values, b"bad"])])
     lane.commit(snapshot=True)
     lane.committed()
     return lane.gauges(solve=True)
@@ -64,6 +68,7 @@ def gauges(**options: float) -> LaneGauges:
 def telemetry() -> Telemetry:
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
+    telemetry.configured("fraud", Changes(config()))
     telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25))
     telemetry.health("evaluated", "running")
     telemetry.publish(("evaluated", *LABELS[1:]), gauges(**EVALUATED), 7)

@@ -40,6 +40,7 @@ STILL = {
     "Drift",
     "Private AUC",
     *("Health", "Alerts that fire", "Version", "Guarantee", "Delta", "Rebalances", "Null slots"),
+    *("Restores and fences", "What changed in the configuration since the start", "Since when"),
     *("Dead letters, by stage", "Second views that are charged", "Generation of the noise"),
 }
 

@@ -23,7 +23,7 @@ from harness.lane_on_disk import LaneOnDisk
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.cli import app
-from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.page import frame, routes
 from streampair_connectors.page.report import report_html
 from streampair_connectors.records import json_decoder
@@ -260,6 +260,30 @@ def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
     says(page, "Start the broker.")
     run.telemetry.health("fraud-private", "failed", "the log is <b>damaged</b>", "put it back")
     says(page, "The log is <b>damaged</b>.")  # as text
+
+
+def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Open, tmp_path: Path) -> None:
+    file = tmp_path / "fraud.toml"
+    file.write_text(CONFIG)
+    app, labels = "fraud-private", ("fraud-private", "events", "0", "PairFTRL")
+    run.telemetry.configured(app, Changes(load_config(file)))
+    run.publish(labels, since=1_700_000_000.0)
+    page = visit(f"{run.url}/#operation", timezone_id="UTC")
+    says(page, "Nothing. The worker runs with what is in the file.")
+    for _ in range(3):
+        run.telemetry.restored(app)
+    run.telemetry.fenced(app)
+    file.write_text(CONFIG.replace("horizon = 400", "horizon = 500") + "worker.batch_size = 9\n")
+    run.publish(labels, since=1_700_000_000.0)
+    says(page, "2 keys of the file differ from what runs: learner.options.horizon, worker.batch_size.")
+    says(page, "The next start would be refused")
+    for name, number in (("restores", "3"), ("fences", "1"), ("rebalances", "0")):
+        assert page.locator(f'[data-series="streampair_{name}_total"]').inner_text() == number
+    for url in (run.url, run.public_url):
+        officer = page if url == run.url else visit(f"{url}/#privacy", timezone_id="UTC")
+        officer.get_by_role("tab", name="Privacy").click()
+        says(officer, "The account goes back to its first record, of 14 Nov 2023, 22:13:20.")
+        assert "keys of the file" not in officer.locator("body").inner_text()
 
 
 def test_the_public_port_shows_the_officers_tab_alone(run: Run, visit: Open) -> None:

@@ -5,6 +5,7 @@ from files, never from the configuration itself, and never show in a `repr`, a l
 error or a metric.
 """
 
+from streampair_connectors.config.changes import Changes
 from streampair_connectors.config.tables import (
     InputConfig,
     KafkaConfig,
@@ -21,6 +22,7 @@ from streampair_connectors.config.tables import (
 from streampair_connectors.config.whole import Config, load_config, parse_config
 
 __all__ = [
+    "Changes",
     "Config",
     "InputConfig",
     "KafkaConfig",

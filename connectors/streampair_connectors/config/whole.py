@@ -48,6 +48,7 @@ class Config(Table):
     regret: RegretTable = RegretTable()
     worker: WorkerConfig = WorkerConfig()
     _base: Path = PrivateAttr(default_factory=Path)
+    _file: Path | None = PrivateAttr(default=None)
 
     @field_validator("app")
     @classmethod
@@ -104,6 +105,11 @@ class Config(Table):
         """Where the last audit lies, absolute."""
         file = self.metrics.audit_file
         return None if file is None else (self._base / file).absolute()
+
+    @property
+    def file(self) -> Path | None:
+        """Where it was read from, absolute; None: from no file."""
+        return self._file
 
     def require_kafka(self) -> KafkaConfig:
         """Return the [kafka] table.
@@ -164,7 +170,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}", fix="correct that line") from None
-    return parse_config(data, base=file.absolute().parent, source=str(file))
+    config = parse_config(data, base=file.absolute().parent, source=str(file))
+    config._file = file.absolute()
+    return config
 
 
 def parse_config(

@@ -139,7 +139,12 @@ def _apps(telemetry: Telemetry) -> dict[str, Any]:
     """The state of each application, as its health says; lanes are told by themselves."""
     _, report = telemetry.health_report()
     committed = telemetry.history.committed_at
+    changes = telemetry.changes
     return {
-        name: {**{k: v for k, v in app.items() if k != "lanes"}, "committed_at": committed.get(name)}
+        name: {
+            **{k: v for k, v in app.items() if k != "lanes"},
+            "committed_at": committed.get(name),
+            "configuration": changes[name].as_dict() if name in changes else None,
+        }
         for name, app in list(report.items())
     }

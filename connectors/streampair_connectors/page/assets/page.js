@@ -333,7 +333,7 @@
         ["Time to catch up", text(null, () => catchUp()[0]), text(null, () => catchUp()[1])],
         ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : long(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
         ["Dead letters", text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
-        ["Rebalances", text(null, () => count(processed("rebalances_total", app))), "times partitions moved"],
+        ...[["Rebalances", "rebalances_total", "times partitions moved"], ["Restores", "restores_total", "lanes brought back from their log"], ["Fences", "fences_total", "lanes taken over by another"]].map(([label, name, words]) => [label, text(null, () => count(processed(name, app)), `streampair_${name}`), words]),
       ));
       out.push(card("half", "State and next step", ...apps.map((name) => {
         const state = () => meta.apps[name] || { state: "starting" };
@@ -342,6 +342,7 @@
         return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
       })));
       out.push(card("half", "Where the time goes", split(ids, app)));
+      if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", "What changed in the configuration since the start", ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
       out.push(lines("half", { title: "Lag", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
       if (one) {
@@ -353,6 +354,13 @@
       return out;
     },
   };
+
+  function changed(name) {
+    const { keys = [], refused = "" } = (meta.apps[name] || {}).configuration || {};
+    if (!keys.length) return "Nothing. The worker runs with what is in the file.";
+    const next = refused ? `The next start would be refused: ${refused}.` : "The worker takes it when it is started again.";
+    return `${plural(keys.length, "key of the file differs", "keys of the file differ")} from what runs: ${keys.slice(0, 8).join(", ")}${keys.length > 8 ? ` and ${keys.length - 8} more` : ""}. ${next}`;
+  }
 
   function extreme(ids, name, pick) {
     const found = ids.map((id) => value(lane1(id), name)).filter(known);
@@ -435,6 +443,11 @@
     bind([id], () => { const { kind } = lane1(id).report; put(chip, "data-kind", kind); set(chip, KINDS[kind] || kind); });
     return chip;
   }
+  // As a record is dated by its source: of a file none is.
+  function since(id) {
+    const at = value(lane1(id), "privacy_since_seconds");
+    return known(at) ? `The account goes back to its first record, of ${when(at)}.` : "The account goes back to its first record.";
+  }
   const spentShare = (id) => value(lane1(id), "privacy_epsilon_spent") / value(lane1(id), "privacy_epsilon_budget");
 
   function exhaustion(id) {
@@ -454,7 +467,7 @@
     out.push(card("", null, chipOf(id),
       h("p", { class: "lead" }, text([id], () => (report().kind === "void" ? "Nothing is promised about records that this lane has taken since its guarantee was void. " : report().kind === "unvouched" ? "What is accounted for is within the budget, but more may have been released. " : "Differential privacy holds for every released model. ")
         + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
-      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. This worker has held the lane since ${when(lane1(id).since)}; the account goes back to its first record.`))));
+      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)} This worker has held the lane since ${when(lane1(id).since)}.`))));
     out.push(tiles(
       ["Epsilon spent", num(id, "privacy_epsilon_spent", four), h("span", {}, "of ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain))],
       ["Mu spent", num(id, "privacy_mu_spent", four), h("span", {}, "of ", num(id, "privacy_mu_budget", four), ", Gaussian DP")],
