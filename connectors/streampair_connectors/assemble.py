@@ -16,7 +16,7 @@ import numpy as np
 from river import compose
 
 from streampair import losses
-from streampair.engine import Breaker, Event, Lane, LoggedLane, RegretConfig
+from streampair.engine import Breaker, Event, Lane, LoggedLane, RegretConfig, Shadow
 from streampair.engine.protocols import ready_rows
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
@@ -28,6 +28,7 @@ __all__ = [
     "build_lane",
     "build_learner",
     "build_logged_lane",
+    "build_shadow",
     "draws_key",
     "is_private",
     "lane_id",
@@ -164,6 +165,7 @@ def _built(
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
         lane = kind(
             build_learner(config, noise_key=noise_key),
             decode,
@@ -186,11 +188,46 @@ def _built(
             allow_pickle=config.learner.allow_pickle,
             fingerprint=config.fingerprint(),
             trust_preprocessing=config.learner.trust_preprocessing,
+            shadow=shadow,
             **more,
         )
     for warning in caught:
         log.warning("lane_warning", topic=lane.topic, partition=lane.partition, message=str(warning.message))
     return lane
+
+
+def build_shadow(
+    config: Config, decode: Callable[[Any], Event], *, topic: str, partition: int
+) -> Shadow | None:
+    """Return the learner of [shadow]; None: there is no such table.
+
+    Raises
+    ------
+    ConfigError
+        It is private, or cannot be used in a lane; the message says why.
+    """
+    beside = _of_shadow(config)
+    if beside is None:
+        return None
+    try:
+        return Shadow(
+            build_learner(beside),
+            decode,
+            app=config.app,
+            topic=topic,
+            partition=partition,
+            positive=config.input.positive,
+            auc_window=config.worker.auc_window,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"[shadow]: {error.problem}", fix=error.fix) from None
+
+
+def _of_shadow(config: Config) -> Config | None:
+    """The configuration whose learner is the shadow; None without one."""
+    if config.shadow is None:
+        return None
+    return config.model_copy(update={"learner": config.shadow.as_learner(), "shadow": None})
 
 
 def warm_up(config: Config) -> None:
@@ -199,6 +236,9 @@ def warm_up(config: Config) -> None:
     Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the
     copy releases leaves this function, and it never sees an event.
     """
+    beside = _of_shadow(config)
+    if beside is not None:
+        warm_up(beside)
     learner = build_learner(config, noise_key=NoiseKey(os.urandom(32)))
     if type(learner).__module__.split(".")[0] != "streampair":
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from streampair import __version__
-from streampair.engine.lane import LaneGauges
+from streampair.engine.lane import SHADOWED, LaneGauges
 from streampair.errors import ConfigError
 from streampair_connectors.series import LaneLabels
 from streampair_connectors.telemetry import Telemetry
@@ -254,8 +254,10 @@ def read_audit(file: Path) -> str:
 
 
 def for_everybody(report: PrivacyReport) -> PrivacyReport:
-    """The report without why its guarantee is void, which can tell of records."""
-    return report.replace(guarantee="void", notes=()) if report.kind == "void" else report
+    """The report without why its guarantee is void, which can tell of records; that of a shadow is said."""
+    if report.kind != "void":
+        return report
+    return report.replace(guarantee="void", notes=tuple(note for note in report.notes if note == SHADOWED))
 
 
 # ---- as a page, and as text ------------------------------------------------------------------------------

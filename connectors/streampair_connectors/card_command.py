@@ -51,6 +51,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     """
     from river import compose
 
+    from streampair.engine.lane import SHADOWED
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline import is_private
     from streampair_connectors.assemble import build_learner
@@ -96,6 +97,8 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over lanes": f"{budget.over_lanes}: {budget.why}",
         }
+    if settings.shadow is not None:
+        report = report.replace(notes=(*report.notes, SHADOWED))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
     return card_of(report, deployment=deployment, status=status, audit=told)
 

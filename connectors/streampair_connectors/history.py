@@ -184,6 +184,7 @@ def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
         "events": float(sum(gauges.events.values())),
         "prequential_auc": gauges.auc,
         "prequential_auc_stderr": None if quality is None else quality.auc_stderr,
+        "shadow_auc": None if quality is None else quality.shadow_auc,
         "lag": lag,
         "weight_norm": gauges.weight_norm,
     }

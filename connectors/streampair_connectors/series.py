@@ -291,6 +291,11 @@ SERIES: tuple[Series, ...] = (
         lambda quality: quality.auc_stderr,
     ),
     _quality(
+        "shadow_auc",
+        "AUC of a learner beside it that is not private, over its latest labelled events; absent without.",
+        lambda quality: quality.shadow_auc,
+    ),
+    _quality(
         "average_precision",
         "Mean of the precision over the positives, in the window of prequential_auc.",
         lambda quality: quality.average_precision,

@@ -129,6 +129,12 @@ LEARNING = Row(
             unit="percentunit",
         ),
         Panel(
+            "What privacy costs",
+            "AUC of the latest scores of a learner beside it that is not private; absent without [shadow].",
+            [(lane("shadow_auc"), f"{NAME} shadow"), (lane("prequential_auc"), f"{NAME} {{{{learner}}}}")],
+            unit="percentunit",
+        ),
+        Panel(
             "Standard error of that AUC",
             "As if the events of its window were independent.",
             [(lane("prequential_auc_stderr"), f"{NAME} {{{{learner}}}}")],

@@ -21,6 +21,7 @@ from streampair.engine.records import (
     Scored,
     Wanted,
 )
+from streampair.engine.shadow import Shadow
 
 __all__ = [
     "Append",
@@ -41,5 +42,6 @@ __all__ = [
     "RegretConfig",
     "Rows",
     "Scored",
+    "Shadow",
     "Wanted",
 ]

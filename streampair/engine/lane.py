@@ -18,7 +18,7 @@ import dataclasses
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -42,7 +42,11 @@ from streampair.engine.snapshot import Snapshot, since_of, summary, unreadable
 from streampair.errors import ConfigError, LaneStopped, SnapshotError
 from streampair.evaluation import RegretEstimate
 
+if TYPE_CHECKING:
+    from streampair.engine.shadow import Shadow
+
 __all__ = [
+    "SHADOWED",
     "Breaker",
     "DeadLetter",
     "Event",
@@ -53,6 +57,12 @@ __all__ = [
     "RegretConfig",
     "Scored",
 ]
+
+SHADOWED = (
+    "A learner that is not private learns from the same records beside this one: operators alone see how "
+    "well it does. It is in no output, no snapshot and no public number, and nothing is steered by it."
+)
+"""What a report says where there is a shadow."""
 
 _WEIGHTS = 16  # that are shown
 
@@ -95,6 +105,8 @@ class Lane:
         Accept steps that learn from the stream in front of a private learner; its report then says void.
     snapshots
         False for a lane that will never be saved; then foreign steps need no pickle.
+    shadow
+        A learner beside it that is not private; None: there is none. See `streampair.engine.Shadow`.
 
     Raises
     ------
@@ -138,6 +150,7 @@ class Lane:
         fingerprint: str = "",
         trust_preprocessing: bool = False,
         snapshots: bool = True,
+        shadow: Shadow | None = None,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -155,6 +168,7 @@ class Lane:
                 f"the lane ranks {positive!r} high, its learner {own_positive!r}",
                 fix="give both the same positive=",
             )
+        self._shadow = shadow
         self._signing_key = signing_key
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
@@ -223,8 +237,20 @@ class Lane:
             return None
         report = private.privacy
         if report is None or not self._void:
+            return self._noted(report)
+        guarantee = f"void ({'; '.join(self._void)})"
+        return self._noted(dataclasses.replace(report, kind="void", guarantee=guarantee))
+
+    def _noted(self, report: Any) -> Any:
+        """The report, with what it has to say of a shadow."""
+        if report is None or self._shadow is None:
             return report
-        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(self._void)})")
+        return dataclasses.replace(report, notes=(*report.notes, SHADOWED))
+
+    @property
+    def auc(self) -> float:
+        """AUC of the latest scores, each given before its event was learned; NaN until there is one."""
+        return self._monitor.auc.get()
 
     # Learning
 
@@ -255,6 +281,8 @@ class Lane:
         self._torn = self._used = True
         output = self._take(records)
         self._torn = False
+        if self._shadow is not None:
+            self._shadow.process(records)
         return output
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
@@ -278,10 +306,13 @@ class Lane:
         LaneGauges
         """
         learner, private = self._model.learner, self._model.private
+        quality = self._monitor.quality(self._model.probabilities)
+        if quality is not None and self._shadow is not None:
+            quality = dataclasses.replace(quality, shadow_auc=self._shadow.auc)
         return LaneGauges(
             events=dict(self._batch.events),
             dead_letters=dict(self._batch.stages),
-            auc=self._monitor.auc.get(),
+            auc=self.auc,
             regret=self.regret(solve=solve),
             weight_norm=weight_norm(learner),
             buffer_records=buffer_records(learner),
@@ -289,7 +320,7 @@ class Lane:
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
-            quality=self._monitor.quality(self._model.probabilities),
+            quality=quality,
             weights=weights_shown(learner, _WEIGHTS),
             since=self._since / 1000.0 if self._since else None,
         )

@@ -322,8 +322,8 @@ class LoggedLane(Lane):
         void = list(dict.fromkeys([*known.void, *self._void]))
         report = private.privacy
         if not void:
-            return report
-        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(void)})")
+            return self._noted(report)
+        return self._noted(dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(void)})"))
 
     def gauges(self, *, solve: bool | None = None) -> LaneGauges:
         """The lane's numbers: as `Lane.gauges`, and what its ledger has charged."""

@@ -20,6 +20,7 @@ from streampair_connectors.budget import read_budget
 from streampair_connectors.card import card_html, card_lines, card_of, lane_card
 from streampair_connectors.cli import app
 from streampair_connectors.config import MetricsConfig, load_config
+from streampair_connectors.page.report import stored_run
 from streampair_connectors.records import json_decoder
 from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import Telemetry
@@ -27,6 +28,8 @@ from typer.testing import CliRunner
 
 from streampair import auc
 from streampair.engine import LaneGauges, Record
+from streampair.engine.lane import SHADOWED
+from streampair.errors import ConfigError
 
 TOML = """
 app = "fraud"
@@ -243,3 +246,29 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
     )
     file.write_text(audited.stdout.replace("PairFTRL", "OnPairC"))
     assert "the audit is of streampair.auc.OnPairC" in card() or "the audit is of OnPairC" in card()
+
+
+def test_every_card_says_that_there_is_a_shadow(config: Path) -> None:
+    """That of the configuration too, and the page of a state at rest; without one nothing is said."""
+    runner = CliRunner()
+    for text, said in ((TOML, False), (TOML + '[shadow]\nclass = "streampair.auc.PairOGD"\n', True)):
+        config.write_text(text)
+        result = runner.invoke(app, ["budget", "card", str(config), "--json"])
+        assert result.exit_code == 0, result.output
+        assert (SHADOWED in json.loads(result.output)["notes"]) is said
+        assert (SHADOWED in lane(config).privacy.notes) is said
+    held = LaneOnDisk(config, records(40), 0)
+    held.take(40)
+    held.commit()
+    held.close()
+    (told,) = asyncio.run(stored_run(load_config(config)))["lanes"]
+    assert told["report"]["notes"] == (SHADOWED,)
+
+
+def test_a_private_shadow_is_refused_with_the_table_that_names_it(config: Path) -> None:
+    config.write_text(TOML + '[shadow]\nclass = "streampair.auc.PairFTRL"\n')
+    with pytest.raises(ConfigError, match=r"\[shadow\].*private"):
+        lane(config)
+    config.write_text(TOML + "[shadow]\n")
+    with pytest.raises(ConfigError, match="shadow"):
+        load_config(config)

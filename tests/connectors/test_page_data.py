@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.card import lane_card
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.history import POINTS, History, Track
 from streampair_connectors.page import frame, frame_json, routes
@@ -26,6 +27,7 @@ from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import Telemetry
 
 from streampair.engine import Facts, LaneGauges, Record
+from streampair.engine.lane import SHADOWED
 from streampair.privacy import NoiseKey
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -35,12 +37,13 @@ BEGAN = 1_700_000_000_000  # milliseconds: the date of the first record
 EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
 
 
-def lane(name: str = "PairFTRL", key: NoiseKey | None = None, **options: Any) -> Any:
+def lane(name: str = "PairFTRL", key: NoiseKey | None = None, *, shadow: bool = False, **options: Any) -> Any:
     config = parse_config(
         {
             "app": "fraud",
             "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
             "learner": {"class": f"streampair.auc.{name}", "options": options},
+            **({"shadow": {"class": "streampair.auc.PairOGD"}} if shadow else {}),
         }
     )
     made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
@@ -126,9 +129,10 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
     assert operator["apps"]["fraud"]["state"] == "running"
 
 
-def view(events: list[Any], public: bool) -> list[bytes]:
-    """What a port shows after every commit of a stream, under one key for the noise."""
-    told, made, shown = Telemetry(), lane(key=NoiseKey(bytes(range(32))), **PRIVATE), []
+def view(events: list[Any], public: bool, shadow: bool = False) -> list[bytes]:
+    """What a port shows after every commit of a stream, under one key for the noise: the card too."""
+    told, shown = Telemetry(), []
+    made = lane(key=NoiseKey(bytes(range(32))), shadow=shadow, **PRIVATE)
     told.history, letters = ticking(), 0
     for at in range(0, len(events), 20):
         gauges = feed(made, encoded(events[at : at + 20]), at)
@@ -138,16 +142,41 @@ def view(events: list[Any], public: bool) -> list[bytes]:
             told.history.dead_letter(LABELS, "decode", at)
         shown += [told.render(public=public), frame_json(told, public=public)[1]]
         shown.append(frame_json(told, public=public, after=at // 20)[1])
+        shown.append(json.dumps(lane_card(LABELS, gauges, public=public)).encode())
     return shown
 
 
 @pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, {"a": 1, "b": 0.5}, b"\xff"])
 @pytest.mark.parametrize("place", [0, 3, 25, 70])
 def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any) -> None:
-    """Page and scrape, byte for byte; and the operator's, which may differ, do."""
+    """Page, card and scrape, byte for byte; and the operator's, which may differ, do."""
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
     assert view(EVENTS, public=True) == view(changed, public=True)
     assert view(EVENTS, public=False) != view(changed, public=False)
+
+
+@pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, b"\xff"])
+@pytest.mark.parametrize("place", [3, 25])
+def test_a_shadow_changes_nothing_of_what_the_public_sees_of_neighbours(place: int, other: Any) -> None:
+    """It is a function of raw data, at the same port as the page: that it exists is all that is told."""
+    changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
+    shown = view(EVENTS, public=True, shadow=True)
+    assert shown == view(changed, public=True, shadow=True)
+    # What is said of it, apart, is what is shown without it.
+    said = f" {SHADOWED}".encode()
+    plain = [text.replace(said, b"").replace(f', "{SHADOWED}"'.encode(), b"") for text in shown]
+    plain = [text.replace(f',"{SHADOWED}"'.encode(), b"") for text in plain]
+    assert plain == view(EVENTS, public=True)
+    assert sum(SHADOWED.encode() in text for text in shown) >= len(shown) / 4
+    assert not any(b"shadow_auc" in text for text in shown)
+    assert any(b"shadow_auc" in text for text in view(EVENTS, public=False, shadow=True))
+
+
+def test_the_card_says_that_there_is_a_shadow_even_where_no_guarantee_holds() -> None:
+    gauges = feed(lane(shadow=True, **PRIVATE), encoded(EVENTS[:20]), 0)
+    void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.", SHADOWED))
+    card = lane_card(LABELS, dataclasses.replace(gauges, privacy=void), public=True)
+    assert card["notes"] == [SHADOWED]
 
 
 def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> None:

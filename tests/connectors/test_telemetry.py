@@ -48,6 +48,7 @@ def config(**options: float) -> Config:
                 "class": "streampair.auc.PairFTRL",
                 "options": {"epsilon": 2.0, "delta": 1e-4, "horizon": 100, "warmup": 0, **options},
             },
+            "shadow": {"class": "streampair.auc.PairOGD"},
         }
     )
 

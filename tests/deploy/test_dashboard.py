@@ -89,6 +89,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     }.items():
         assert text.count(old) == (2 if old == "0.0.0.0" else 1)  # both endpoints
         text = text.replace(old, new)
+    text += '[shadow]\nclass = "streampair.auc.PairOGD"\n'  # what privacy costs is on a panel
     (directory / "example.toml").write_text(text)
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL}

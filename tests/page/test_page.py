@@ -262,6 +262,29 @@ def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
     says(page, "The log is <b>damaged</b>.")  # as text
 
 
+def test_a_shadow_is_for_operators_and_parts_appear_when_there_is_something_to_show(
+    run: Run, visit: Open
+) -> None:
+    labels = ("fraud-private", "events", "0", "PairFTRL")
+    run.publish(labels, quality=None, auc=float("nan"), weights=())
+    page, public = visit(run.url), visit(run.public_url)
+    says(page, "Events learned")
+    assert page.get_by_text("Shadow AUC").count() == page.get_by_text("Largest weights").count() == 0
+    page.locator("#panel-learning").focus()
+    run.publish(labels, quality=dataclasses.replace(run.private.quality, shadow_auc=0.9375))
+    says(page, "Shadow AUC")
+    says(page, "Largest weights")
+    says(page, "Reliability: share of positives by probability")
+    says(page, "shadow, not private")
+    assert page.evaluate("document.activeElement.id") == "panel-learning"
+    assert page.locator('[data-series="streampair_shadow_auc"]').inner_text() == "0.9375"
+    compare(page, run.url)
+    says(public, "The guarantee holds")
+    assert "hadow" not in public.locator("body").inner_text()
+    with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
+        assert b"shadow" not in answer.read()
+
+
 def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Open, tmp_path: Path) -> None:
     file = tmp_path / "fraud.toml"
     file.write_text(CONFIG)

@@ -349,6 +349,24 @@ class LearnerConfig(Table):
         return None if secret is None else hex_key("signing_key", secret)
 
 
+class ShadowConfig(Table):
+    """A learner beside that of [learner] which is not private: one estimator, or the steps of a pipeline."""
+
+    class_: Annotated[str | None, Field(alias="class")] = None
+    options: dict[str, Any] = {}
+    steps: list[StepConfig] = []
+
+    @model_validator(mode="after")
+    def _whole(self) -> ShadowConfig:
+        self.as_learner()
+        return self
+
+    def as_learner(self) -> LearnerConfig:
+        """The same, as a learner is described."""
+        told = {"class": self.class_, "options": self.options, "steps": self.steps}
+        return LearnerConfig.model_validate(told)
+
+
 class StoreConfig(Table):
     """Where logs and snapshots lie: in Kafka, or on this machine.
 

@@ -22,6 +22,7 @@ from streampair_connectors.config.tables import (
     MetricsConfig,
     OutputConfig,
     RegretTable,
+    ShadowConfig,
     StoreConfig,
     Table,
     TopicsConfig,
@@ -43,6 +44,7 @@ class Config(Table):
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
+    shadow: ShadowConfig | None = None
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()
     regret: RegretTable = RegretTable()

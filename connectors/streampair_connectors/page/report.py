@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streampair.engine.lane import LaneGauges
+from streampair.engine.lane import SHADOWED, LaneGauges
 from streampair.errors import SourceError, StoreError
 from streampair.privacy import PrivacyReport
 from streampair_connectors.budget import LaneBudget, read_stored
@@ -119,11 +119,12 @@ async def stored_run(config: Config) -> dict[str, Any]:
                 config.app, "failed", f"a start would be refused: {lane.refused}", lane.fix or ""
             )
         labels = (config.app, config.input.topic, str(lane.partition), config.learner.label())
-        telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition)), None)
+        notes = () if config.shadow is None else (SHADOWED,)
+        telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
     return frame(telemetry, public=False)
 
 
-def _gauges(lane: LaneState, account: LaneBudget | None) -> LaneGauges:
+def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...]) -> LaneGauges:
     return LaneGauges(
         events={},
         dead_letters={},
@@ -134,7 +135,7 @@ def _gauges(lane: LaneState, account: LaneBudget | None) -> LaneGauges:
         null_slots=None,
         state_bytes=None if lane.snapshot is None else lane.snapshot["size"],
         next_offset=lane.offset,
-        privacy=None if account is None else _report(account),
+        privacy=None if account is None else _report(account).replace(notes=notes),
         forks=lane.forks,
         generation=None if account is None else account.generation,
     )

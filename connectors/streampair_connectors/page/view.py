@@ -19,7 +19,7 @@ __all__ = ["frame", "frame_json"]
 # The columns of a lane's past; those that are no public series by name are the operator's alone.
 _COLUMNS = (
     *("events", "prequential_auc", "prequential_auc_stderr", "regret_average", "regret_average_stderr"),
-    *("pair_loss", "comparator_loss"),
+    *("shadow_auc", "pair_loss", "comparator_loss"),
     *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
     *("privacy_releases_total", "privacy_forks"),
 )

@@ -280,7 +280,7 @@
           ["AUC, before learning", num(one, "prequential_auc", fixed(4)), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), ", of the latest labels")],
           quality ? ["Average precision", num(one, "average_precision", fixed(4)), "of the same events"] : null,
           quality ? ["Recall at the top 1 %", num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), "of all positives"] : null,
-          quality && known(quality.shadow_auc) ? ["Shadow AUC", text([one], () => fixed(4)(lane1(one).quality.shadow_auc)), "not private; operators only"] : null,
+          has("shadow_auc") ? ["Shadow AUC", num(one, "shadow_auc", fixed(4)), "not private; operators only"] : null,
           has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
           has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
           ["Events learned", num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
@@ -296,6 +296,10 @@
         ));
       }
       const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events"), { banded: true });
+      if (one && has("shadow_auc")) {
+        auc[0].name = "this learner";
+        auc.push({ id: one, name: "shadow, not private", colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
+      }
       out.push(lines("half", { title: "AUC of the scores given before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
       if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
       if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
@@ -556,7 +560,12 @@
     set($("foot"), `streampair ${meta.version || ""}${meta.public ? ". Everything here is computed from released models, the plan and metadata." : ""}`);
   }
 
+  // What of a lane is there to be shown: where that changes, the tab is put together anew.
+  const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(weights || []).length].join(); }).join(";");
+  let shape = "";
+
   function fill(ids) {
+    shape = shapeOf(ids);
     live = [];
     charts.forEach(({ chart }) => chart.close());
     charts = [];
@@ -571,6 +580,13 @@
   function update(dirty) {
     showStatus();
     showAlarms();
+    const shown = chosen && lanes.has(chosen) ? [chosen] : [...lanes.keys()];
+    if (dirty.size && shape !== shapeOf(shown)) {
+      const inside = panels[tab].contains(document.activeElement);
+      fill(shown);
+      if (inside) panels[tab].focus();
+      return;
+    }
     for (const [on, run] of live) if (on === null || on.some((id) => dirty.has(id))) if (!on || on.every((id) => lanes.has(id))) run();
     for (const entry of charts) entry.ids.forEach((id, i) => { if (dirty.has(id)) { entry.chart.touch(i); entry.due = true; } });
     if (!due) due = requestAnimationFrame(() => { due = 0; for (const entry of charts) if (entry.due) { entry.due = false; entry.chart.draw(); } });
