@@ -199,21 +199,3 @@ class MetricRisk:
         squares = np.einsum("ij,ij->i", u @ unpacked(weights, d), u)
         slopes = -signs * self._loss.slope(signs * (1.0 - squares))
         return packed((u * slopes[:, None]).T @ u) / at
-
-
-def contrastive_slopes(distances: Floats, similar: NDArray[np.bool_], margin: float) -> Floats:
-    """What multiplies ``W u u^T`` in the gradient of the contrastive loss of each pair (Eq. 8), (m,).
-
-    0 for dissimilar pairs that are a margin apart, and for those at distance 0, where there is no gradient.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.batch.risk import contrastive_slopes
-    >>> contrastive_slopes(np.array([3.0, 0.5, 0.0, 2.0]), np.array([True, False, False, False]), 1.0)
-    array([ 1., -1.,  0.,  0.])
-    """
-    near = (distances > 0.0) & (distances < margin)
-    pushed = np.where(near, 1.0 - margin / np.where(near, distances, 1.0), 0.0)
-    out: Floats = np.where(similar, 1.0, pushed)
-    return out

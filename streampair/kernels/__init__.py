@@ -125,7 +125,7 @@ from streampair.kernels.private_steps import (
     output_steps,
     score_and_cells,
 )
-from streampair.kernels.relations import graph_pieces
+from streampair.kernels.relations import NORM_L1, NORM_L2, NORM_MAX, contrastive_sum, graph_pieces
 from streampair.kernels.rolling_auc import (
     AUC_COUNT,
     AUC_HEADER,
@@ -258,6 +258,9 @@ __all__ = [
     "MOMENTS",
     "MOMENTS_REAL",
     "NEXT",
+    "NORM_L1",
+    "NORM_L2",
+    "NORM_MAX",
     "NO_ROOM",
     "OFFSET",
     "PLACES",
@@ -292,6 +295,7 @@ __all__ = [
     "class_bins",
     "class_sums",
     "clip_rows",
+    "contrastive_sum",
     "cos_octant",
     "cross_sums",
     "cube_root",

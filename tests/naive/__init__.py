@@ -73,7 +73,7 @@ from naive.private_steps import (
     rounded_gradient,
     score_and_cells,
 )
-from naive.relations import components, graph_pieces
+from naive.relations import components, contrastive_sum, graph_pieces
 from naive.rolling_auc import Window
 from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
@@ -132,6 +132,7 @@ __all__ = [
     "class_sums",
     "clipped",
     "components",
+    "contrastive_sum",
     "contribution",
     "cos_octant",
     "cross_sums",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from streampair import batch
+from streampair import batch, kernels
 from streampair.batch import pairwise
 from streampair.privacy import epsilon_from
 from streampair.privacy.mechanisms import offline
@@ -27,7 +27,7 @@ from streampair.privacy.mechanisms.pair_noise import (
     plan_signs,
     plan_staircase,
 )
-from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, clip_factors, plan_pairs, spread
+from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, plan_pairs, spread
 from streampair.privacy.noise import NormalStream
 
 LESS_NOISE = 0.4
@@ -134,6 +134,26 @@ def test_one_pair_in_place_of_kappa_would_be_seen(secrets: Secrets, monkeypatch:
     assert worth(found, plan) > 10.0
 
 
+def gradient_of_one(left: Any, right: Any, clip: float, norm: str, by_row: bool) -> Any:
+    """What a pair that is alike adds to a sum: left right^T, clipped."""
+    w = left.T @ right / (right @ right.T)
+    total, peaks = np.empty(w.shape), np.empty(len(w))
+    kernels.contrastive_sum(
+        np.concatenate([right, np.zeros_like(right)]),
+        np.array([[0, 1]]),
+        np.zeros(1, dtype=np.int64),
+        np.array([True]),
+        np.ascontiguousarray(w.T),
+        1.0,
+        clip,
+        kernels.NORM_L1 if norm == "l1" else kernels.NORM_L2,
+        by_row,
+        total,
+        peaks,
+    )
+    return total
+
+
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
     """docs/privacy.md, Lemma 80: the rows of a batch are released together. Both bounds are reached."""
@@ -143,7 +163,7 @@ def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
         left = rng.normal(size=(1, 5)) if trial else np.ones((1, 5))
         right = rng.normal(size=(1, 3)) if trial else np.ones((1, 3))
         for rows in (False, True):
-            matrix = (left * clip_factors(left, right, 0.1, norm, rows)).T @ right
+            matrix = gradient_of_one(left, right, 0.1, norm, rows)
             size = float(np.linalg.norm(matrix.ravel(), ord=order))
             most, twin = (most, max(twin, size)) if rows else (max(most, size), twin)
     wanted = 5.0 if norm == "l1" else math.sqrt(5.0)
@@ -305,9 +325,9 @@ def test_each_pair_is_used_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> Non
     used: list[Any] = []
     gradient = pairwise.DPPMetricLearner._gradient
 
-    def spy(self: Any, rows: Any, pairs: Any, *more: Any) -> Any:
-        used.append([tuple(pair) for pair in pairs.tolist()])
-        return gradient(self, rows, pairs, *more)
+    def spy(self: Any, rows: Any, pairs: Any, similar: Any, batch: Any, *more: Any) -> Any:
+        used.append([tuple(pair) for pair in pairs[batch].tolist()])
+        return gradient(self, rows, pairs, similar, batch, *more)
 
     monkeypatch.setattr(pairwise.DPPMetricLearner, "_gradient", spy)
     X, alike, _ = neighbours(0)
@@ -466,7 +486,7 @@ def test_noise_of_the_size_of_a_batch_tells_and_no_epsilon_is_printed() -> None:
         """Of what is added in rows whose gradient is 0 but for the last pair's: the noise alone."""
         model = batch.DPPMetricLearner(0.5, 0.0, margin=0.1, batch_size=1, connected=False, **given)
         emit = model._reduced(PairRelation(pairs=1), 1, np.random.default_rng())
-        gradient, peaks = model._gradient(X, pairs[2:], np.array([last]), np.eye(n), 0.1)
+        gradient, peaks = model._gradient(X, pairs[2:], np.array([last]), np.array([0]), np.eye(n), 0.1)
         return float(np.abs(emit(gradient, np.eye(n), peaks)[0]).mean())
 
     seen = np.array([[size(last) for _ in range(100)] for last in (False, True)])

@@ -163,6 +163,25 @@ def graph_pieces(kernel: Any, rng: Rng) -> None:
         assert {(min(e), max(e)) for e in found.tolist()} == bridges
 
 
+@against(naive.contrastive_sum)
+def contrastive_sum(kernel: Any, rng: Rng) -> None:
+    codes = {"l1": k.NORM_L1, "l2": k.NORM_L2, "max": k.NORM_MAX}
+    for norm, by_row in itertools.product(codes, (False, True)):
+        # More pairs than are added up together, some at no distance, and some on both sides of the margin.
+        rows, w = rng.normal(size=(30, 4)) / 2, rng.normal(size=(3, 4)) / 2
+        rows[1] = rows[0]
+        pairs = np.stack([rng.integers(30, size=1500), rng.integers(30, size=1500)], axis=1)
+        pairs[0] = [0, 1]
+        similar, batch = rng.random(1500) < 0.5, rng.permutation(1500)[: int(rng.integers(1, 1500))]
+        batch[0], similar[0] = 0, False
+        total, peaks = rng.normal(size=(3, 4)), rng.normal(size=3)  # what is in them does not count
+        kernel(rows, pairs, batch, similar, w.T.copy(), 1.0, 0.3, codes[norm], by_row, total, peaks)
+        chosen = [(rows[a].tolist(), rows[b].tolist(), s) for (a, b), s in zip(pairs, similar, strict=True)]
+        wanted, most = naive.contrastive_sum([chosen[i] for i in batch], w.tolist(), 1.0, 0.3, norm, by_row)
+        close(total, np.array(wanted), 1e-11)
+        close(peaks, np.array(most), 1e-11)
+
+
 # ---- numbers and vectors -------------------------------------------------------------------------------
 
 

@@ -9,22 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
 
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.mechanisms.base import Relation, Release, check_cells, power_of_two_below
 from streampair.privacy.mechanisms.offline import ExactRelease, TablePlan, mu_of_pure
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
-__all__ = ["Norm", "PairRelation", "PairsPlan", "clip_factors", "plan_pairs", "spread"]
-
-Norm = Literal["l1", "l2", "max"]
+__all__ = ["PairRelation", "PairsPlan", "plan_pairs", "spread"]
 
 
 @dataclass(frozen=True)
@@ -194,30 +184,3 @@ def plan_pairs(
         batch=batch,
         epochs=epochs,
     )
-
-
-def clip_factors(left: Floats, right: Floats, clip: float, norm: Norm, rows: bool) -> Floats:
-    """What brings matrices ``left_i right_i^T`` to a norm of at most `clip` over all their entries.
-
-    Parameters
-    ----------
-    left, right
-        Of matrix i its columns' and rows' shape, (b, p) and (b, d).
-    clip, norm
-        The most, and in which norm.
-    rows
-        Clip each row by itself instead, as Li et al. do: a factor for each, (b, p), not one, (b, 1).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.privacy.mechanisms.relations import clip_factors
-    >>> ones = np.ones((1, 2))
-    >>> clip_factors(ones, ones, 1.0, "l2", False), clip_factors(ones, ones, 1.0, "l1", True)
-    (array([[0.5]]), array([[0.5, 0.5]]))
-    """
-    order = {"l1": 1, "l2": 2, "max": np.inf}[norm]
-    sizes = np.abs(left) if rows else np.linalg.norm(left, ord=order, axis=1)[:, None]
-    sizes = sizes * np.linalg.norm(right, ord=order, axis=1)[:, None]
-    out: Floats = np.minimum(1.0, clip / np.maximum(sizes, 1e-300))
-    return out
