@@ -10,12 +10,13 @@ from streampair import buffers, kernels, losses
 from streampair.learners import choose
 from streampair.learners.faces import Regressor
 from streampair.learners.flat import FlatLearner
+from streampair.learners.forest_regressor import Forest
 from streampair.learners.leaders import LeaderLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OGDRule
 from streampair.learners.tasks import RelevanceTask
 
-__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
+__all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 # A relevance beyond this size is refused like infinity: up to it no product in any kernel overflows, with the
 # largest features, weights and steps there can be. Where the slope of the loss grows with the margin, a

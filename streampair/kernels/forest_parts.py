@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.forest import forest_bucket, forest_evaluate, forest_right
+from streampair.kernels.forest import forest_deviation, forest_evaluate
 from streampair.kernels.forest_layout import (
     EXPERTS,
     FOREST_CAP,
     FOREST_D,
     FOREST_HEADER,
+    FOREST_MEAN,
     FOREST_NODES,
+    FOREST_SQUARED,
     FOREST_STACK,
     FOREST_TEXTS,
     FOREST_TREES,
@@ -22,6 +24,7 @@ from streampair.kernels.forest_layout import (
     forest_places,
     forest_weights_at,
 )
+from streampair.kernels.forest_trees import forest_bucket, forest_right
 
 
 @kernel
@@ -77,6 +80,9 @@ def forest_explain(s: Array, out: Array) -> None:
                 child += forest_right(column, marks[2 * (first + node)], x, bits)
                 out[column if column >= 0 else ~column] += share * (means[child] - means[node])
                 node = child
+    if s[FOREST_SQUARED] == 1.0:  # in the unit of the labels, as the score is
+        out *= forest_deviation(s)
+        out[d] += s[FOREST_MEAN]
 
 
 @kernel

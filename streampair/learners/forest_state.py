@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ _VISITS = 20
 _SALTS = 1 << 20
 _SCALARS = ("RECORDS", "DRAWS", "SEED", "SINCE")
 _AVERAGES = ("BEST", "SLOW", "SEEN")
+_LABELS = ("MEAN", "SPREAD")  # of a forest that fits them by least squares
 _STACKED = ("STACK", "STEPS", "LOSSES")
 # What a column has: its place among the cells of columns, and how many cells.
 _PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
@@ -56,8 +57,9 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "names": list(learner.feature_names),
         "coded": coded,
         "scalars": {name: float(state[getattr(k, f"FOREST_{name}")]) for name in _SCALARS},
-        "averages": np.array([state[getattr(k, f"FOREST_{name}")] for name in _AVERAGES]),
+        "averages": _scalars(state, _AVERAGES),
         "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
+        **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
         **{name: view.copy() for name, view in columns_of(state).items()},
         **({"texts": sections["texts"].copy()} if learner._coded else {}),
         "used": sections["used"].astype(np.int64),
@@ -65,6 +67,10 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "leaves": sections["leaves"].copy(),
         "y_name": learner._y_name,
     }
+
+
+def _scalars(state: Array, names: Sequence[str]) -> Array:
+    return np.array([state[getattr(k, f"FOREST_{name}")] for name in names])
 
 
 def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
@@ -113,6 +119,11 @@ def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
         raise ValueError("averages or a stack below 0")
     for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
         header[getattr(k, f"FOREST_{name}")] = average
+    if header[k.FOREST_SQUARED]:
+        labels = _floats(saved["labels"], (len(_LABELS),))
+        if labels[1] < 0.0:
+            raise ValueError("a spread of labels below 0")
+        header[k.FOREST_MEAN], header[k.FOREST_SPREAD] = labels
     for name, row in zip(_STACKED, stack, strict=True):
         at = getattr(k, f"FOREST_{name}")
         header[at : at + k.EXPERTS] = row

@@ -262,6 +262,10 @@ class RelevanceTask(Task):
             stage="label",
         )
 
+    def relevance(self, label: float) -> float:
+        """The relevance that a label stands for."""
+        return self._middle + self._half * label
+
     def labels(self, y: NDArray[Any] | list[Any]) -> Array:
         """`label` of every row."""
         if isinstance(y, np.ndarray):

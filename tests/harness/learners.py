@@ -41,6 +41,8 @@ LEARNERS: list[Any] = [
     metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=12),
     # Small ones: they are as large from the first record on as they ever are.
     auc.Forest(3, 31, seed=13),
+    ranking.Forest(3, 31, seed=14),
+    ranking.Forest(3, 31, relevance=(-2, 4), seed=15),
     # Without a seed, for the draws go with the state; and labels other than True and False.
     auc.PairOGD(losses.Logistic(), buffers.Reservoir(3), l2=0.01),
     auc.OAM(learning_rate=0.1, size=3, average=False, positive=2),

@@ -74,6 +74,7 @@ class Forest:
         self.stack, self.steps = [0.25] * 4, [0.0] * 4
         self.losses: list[list[float]] = [[] for _ in range(4)]
         self.best, self.resets = 5.0, 0
+        self.labels: list[float] = []
 
     def draw(self) -> float:
         self.draws += 1
@@ -119,6 +120,16 @@ class Forest:
         return out
 
     def score(self, x: list[Value]) -> float:
+        """As others are told it: in the unit of the labels, if the loss is squared."""
+        mean, deviation = self.of_labels() if self.squared else (0.0, 1.0)
+        return mean + deviation * self.stacked(x)
+
+    def of_labels(self) -> tuple[float, float]:
+        """Their mean and deviation."""
+        mean = sum(self.labels) / max(len(self.labels), 1)
+        return mean, math.sqrt(sum((y - mean) ** 2 for y in self.labels) / max(len(self.labels), 1))
+
+    def stacked(self, x: list[Value]) -> float:
         return sum(a * s for a, s in zip(self.stack, self.scores(x), strict=True))
 
     def slope(self, score: float, y: float) -> float:
@@ -130,8 +141,12 @@ class Forest:
         return min(math.log1p(math.exp(-abs(score))) + max(score if y < 0.5 else -score, 0.0), 5.0)
 
     def learn(self, x: list[Value], label: float) -> None:
-        y = label if self.squared else float(label > 0.0)
-        scores, score = self.scores(x), self.score(x)
+        scores, score = self.scores(x), self.stacked(x)
+        y = float(label > 0.0)
+        if self.squared:
+            self.labels.append(label)
+            mean, deviation = self.of_labels()
+            y = (label - mean) / deviation if deviation > 0.0 else 0.0
         deepest = [self.leaf(3, root, x) for root in self.roots]
         q = self.slope(score, y)
         for k in range(4):

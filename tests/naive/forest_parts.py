@@ -5,10 +5,10 @@ from __future__ import annotations
 from naive.forest import Forest, Node, Value
 
 
-def mean(node: Node, k: int) -> float:
+def below(node: Node, k: int) -> float:
     """The weight of an expert, or the mean of the children that it sees."""
     children = node.seen_by(k)
-    return sum(mean(child, k) for child in children) / 2 if children else node.weights[k].w
+    return sum(below(child, k) for child in children) / 2 if children else node.weights[k].w
 
 
 def parts(forest: Forest, x: list[Value]) -> list[float]:
@@ -20,11 +20,14 @@ def parts(forest: Forest, x: list[Value]) -> list[float]:
                 out[j] += a * term[0].w * term[1]
         for root in forest.roots if k > 0 else []:
             node = root
-            out[-1] += a * mean(root, k)
+            out[-1] += a * below(root, k)
             while node.seen_by(k):
                 child = node.child(x)
-                out[node.column] += a * (mean(child, k) - mean(node, k))
+                out[node.column] += a * (below(child, k) - below(node, k))
                 node = child
+    if forest.squared:
+        mean, deviation = forest.of_labels()
+        return [deviation * part for part in out[:-1]] + [mean + deviation * out[-1]]
     return out
 
 
@@ -35,7 +38,7 @@ def importances(forest: Forest, d: int) -> list[float]:
     def add(node: Node, k: int, share: float) -> None:
         children = node.seen_by(k)
         if children:
-            low, high = (mean(child, k) for child in children)
+            low, high = (below(child, k) for child in children)
             out[node.column] += share * abs(high - low)
             for child in children:
                 add(child, k, 0.5 * share)

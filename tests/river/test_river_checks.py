@@ -29,6 +29,8 @@ ESTIMATORS: list[base.Estimator] = [
     ranking.PairOGD(),
     ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.Reservoir(20), l2=0.01, average=False),
     ranking.PairOGD(relevance=(0, 100)),
+    ranking.Forest(5, 63, seed=1),
+    ranking.Forest(5, 63, relevance=(0, 100), seed=1),
     # Private ones declare the range. The checks' regression data is an approval in per cent.
     ranking.PairFTRL(horizon=5000, relevance=(0, 100)),
     ranking.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, relevance=(0, 100)),

@@ -16,8 +16,10 @@ from sklearn.metrics import roc_auc_score
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import parse_config
 
-from streampair import auc
-from streampair.errors import ConfigError, RecordError
+from streampair import auc, ranking
+from streampair import kernels as k
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.learners.forest_state import sections_of
 from streampair.records.texts import as_code, which
 
 
@@ -153,6 +155,102 @@ def test_labels_that_are_turned_round_are_learned_anew() -> None:
     scores = auc.Forest(seed=1).score_learn_many(X, y)
     assert roc_auc_score(y[2000:3000], scores[2000:3000]) > 0.9
     assert roc_auc_score(y[5000:], scores[5000:]) > 0.9
+
+
+def relevances(n: int, seed: int = 0) -> list[tuple[dict[str, Any], float]]:
+    """A saw over one number, a step at a text; a shift and a unit far from those of a standard score."""
+    rng, rows = random.Random(seed), []
+    for _ in range(n):
+        x = {
+            "at": rng.uniform(0.0, 10.0),
+            "kind": rng.choice(["bed", "sofa"]),
+            "nothing": rng.gauss(0.0, 1.0),
+        }
+        rows.append((x, 5000.0 + 40.0 * abs(x["at"] - 5.0) + 100.0 * (x["kind"] == "bed")))
+    return rows
+
+
+def _unexplained(model: Any, rows: list[tuple[dict[str, Any], float]]) -> float:
+    """Share of the variance that predictions before learning leave, over the second half."""
+    told = []
+    for x, y in rows:
+        told.append(model.predict_one(x))
+        model.learn_one(x, y)
+    half = len(rows) // 2
+    y = np.array([y for _, y in rows])[half:]
+    return float(((y - told[half:]) ** 2).mean() / y.var())
+
+
+def test_a_regression_predicts_in_the_unit_of_the_relevance() -> None:
+    rows = relevances(4000)
+    assert _unexplained(ranking.Forest(seed=1), rows) < 0.05
+    assert _unexplained(ranking.Forest(seed=1, relevance=(0, 10_000)), rows) < 0.05
+    assert _unexplained(ranking.Forest(nodes=1, seed=1), rows) > 0.2  # trees that never split are caught
+
+    class Unscaled(ranking.Forest):
+        def score_one(self, x: Any) -> float:
+            state = self._state
+            mean = state[k.FOREST_MEAN]
+            deviation = math.sqrt(state[k.FOREST_SPREAD] / max(self.records, 1)) or 1.0
+            return float((super().score_one(x) - mean) / deviation)
+
+    assert _unexplained(Unscaled(seed=1), rows) > 100.0  # and scores that stay standardised
+
+
+def test_a_declared_relevance_changes_the_unit_of_the_score_alone() -> None:
+    """Whatever the range: it is standardised away. But for rounding, which a split would not forgive."""
+    one, two = ranking.Forest(4, 63, seed=3), ranking.Forest(4, 63, relevance=(-4, 4), seed=3)
+    for x, y in relevances(300):
+        assert one.predict_one(x) == two.predict_one(x)
+        assert one.score_one(x) == 4.0 * two.score_one(x)
+        for each in (one, two):
+            each.learn_one(x, (y - 5000.0) / 128.0)
+    rows = pd.DataFrame([x for x, _ in relevances(20, seed=1)])
+    assert list(one.predict_many(rows)) == list(two.predict_many(rows))
+    assert list(one.predict_many(rows)) == [one.predict_one(x) for x in rows.to_dict("records")]
+    scores = one.score_learn_many(rows, pd.Series([3.0] * 20))
+    for x, score in zip(rows.to_dict("records"), scores, strict=True):
+        assert two.predict_one(x) == score
+        two.learn_one(x, 3.0)
+
+
+def test_parts_of_a_prediction_add_up_to_it() -> None:
+    model = ranking.Forest(4, 63, seed=3)
+    assert model.explain_one({"at": 1.0}) == (0.0, {})
+    for x, y in relevances(500):
+        model.learn_one(x, y)
+    for x, _ in relevances(20, seed=2):
+        told = model.explain_one(x)
+        assert told.baseline + sum(told.features.values()) == pytest.approx(model.predict_one(x), rel=1e-12)
+    assert model.feature_importances["nothing"] < 0.2
+
+
+def test_one_huge_relevance_makes_no_huge_step() -> None:
+    """Nor a sum of squares after which no expert that never forgets would move again."""
+    model = ranking.Forest(4, 63, seed=3)
+    for x, y in relevances(500):
+        model.learn_one(x, y)
+    before = sections_of(model._state)["leaves"].copy()
+    model.learn_one({"at": 1.0, "kind": "bed", "nothing": 0.0}, 1e50)
+    after = sections_of(model._state)["leaves"]
+    assert np.abs(after - before)[::2].max() < 5.0
+    assert 0.0 < after[1::2].max() < 2000.0
+    for x, y in relevances(50):
+        assert math.isfinite(model.score_one(x))
+        model.learn_one(x, y)
+    with pytest.raises(RecordError, match="relevance"):
+        model.learn_one({"at": 1.0}, 2e50)
+
+
+@pytest.mark.parametrize("bad", [np.array([0.0, -1.0]), np.array([math.nan, 1.0]), np.array([0.0])])
+def test_moments_of_relevances_that_cannot_be(bad: np.ndarray) -> None:
+    model = ranking.Forest(3, 31, seed=1)
+    for x, y in relevances(50):
+        model.learn_one(x, y)
+    before = frozen(model)
+    with pytest.raises(SnapshotError, match="damaged"):
+        model.load_state({**model.to_state(), "labels": bad})
+    assert frozen(model) == before
 
 
 def test_memory_is_bounded() -> None:

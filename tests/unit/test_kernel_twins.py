@@ -1099,10 +1099,12 @@ def forest(trees: int, nodes: int, d: int, seed: int, squared: bool = False) -> 
 
 def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[list[Any]]]:
     """A state and the twin after n rows, more than its small trees hold; and ten more rows."""
-    seed = int(rng.integers(1000))
+    seed, squared = int(rng.integers(1000)), bool(rng.integers(2))
     rows, values = mixed(rng, n + 10)
-    state, twin = forest(3, 35, 5, seed), naive.Forest(3, 35, seed)
+    state, twin = forest(3, 35, 5, seed, squared), naive.Forest(3, 35, seed, squared)
     labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
+    if squared:
+        labels = 50.0 + 7.0 * labels + rng.normal(size=n + 10)
     k.forest_learn_many(state, rows[:n], labels[:n], np.empty(0))
     for x, y in zip(values[:n], labels, strict=False):
         twin.learn(x, y)
@@ -1183,6 +1185,8 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     labels = np.sign(rows[:, 0])
     labels[flipped:] *= -1.0
     squared = bool(rng.integers(2))
+    if squared:
+        labels = 20.0 * labels - 300.0
     state, twin, scores = forest(2, 33, 5, seed, squared), naive.Forest(2, 33, seed, squared), np.empty(n)
     kernel(state, rows, labels, scores)
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):

@@ -1,0 +1,178 @@
+"""The trees of a forest: which way a record goes, and how they grow. No label has a say in it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streampair.kernels._jit import Array, kernel
+from streampair.kernels.forest_layout import (
+    EXPERTS,
+    FOREST_BUCKETS,
+    FOREST_CAP,
+    FOREST_D,
+    FOREST_DRAWS,
+    FOREST_HEADER,
+    FOREST_NODES,
+    FOREST_SEED,
+    FOREST_TEXTS,
+    FOREST_TREES,
+    PAYLOAD,
+    RECORD_AT,
+    Bits,
+    Links,
+    forest_cut,
+    forest_places,
+)
+from streampair.kernels.numerics import uniform
+
+_VISITS = 20
+_SALTS = 8
+
+
+@kernel
+def _bit(hashed: int, salt: int) -> bool:
+    """A public coin for a text, under a salt."""
+    return uniform(hashed, salt, 7) < 0.5
+
+
+@kernel
+def _hash(bits: int, value: float) -> int:
+    """The hash that a text carries; 0 for a number and for nothing."""
+    return bits & PAYLOAD if value != value else 0
+
+
+@kernel
+def forest_bucket(column: int, hashed: int) -> int:
+    """The place of the weights of a text in a column."""
+    return int(uniform(hashed, column, 11) * FOREST_BUCKETS)
+
+
+@kernel
+def forest_right(column: int, mark: float, x: Array, bits: Bits) -> int:
+    """Which child a record goes to: a number beyond the mark and a text to the right, nothing to the left.
+
+    A node that parts texts (its column is inverted) tosses their coin under the salt that is its mark.
+    """
+    if column >= 0:
+        value = x[column]
+        if value != value:
+            return 1 if bits[column] & PAYLOAD else 0
+        return int(value > mark)
+    return 1 if _bit(_hash(bits[~column], x[~column]), int(mark)) else 0
+
+
+@kernel
+def _draw(s: Array) -> float:
+    u = uniform(int(s[FOREST_SEED]), int(s[FOREST_DRAWS]), 0)
+    s[FOREST_DRAWS] += 1.0
+    return u
+
+
+@kernel
+def forest_moments(s: Array) -> None:
+    """Let the numbers of the record into the means and variances of their columns."""
+    cap = int(s[FOREST_CAP])
+    for j in range(int(s[FOREST_D])):
+        value = s[FOREST_HEADER + RECORD_AT * cap + j]
+        if value == value:
+            s[FOREST_HEADER + j] += 1.0
+            apart = value - s[FOREST_HEADER + cap + j]
+            s[FOREST_HEADER + cap + j] += apart / s[FOREST_HEADER + j]
+            s[FOREST_HEADER + 2 * cap + j] += apart * (value - s[FOREST_HEADER + cap + j])
+
+
+@kernel
+def forest_grow(s: Array) -> None:
+    """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_used, at_nodes, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_weights]
+    mark_bits, links = marks.view(np.int64), marks.view(np.int32)
+    leaves = s[at_scratch:end].view(np.int64)
+    for t in range(trees):
+        used = int(s[at_used + t])
+        if used + 2 > nodes:
+            continue
+        node = t * nodes + leaves[4 * t + 3]
+        visits = 1 - links[4 * node + 3]
+        if visits <= _VISITS:
+            links[4 * node + 3] = -visits
+        column = links[4 * node + 2]
+        if visits == 1:
+            column = int(_draw(s) * d)
+            links[4 * node + 2] = column
+            mark_bits[2 * node] = bits[column]
+        elif visits < _VISITS:
+            if _draw(s) * visits < 1.0:
+                mark_bits[2 * node] = bits[column]
+        elif not _part(s, marks, mark_bits, links, node, x, bits):
+            column = int(_draw(s) * d)
+            links[4 * node + 2] = column
+            mark_bits[2 * node] = bits[column]
+        else:
+            links[4 * node + 3] = used
+            s[at_used + t] = used + 2.0
+            _inherit(s, at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+
+
+@kernel
+def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: Array, bits: Bits) -> bool:
+    """Make a leaf a node that parts the value that it keeps from that of the record; False if it cannot."""
+    column = links[4 * node + 2]
+    kept, value = marks[2 * node], x[column]
+    if mark_bits[2 * node] == bits[column] or kept == value:
+        return False
+    one, two = _hash(mark_bits[2 * node], kept), _hash(bits[column], value)
+    if one != 0 or two != 0:
+        for _ in range(_SALTS):
+            salt = math.floor(_draw(s) * 1048576.0)
+            if _bit(one, int(salt)) != _bit(two, int(salt)):
+                marks[2 * node] = salt
+                links[4 * node + 2] = ~column
+                return True
+        return False
+    if kept != kept or value != value:
+        if kept != kept and value != value:
+            return False
+        marks[2 * node] = -math.inf  # nothing to the left, any number to the right
+        return True
+    low, high = min(kept, value), max(kept, value)
+    mark = low + _draw(s) * (high - low)
+    marks[2 * node] = mark if mark < high else low
+    return True
+
+
+@kernel
+def _inherit(s: Array, at_weights: int, trees: int, nodes: int, tree: int, node: int, child: int) -> None:
+    """Both children begin with the weights of the parent, and half of what set its steps."""
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        if child + 1 < cut:
+            parent = at + 2 * (tree * cut + node)
+            for i in range(2):
+                own = at + 2 * (tree * cut + child + i)
+                s[own] = s[parent]
+                s[own + 1] = 0.5 * s[parent + 1]
+        at += 2 * trees * cut
+
+
+@kernel
+def forest_empty(s: Array, tree: int) -> None:
+    """A tree becomes a root that knows nothing."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_used, at_nodes, at_weights, _, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    s[at_used + tree] = 1.0
+    for i in range(at_nodes + 2 * tree * nodes, at_nodes + 2 * (tree + 1) * nodes):
+        s[i] = 0.0
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        for i in range(at + 2 * tree * cut, at + 2 * (tree + 1) * cut):
+            s[i] = 0.0
+        at += 2 * trees * cut
