@@ -9,10 +9,12 @@ from streampair.learners import choose
 from streampair.learners.faces import Classifier, PrivateClassifier
 from streampair.learners.flat import FlatLearner
 from streampair.learners.forest_classifier import Forest
+from streampair.learners.forest_private import PrivateForest
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OAMRule, OGDRule, SPAUCRule
 
-__all__ = ["Forest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD", "SPAUC"]  # noqa: RUF022
+__all__ = ["Forest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD",  # noqa: RUF022
+           "PrivateForest", "SPAUC"]  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
@@ -224,8 +226,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     buffer
         ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
     clip
-        Radius of the ball that each pair's gradient is clipped into; None is 1. It is the ball around 0, or,
-        after a warm-up, one that touches 0 (see `streampair.privacy.FTRLPlan`).
+        Radius of the ball that each pair's gradient is clipped into (`privacy.FTRLPlan`); None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
@@ -285,9 +286,8 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected
     record itself is not covered. `privacy` tells what is spent, by the releases so far.
 
-    A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
-    null record and raises nothing: whether a slot was null must not show. A score is given for a record
-    with features missing (they count as neutral), and refused for one with text or numbers not finite.
+    A record that cannot be used (a feature missing, not finite or not a number, no label) is a null slot and
+    raises nothing: that must not show. In a score a missing feature is neutral; text and infinity raise.
 
     Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
     cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).

@@ -29,6 +29,7 @@ from streampair.errors import ConfigError
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.mechanisms.output import Output
 from streampair.privacy.mechanisms.private_auc import Evaluated
+from streampair.privacy.mechanisms.woods import Woods
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
 
@@ -247,8 +248,8 @@ def audit(
     Raises
     ------
     ConfigError
-        If the learner is not private, or releases random points before anything of the data (the
-        papers' calibration).
+        If the learner is not private, releases random points before anything of the data (the
+        papers' calibration), or is a forest, which has too many numbers in a release.
 
     References
     ----------
@@ -271,6 +272,12 @@ def audit(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 4):
             raise ConfigError(f"{name} is {value!r}", fix="give an integer of at least 4, or None")
     settings = learner.settings
+    if isinstance(settings.mechanism.core, Woods):
+        raise ConfigError(
+            "an audit takes the exact response to every number that is released, of which a forest has more "
+            "than 10,000",
+            fix="audit auc.PairFTRL, whose releases, noise and account are the same but for the leaves",
+        )
     if slots is None:
         size = settings.buffer.influence.size
         # A metric is brought away from 0 first; output perturbation costs late records more.

@@ -195,6 +195,15 @@ from streampair.kernels.vectors import (
     score_many,
     unusable_row,
 )
+from streampair.kernels.woods import (
+    wood_gram,
+    wood_leaves,
+    wood_marks,
+    wood_places,
+    wood_rake,
+    wood_sums,
+    wood_trees,
+)
 
 __all__ = [
     "AUC_COUNT",
@@ -395,5 +404,12 @@ __all__ = [
     "window_pairs",
     "window_sensitivities",
     "window_spend",
+    "wood_gram",
+    "wood_leaves",
+    "wood_marks",
+    "wood_places",
+    "wood_rake",
+    "wood_sums",
+    "wood_trees",
     "woven",
 ]

@@ -25,6 +25,7 @@ from streampair.privacy.mechanisms.partners import PARTNER, Partnered
 from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 from streampair.privacy.mechanisms.rate import Rated, checked_rate
+from streampair.privacy.mechanisms.woods import Woods, worthwhile
 
 __all__ = [
     "centred_output",
@@ -35,6 +36,7 @@ __all__ = [
     "noisy",
     "output",
     "ranking_leader",
+    "woods",
 ]
 
 
@@ -183,6 +185,38 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
             fix="leave one of them out",
         )
     return Moments(anytime=_anytime(learner.anytime, horizon))
+
+
+def woods(learner: Any, features: int | None) -> Mechanism:
+    """Leaves of random trees beside moments; moments alone where a horizon is too short for leaves.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is given that it cannot use.
+    """
+    names = ("loss", "buffer", "clip", "max_uses")
+    given = [name for name in names if getattr(learner, name) is not None]
+    if learner.warmup is not None and learner.warmup == 0:
+        given.append("warmup")
+    if given:
+        raise ConfigError(
+            f"a private forest cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises records "
+            "first and sums them up",
+            fix=f"leave {given[0]} out",
+        )
+    horizon = learner.horizon
+    if isinstance(horizon, int) and horizon < LEAST_HORIZON:
+        raise ConfigError(
+            f"a horizon of {horizon} is too short for a forest", fix=f"give at least {LEAST_HORIZON}, or None"
+        )
+    if features is not None and features > MOST_FEATURES:
+        raise ConfigError(
+            f"{features} features are too many for second moments", fix=f"select at most {MOST_FEATURES}"
+        )
+    if isinstance(horizon, int) and not worthwhile(learner.epsilon, learner.delta, horizon):
+        return Moments()
+    return Woods()
 
 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:

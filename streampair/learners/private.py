@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import buffers, kernels, losses
+from streampair import buffers, losses
 from streampair.errors import ConfigError, SnapshotError
 from streampair.learners import saving
 from streampair.learners.identity import Counts, Identity
@@ -266,11 +266,7 @@ class PrivateLearner(TakesBatches):
         return self._run.weights
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        ready = self._run.prepared(columns, rows)
-        out = np.zeros(len(rows))
-        if self._run.rule is not None and len(rows):
-            kernels.score_many(self._run.weights, ready, out)
-        return out
+        return self._run.scores(columns, rows)
 
     def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
         return self._run.prepared(columns, rows)
@@ -281,13 +277,15 @@ class PrivateLearner(TakesBatches):
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
+        return self._vectors_of(xs)
+
+    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """What the run's weights multiply, of several records."""
         rows = self._run.vectors(xs)
         if rows is not None:
             return rows
-        out = np.empty((len(xs), len(self.feature_names)))
-        for i, x in enumerate(xs):
-            out[i] = self.design(x)
-        return out
+        each = [self._run.vector(x).copy() for x in xs]
+        return np.array(each).reshape(len(xs), len(each[0]) if each else len(self.feature_names))
 
     # ---- what others look at ---------------------------------------------------------------------------
 

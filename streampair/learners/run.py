@@ -26,7 +26,6 @@ __all__ = ["SlotRun"]
 
 Array = NDArray[np.float64]
 
-_CHUNK = 1024
 _NOWHERE = Origin()
 _NOBODY = Origins()
 
@@ -90,7 +89,7 @@ class SlotRun:
         self.identity = identity
         self.counts = counts
         self.admission = admission
-        self.design = Design(names, settings.bounds)
+        self.design: Design = settings.mechanism.design(names, settings.bounds)
         saved = settings.mechanism.unwritten(rule) if rule is not None else None
         if plan is not None:
             saved = plan["rule"]
@@ -252,6 +251,7 @@ class SlotRun:
             prepared = False
         learning = self.slots >= asked.warmup
         if not learning:
+            ready = design.clipped
             design.clip(design.raw, ready, usable)
         elif not prepared:
             design.prepare(design.raw, ready, usable)
@@ -332,9 +332,9 @@ class SlotRun:
         while at < end:
             stream = self._open() if self.stream is None else self.stream
             prefix = self.warmup if self.slots < warmup else None
-            stop = min(end, at + (_CHUNK if prefix is None else min(_CHUNK, warmup - self.slots)))
+            stop = min(end, at + min(design.chunk, end if prefix is None else warmup - self.slots))
             part, labels, shown = raw[at:stop], given[at:stop], None if scores is None else scores[at:stop]
-            ready, usable = np.empty(part.shape), np.empty(stop - at)
+            ready, usable = np.empty((stop - at, design.width)), np.empty(stop - at)
             if prefix is None or shown is not None:
                 design.prepare(part, ready, usable)
             if prefix is not None and shown is not None:
@@ -345,6 +345,7 @@ class SlotRun:
                 part, labels = part.copy(), labels.copy()
                 part[blank] = labels[blank] = math.nan
             if prefix is not None:
+                ready = np.empty(part.shape)
                 design.clip(part, ready, usable)
             where = origins.part(slice(at, stop))
             records = told_apart(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
@@ -360,9 +361,7 @@ class SlotRun:
                 self._prefix(ready, usable, labels, stream, records)
             at = stop
         if scores is not None and end < n:
-            ready = np.empty((n - end, raw.shape[1]))
-            design.prepare(raw[end:], ready, np.empty(n - end))
-            kernels.score_many(rule.average, ready, scores[end:])
+            design.scores(rule.average, raw[end:], scores[end:])
         return admitted
 
     def _blank(
@@ -433,11 +432,7 @@ class SlotRun:
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
         rows = _features.packed(self.names, xs)
-        if rows is None:
-            return None
-        out = np.empty(rows.shape)
-        self.design.prepare(rows, out, np.empty(len(rows)))
-        return out
+        return None if rows is None else self.design.prepared(rows)
 
     def prepared(self, columns: list[Hashable], rows: Array) -> Array:
         """Vectors (n, d) of raw rows that are scored.
@@ -449,10 +444,15 @@ class SlotRun:
         """
         design = self.design
         check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
-        raw = design.arranged(columns, rows)
-        ready = np.empty(raw.shape)
-        design.prepare(raw, ready, np.empty(len(raw)))
-        return ready
+        return design.prepared(design.arranged(columns, rows))
+
+    def scores(self, columns: list[Hashable], rows: Array) -> Array:
+        """Scores (n,) of raw rows: errors as of `prepared`."""
+        design = self.design
+        check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
+        out = np.zeros(len(rows))
+        design.scores(self.rule.average, design.arranged(columns, rows), out)
+        return out
 
     # ---- state -----------------------------------------------------------------------------------------
 

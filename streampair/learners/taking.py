@@ -30,7 +30,7 @@ class TakesBatches(Learner):
 
     _run: Any
     _admission: Any
-    design_many: Any
+    _vectors_of: Any
     # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
     _one_packing: bool
 
@@ -169,7 +169,7 @@ class TakesBatches(Learner):
             return None if admitted is None else admitted.tolist()
 
         return ReadyRows(
-            *(len(rows), learn, lambda: run.weights, self.design_many, refused),
+            *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
             names=run.names,
             rows=None if ignored else rows,
             steady=lambda: max(run.settings.warmup - run.slots, 0) or run.rule.steady,

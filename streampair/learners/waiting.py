@@ -125,6 +125,10 @@ class Waiting:
         check_finite(columns, rows, list(range(len(columns))))
         return np.empty((len(rows), 0))
 
+    def scores(self, columns: list[Hashable], rows: Array) -> Array:
+        """0, for rows that could be scored."""
+        return np.zeros(len(self.prepared(columns, rows)))
+
     def to_state(self) -> dict[str, Any]:
         """As of a `SlotRun`, with nothing in it."""
         return {

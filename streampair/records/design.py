@@ -76,7 +76,13 @@ class Design:
         What values are scaled and shifted by, `mean` and `factor`: (4, d).
     cap
         Standardised values beyond it are pulled back to it.
+    clipped
+        Scratch for one record of the warm-up, (1, d).
+    width, chunk
+        Coordinates of a design, d or more, and how many rows are prepared at a time.
     """
+
+    chunk = 1024
 
     def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
         self.names: tuple[Hashable, ...] = tuple(_features.in_order(names))
@@ -89,7 +95,8 @@ class Design:
         self.standardised = False
         self.cells = np.empty(d + 1)
         self.raw, self.label = self.cells[:d].reshape(1, d), self.cells[d:]
-        self.ready = np.empty((1, d))
+        self.clipped = self.ready = np.empty((1, d))
+        self.width = d
         self.usable = np.empty(1)
         self._buf = memoryview(self.cells)  # type: ignore[arg-type]
         self._take = _features.getter(self.names)
@@ -172,6 +179,18 @@ class Design:
         kernels.prepare_rows(
             raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, usable
         )
+
+    def prepared(self, raw: Array) -> Array:
+        """Designs (n, width) of raw rows."""
+        ready = np.empty((len(raw), self.width))
+        self.prepare(raw, ready, np.empty(len(raw)))
+        return ready
+
+    def scores(self, weights: Array, raw: Array, out: Array) -> None:
+        """Linear scores (n,) of raw rows, some at a time: designs may be far longer than the rows."""
+        for at in range(0, len(raw), self.chunk):
+            part = raw[at : at + self.chunk]
+            kernels.score_many(weights, self.prepared(part), out[at : at + len(part)])
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""

@@ -20,6 +20,7 @@ ESTIMATORS: list[base.Estimator] = [
     auc.Forest(5, 63, seed=1),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
+    auc.PrivateForest(),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1),
     auc.OnPairC(1.0, 1e-4, 3000, buffer=buffers.Reservoir(8), releases=10, seed=1),
     auc.NoisyOGD(1.0, 1e-4),

@@ -14,6 +14,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from naive import woods
 
 from streampair import kernels as k
 from streampair.evaluation.sampling import Sample
@@ -1368,3 +1369,90 @@ def woven(kernel: Any, rng: Rng) -> None:
     wanted = naive.woven(list(range(n)), stops.tolist(), [-1 - i for i in range(len(stops))])
     np.testing.assert_array_equal(out, [rows[i] if i >= 0 else others[-1 - i] for i, _ in wanted])
     np.testing.assert_array_equal(told, [labels[i] if own else math.nan for i, own in wanted])
+
+
+# ---- random trees ----------------------------------------------------------------------------------------
+
+
+def wood(d: int = 3, trees: int = 4, nodes: int = 8) -> tuple[Any, Any, list[Any]]:
+    """Trees as the kernels and as the twin have them."""
+    columns, cuts = np.zeros((trees, nodes), dtype=np.int64), np.zeros((trees, nodes))
+    k.wood_trees(d, columns, cuts)
+    return columns, cuts, [woods.tree(d, t, nodes) for t in range(trees)]
+
+
+def fallen(rng: Rng) -> tuple[Any, Any, Any]:
+    """Leaves (trees, n) of rows, weights of the rows, and shares of the leaves."""
+    columns, cuts, _ = wood()
+    places, leaves = rng.uniform(size=(40, 3)), np.zeros((40, 4), dtype=np.int64)
+    k.wood_leaves(places, columns, cuts, leaves)
+    weights, shares = rng.uniform(size=40), rng.uniform(size=(4, 8))
+    return leaves.T.copy(), weights / weights.sum(), shares / shares.sum(axis=1, keepdims=True)
+
+
+@against(woods.tree)
+def wood_trees(kernel: Any, rng: Rng) -> None:
+    columns, cuts = np.zeros((4, 8), dtype=np.int64), np.zeros((4, 8))
+    kernel(3, columns, cuts)
+    for t in range(4):
+        wanted = woods.tree(3, t, 8)[1:]
+        assert columns[t, 1:].tolist() == [f for f, _ in wanted]
+        close(cuts[t, 1:].tolist(), [cut for _, cut in wanted])
+
+
+@against(woods.leaf)
+def wood_leaves(kernel: Any, rng: Rng) -> None:
+    columns, cuts, twins = wood()
+    places, leaves = rng.uniform(size=(9, 3)), np.zeros((9, 4), dtype=np.int64)
+    kernel(places, columns, cuts, leaves)
+    assert leaves.tolist() == [[woods.leaf(row, tree) for tree in twins] for row in places.tolist()]
+
+
+@against(woods.place)
+def wood_places(kernel: Any, rng: Rng) -> None:
+    raw, scale, shift = rng.uniform(-3, 3, (6, 2)), np.array([0.5, 2.0]), np.array([0.1, 0.0])
+    raw[1, 0], raw[2, 1], raw[3, 1] = math.nan, math.inf, -1e300
+    mean, factor, places = np.array([0.1, -0.2]), np.array([1.5, 0.7]), np.empty((6, 2))
+    kernel(raw, scale, shift, mean, factor, 0.9, 3.0 / 0.9, places)
+    for row, found in zip(raw, places, strict=True):
+        x = np.clip((np.clip(row * scale + shift, -1.0, 1.0) - mean) * factor, -0.9, 0.9)
+        wanted = [woods.place(z) if math.isfinite(v) else 0.5 for v, z in zip(row, x / 0.3, strict=True)]
+        close(found.tolist(), wanted)
+
+
+@against(woods.marks)
+def wood_marks(kernel: Any, rng: Rng) -> None:
+    columns, cuts, twins = wood()
+    places, leaves = rng.uniform(size=(5, 3)), np.zeros((5, 4), dtype=np.int64)
+    out = np.full((5, 3 + 32 + 15), 7.0)
+    kernel(places, columns, cuts, 5, leaves, out)
+    assert (out[:, :3] == 7.0).all()
+    close(out[:, 3:].tolist()[2], woods.marks(places[2].tolist(), twins, 5))
+
+
+@against(woods.wood_sums)
+def wood_sums(kernel: Any, rng: Rng) -> None:
+    rows, sums = np.zeros((6, 2 + 8 + 4)), np.zeros(5 + 8 + 8 + 4, dtype=np.int64)
+    rows[:, 2:] = rng.uniform(size=(6, 12)) < 0.4
+    labels = np.array([1.0, -1.0, math.nan, 1.0, 0.3, -1.0])
+    kernel(rows, labels, 2, 8, sums)
+    assert not sums[:5].any()
+    assert sums[5:].tolist() == woods.wood_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
+
+
+@against(woods.wood_rake)
+def wood_rake(kernel: Any, rng: Rng) -> None:
+    leaves, weights, shares = fallen(rng)
+    ridge, tilt = np.array([1e-3, 0.1, 0.01, 1.0]), np.zeros((4, 8))
+    wanted = woods.wood_rake(leaves, shares, ridge, 3, weights.copy())
+    kernel(leaves, shares, ridge, 3, tilt, weights)
+    close(tilt.ravel().tolist(), wanted[0].ravel().tolist())
+    close(weights.tolist(), wanted[1].tolist())
+
+
+@against(woods.wood_gram)
+def wood_gram(kernel: Any, rng: Rng) -> None:
+    leaves, weights, shares = fallen(rng)
+    scores, out = np.empty(40), np.empty((4, 8))
+    kernel(leaves, weights, shares, scores, out)
+    close(out.ravel().tolist(), woods.wood_gram(leaves, weights, shares).ravel().tolist())

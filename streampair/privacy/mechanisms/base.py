@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.privacy.entities import EntityLimit
+from streampair.records.design import Design
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -195,6 +196,8 @@ class ExactSums:
         What leaves is worth this.
     shape
         Of the sums.
+    grid
+        Step of each coordinate, in units of the records; None: that of the release.
 
     Notes
     -----
@@ -213,10 +216,11 @@ class ExactSums:
     array([2.])
     """
 
-    __slots__ = ("__cells", "release")
+    __slots__ = ("__cells", "__grid", "release")
 
-    def __init__(self, release: Release, shape: tuple[int, ...]) -> None:
+    def __init__(self, release: Release, shape: tuple[int, ...], grid: Floats | None = None) -> None:
         self.release = release
+        self.__grid: Any = release.grid if grid is None else grid
         self.__cells = np.zeros(shape, dtype=np.int64)
 
     def add(self, kernel: Callable[..., object], *records: Any) -> None:
@@ -235,7 +239,7 @@ class ExactSums:
         noise
             As large as the sums, in units of the records.
         """
-        grid = self.release.grid
+        grid = self.__grid
         return np.asarray(grid * (self.__cells + np.floor(noise / grid + 0.5).astype(np.int64)))
 
     def clear(self) -> None:
@@ -433,6 +437,10 @@ class Mechanism(abc.ABC):
         saved
             What was fitted for the run that this one continues (`fitted.written`): it is taken as it is.
         """
+
+    def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> Design:
+        """From a record to the vector that the published weights multiply."""
+        return Design(names, bounds)
 
     def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What a run's state of 0.1, which has no plan, tells of what was fitted for it; None: nothing."""

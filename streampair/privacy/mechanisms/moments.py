@@ -76,9 +76,11 @@ class MomentsRun(Run):
         # What the warm-up tells of labels and features: covariances, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.version > 2 else 0))
         self._card = plan.card()
-        self.block = ExactSums(self._card[0], (plan.dim,))
+        steps = self._grids()
+        self.block = ExactSums(self._card[0], (plan.dim,), steps)
         # The sums of all blocks, for the release at the horizon.
-        self.total = ExactSums(self._card[-1], (plan.dim if plan.horizon is not None else 0,))
+        last = None if steps is None or plan.horizon is None else steps / plan.units
+        self.total = ExactSums(self._card[-1], (plan.dim if plan.horizon is not None else 0,), last)
         self._running = np.zeros(plan.dim)  # C times the released sums
         self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
         self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
@@ -86,6 +88,7 @@ class MomentsRun(Run):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
+        self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
         self._own_sums = type(self)._sum_up is MomentsRun._sum_up
@@ -216,6 +219,14 @@ class MomentsRun(Run):
         """Add what is summed of each record to the open block."""
         self.block.add(kernels.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
 
+    def _grids(self) -> Floats | None:
+        """Step of each coordinate of a release; None: the grid for all."""
+        return None
+
+    def _packed(self) -> int:
+        """The first coordinates of a release, which hold the second moments and those with the label."""
+        return int(self.plan.dim)
+
     def _next_end(self) -> int:
         end, horizon = self.plan.end(self._releases + 1), self.plan.horizon
         return end if horizon is None else min(end, horizon)
@@ -264,7 +275,7 @@ class MomentsRun(Run):
             length = float(kernels.dot(start, start))
             sure = 1.0 - float(kernels.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
             return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
-        second, cross = unpacked(self._weighted / known, d)
+        second, cross = unpacked(self._weighted[: self._packed()] / known, d)
         if not len(noise) or not noise[0] > 0.0:
             return second, cross, 1.0 / known
         length = self._length(second)
@@ -297,6 +308,7 @@ class MomentsRun(Run):
         variance = float(kernels.dot(w, rows)) + ridge * float(kernels.dot(w, w))
         # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
         along = float(kernels.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
+        self._told = max(along, 0.0) / variance if variance > 0.0 else 0.0
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 

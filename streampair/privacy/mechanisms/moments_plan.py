@@ -190,7 +190,7 @@ class SecondMomentsPlan:
         a = self.anytime
         keep = 1.0 / RATIO if a is None else 0.99 - 0.06 * a
         put(strategy=_strategy(keep, running))
-        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.dim))
+        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.rounded))
         before = RUNNING_SHARE if a is None else math.sqrt(a)
         share = 1.0 if running is None else before if running else 0.0
         put(weights=np.ones(1, dtype=np.int64) if a is None else self._weights(share, running or 0))
@@ -213,8 +213,28 @@ class SecondMomentsPlan:
         return d * (d + 1) // 2 + d * max(self.classes, 1) + self.classes
 
     @property
+    def steps(self) -> Floats | None:
+        """Step of each coordinate; None: the grid for all."""
+        return None
+
+    @property
+    def rounded(self) -> int:
+        """Coordinates of a record's sums that are rounded to the grid; others are whole steps as they are."""
+        return self.dim
+
+    @property
+    def diameter(self) -> float:
+        """Replacement diameter of what is summed of a record, before it is rounded."""
+        return _DIAMETER
+
+    @property
+    def blank_move(self) -> float:
+        """Norm of it, at most."""
+        return 1.5 if self.classes else math.sqrt(2.0)
+
+    @property
     def _one_move(self) -> float:
-        return _DIAMETER + self.grid * math.sqrt(self.dim)
+        return self.diameter + self.grid * math.sqrt(self.rounded)
 
     def _weights(self, share: float, running: int) -> NDArray[np.int64]:
         """What is left of a record's mu^2 after the releases before the horizon: `sqrt(1 - share ...)`."""
@@ -258,9 +278,9 @@ class SecondMomentsPlan:
             single = pattern_sensitivity(
                 self.strategy,
                 _PATTERN,
-                _DIAMETER,
+                self.diameter,
                 grid=self.grid,
-                dim=self.dim,
+                dim=self.rounded,
                 steps=blocks if rows is None else rows,
             )
             return single if entity is None else entity.records * single
@@ -326,6 +346,17 @@ class SecondMomentsPlan:
         return total + ((self.weighed(steps) / self.sigma_last) ** 2 if last else 0.0)
 
     @property
+    def _told_grid(self) -> float:
+        """The step of a coordinate, for the card: the harmonic mean, which floating point depends on."""
+        steps = self.steps
+        return self.grid if steps is None else float(len(steps) / (1.0 / steps).sum())
+
+    @property
+    def lemma(self) -> int:
+        """Which one has the diameter."""
+        return 42 if self.classes else 31
+
+    @property
     def _alone(self) -> bool:
         return self.relation.entity is None
 
@@ -337,14 +368,13 @@ class SecondMomentsPlan:
         def kind(name: str, move: float, sigma: float, releases: int | None, units: int = 1) -> Release:
             replace = move / sigma
             # Blanking moves a sum by |F| <= sqrt 2, and with the count of a class by 3/2.
-            most = 1.5 if self.classes else math.sqrt(2.0)
-            blank = min((most + self.grid * math.sqrt(dim)) / self._one_move, 1.0)
+            blank = min((self.blank_move + self.grid * math.sqrt(self.rounded)) / self._one_move, 1.0)
             return Release(
                 name=name,
                 domain="records in the unit ball, with "
                 + ("one of the declared classes" if self.classes else "a label weighted into [-1, 1]"),
                 relation=self.relation,
-                lemma=f"docs/privacy.md, Lemma 16, Lemma {42 if self.classes else 31} and Lemma "
+                lemma=f"docs/privacy.md, Lemma 16, Lemma {self.lemma} and Lemma "
                 + ("32" if self._alone else "55"),
                 sensitivity=move,
                 sigma=sigma,
@@ -352,7 +382,7 @@ class SecondMomentsPlan:
                 blank=blank * replace,
                 releases=releases,
                 coordinates=dim,
-                grid=self.grid / units,
+                grid=self._told_grid / units,
             )
 
         kinds = []

@@ -1,0 +1,154 @@
+"""A forest that nobody fitted, under noise: leaf sums beside second moments (docs/privacy.md 10.10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair import kernels
+from streampair.privacy.accounting import mu_from
+from streampair.privacy.mechanisms.base import Settings
+from streampair.privacy.mechanisms.fitted import under
+from streampair.privacy.mechanisms.link import Link, normal_link
+from streampair.privacy.mechanisms.moments import MOST_CENTRE, Moments, MomentsRun
+from streampair.privacy.mechanisms.moments_plan import ANYTIME
+from streampair.privacy.mechanisms.woods_model import Told, forest_of
+from streampair.privacy.mechanisms.woods_plan import SHARES, WoodsPlan
+from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Woods", "WoodsRun", "worthwhile"]
+
+_ROWS = (4096, 16384)
+"""Synthetic rows for a model on the way, and for the one at the horizon."""
+
+
+def worthwhile(epsilon: float, delta: float, horizon: int) -> bool:
+    """Whether leaves will tell more than noise at the end: by public numbers alone.
+
+    All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a quarter of the
+    records; else the linear score has the whole budget.
+    """
+    sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(SHARES[1]))
+    return sigma * math.sqrt(2.0**DEPTH) <= 0.25 * horizon
+
+
+class WoodsRun(MomentsRun):
+    """A run whose sums hold leaves too, and whose models are a linear score and one of the leaves.
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    """
+
+    plan: WoodsPlan
+
+    def __init__(self, plan: WoodsPlan) -> None:
+        super().__init__(plan)
+        self.trees = Trees(plan.features)
+        self._w = np.zeros(plan.features + plan.leaves + plan.features * BINS)
+
+    def _sum_up(self, rows: Floats, labels: Floats) -> None:
+        plan = self.plan
+        d = plan.features
+        linear = np.ascontiguousarray(rows[:, :d])
+        self.block.add(kernels.leader_sums, linear, labels, self._centre, self._weight, plan.grid)
+        self.block.add(kernels.wood_sums, rows, labels, d, plan.leaves)
+
+    def _grids(self) -> Floats:
+        return self.plan.steps
+
+    def _packed(self) -> int:
+        return self.plan.packed
+
+    def _leader(self) -> tuple[Floats, Link]:
+        """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
+        plan, known = self.plan, self._numbers[1]
+        linear, link = super()._leader()
+        w = np.zeros(len(self._w))
+        w[: plan.features] = linear
+        # Noise of a leaf's share of the records: too much where all leaves together drown in it.
+        std = 1.0 / (math.sqrt(known) * plan.leaf) if known else math.inf
+        if not std * math.sqrt(2.0**DEPTH) <= 0.25:
+            return w, link
+        mean = self._weighted[plan.packed :] / known
+        shares = (mean[: 2 * plan.leaves] / plan.leaf).reshape(2, TREES, -1)
+        total = float(kernels.dot(shares[0].ravel().copy(), np.ones(plan.leaves))) / TREES
+        signs = float(kernels.dot(shares[1].ravel().copy(), np.ones(plan.leaves))) / TREES
+        if not total > 0.1:  # nearly all were null records
+            return w, link
+        second = self._means()[0]
+        centre = min(max(signs / total, -MOST_CENTRE), MOST_CENTRE)
+        told = Told(
+            counts=shares[0] / total,
+            signs=shares[1] / total,
+            bins=mean[2 * plan.leaves :].reshape(plan.features, BINS) / (plan.mark * total),
+            bins_std=1.0 / (math.sqrt(known) * plan.mark * total),
+            centre=centre,
+            std=std / total,
+            second=second,
+            records=total * self.steps,
+        )
+        # The linear score as a regression of the labels, which are 1 and -1 here.
+        unit = 2.0 * self._told
+        at_end = self._at_horizon()
+        forest, variance = forest_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
+        w[: plan.features] = unit * linear
+        w[plan.features : plan.features + plan.leaves] = forest.ravel()
+        rate = 0.5 * (1.0 + centre)
+        # A score that is the mean of the label given the record goes with the label as with itself.
+        return w, normal_link(0.5 * variance, variance, rate) if variance > 0.0 else link
+
+
+@dataclass(frozen=True)
+class Woods(Moments):
+    """A forest of random trees, from leaf sums of blocks of records."""
+
+    run: ClassVar[type[MomentsRun]] = WoodsRun
+
+    def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> WoodDesign:
+        """From a record to its linear vector and its leaves."""
+        return WoodDesign(names, bounds)
+
+    def of(self, saved: Mapping[str, Any]) -> Woods:
+        """There is one version."""
+        return self
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> WoodsRun:
+        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        return WoodsRun(under(self.planned(settings), saved))
+
+    def planned(self, settings: Settings) -> WoodsPlan:
+        """The plan, fitted here."""
+        assert settings.features is not None
+        learning = settings.learning
+        alone = not settings.forks and settings.entity is None
+        return WoodsPlan(
+            settings.mu_learning,
+            settings.features,
+            float(settings.warmup),
+            learning,
+            settings.radius,
+            settings.forks,
+            settings.window,
+            settings.relation,
+            version=self.version,
+            anytime=ANYTIME if alone and learning is not None else None,
+        )
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        return (
+            f"{super().describe(settings)} With the second moments go counts of records and labels in the "
+            f"leaves of {TREES} random trees, which were drawn from public coins, and histograms of the "
+            "features, in the same release; the leaves' weights are computed from it."
+        )

@@ -1,0 +1,107 @@
+"""Leaf sums of random trees beside second moments, calibrated (docs/privacy.md 10.10).
+
+A record adds to its block F(x, s) = (x x', a s x) as in 10.1, to each tree's leaf that it falls into (1, s),
+and a 1 to a bin of each column. The trees are drawn from public coins, and the places of their cuts are in
+units of what the warm-up has released, so no learned record decides about them. All of it is one release in
+units in which its parts have their shares of mu^2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, second_moments_diameter
+from streampair.records.woods import BINS, DEPTH, TREES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["SHARES", "WoodsPlan", "woods_diameter"]
+
+SHARES = (0.45, 0.45, 0.1)
+"""Of mu^2: for second moments, leaves, and bins."""
+
+_MOMENTS = second_moments_diameter()
+
+
+def woods_diameter(features: int, leaf: float, mark: float) -> float:
+    """Replacement diameter of `(x x', s x, leaf (1, r) of each tree's leaf, mark for each column's bin)`.
+
+    For |x| <= 1, |s| <= 1 and r = 1 or -1. In a tree where two records are in different leaves, their sums
+    differ by `2 + 1 + 1 = 4` squared, in one where they share it by `(r - r')^2 <= 4`; in each column at most
+    two bins differ, by 1. So the square is `9/2 + 4 TREES leaf^2 + 2 features mark^2` (docs/privacy.md, Lemma
+    90).
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.woods_plan import woods_diameter
+    >>> round(woods_diameter(2, 0.0, 0.0), 6), woods_diameter(2, 1.0, 0.0)
+    (2.12132, 20.112185361819197)
+    """
+    return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * TREES * leaf * leaf + 2.0 * features * mark * mark)
+
+
+@dataclass(frozen=True, eq=False)
+class WoodsPlan(SecondMomentsPlan):
+    """The mechanism, calibrated: that of `SecondMomentsPlan`, whose sums are longer."""
+
+    @property
+    def leaves(self) -> int:
+        """Of all trees."""
+        return int(TREES * 2**DEPTH)
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a release: second moments, counts and labels of leaves, counts of bins."""
+        return self.packed + 2 * self.leaves + self.features * BINS
+
+    @property
+    def packed(self) -> int:
+        """Of these, the second moments."""
+        d = self.features
+        return d * (d + 1) // 2 + d
+
+    @property
+    def rounded(self) -> int:
+        """Leaves and bins count whole records, so second moments alone are rounded."""
+        return self.packed
+
+    @property
+    def leaf(self) -> float:
+        """What a record counts in a leaf, in the units of second moments."""
+        first, second, _ = SHARES
+        return _MOMENTS * math.sqrt(second / first / (4.0 * TREES))
+
+    @property
+    def mark(self) -> float:
+        """What it counts in a bin."""
+        first, _, third = SHARES
+        return _MOMENTS * math.sqrt(third / first / (2.0 * self.features))
+
+    @property
+    def steps(self) -> Floats:
+        """Second moments are rounded to the grid; records in leaves and bins are counted, one by one."""
+        lengths = (self.packed, 2 * self.leaves, self.features * BINS)
+        return np.repeat([self.grid, self.leaf, self.mark], lengths)
+
+    @property
+    def diameter(self) -> float:
+        """As of `woods_diameter`."""
+        return woods_diameter(self.features, self.leaf, self.mark)
+
+    @property
+    def blank_move(self) -> float:
+        """Of a record alone: 2 from second moments, 2 from each tree, 1 from each column, squared."""
+        leaf, mark = self.leaf, self.mark
+        return math.sqrt(2.0 + 2.0 * TREES * leaf * leaf + self.features * mark * mark)
+
+    @property
+    def lemma(self) -> int:
+        """Which one has the diameter."""
+        return 90

@@ -1,0 +1,270 @@
+"""The private forest (docs/privacy.md 10.10): sensitivity, account, replay, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.learners import KEY
+from naive import woods as naive
+
+from streampair import auc, kernels, privacy
+from streampair.errors import ConfigError
+from streampair.privacy import EntityLimit
+from streampair.privacy.mechanisms.base import Relation
+from streampair.privacy.mechanisms.moments import MomentsRun
+from streampair.privacy.mechanisms.woods import WoodsRun, worthwhile
+from streampair.privacy.mechanisms.woods_plan import SHARES, WoodsPlan, woods_diameter
+from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
+
+D = 2
+NAMES = [0, 1]
+PLAN = WoodsPlan(0.3, D, 200.0, 5000, 30.0)
+
+
+def ring(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Records in a square; those near its centre are positive: no linear score knows them."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1.0, 1.0, (n, D))
+    return x, np.square(x).sum(axis=1) < 0.5
+
+
+def forest(n: int, **options: Any) -> auc.PrivateForest:
+    given = {"epsilon": 8.0, "delta": 1e-4, "features": NAMES, "horizon": n, **options}
+    return auc.PrivateForest(**given)
+
+
+def design_of(values: np.ndarray) -> np.ndarray:
+    """Designs of standardised values, as after a warm-up that found mean 0 and variance 1 / 4."""
+    design = WoodDesign(NAMES, {})
+    design.cap = 3.0 / math.sqrt(D)
+    design.standardise(np.zeros(D), np.full(D, 2.0 / math.sqrt(D)))
+    ready = np.empty((len(values), design.width))
+    design.prepare(values, ready, np.empty(len(values)))
+    return ready
+
+
+def summed(ready: np.ndarray, label: float, *, tail: bool = True) -> np.ndarray:
+    """What one record adds to a block, by the code that learns, in units of the records."""
+    cells = np.zeros(PLAN.dim, dtype=np.int64)
+    linear, labels = np.ascontiguousarray(ready[None, :D]), np.array([label])
+    kernels.leader_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
+    if tail:
+        kernels.wood_sums(ready[None], labels, D, PLAN.leaves, cells)
+    return cells * PLAN.steps
+
+
+def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
+    """Lemma 90: by search over records, in which every part of the bound is reached or nearly so."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate((rng.uniform(-1.0, 1.0, (150, D)), [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]]))
+    ready = design_of(values)
+    sums = np.array([summed(row, label) for row in ready for label in (1.0, -1.0)])
+    apart = np.linalg.norm(sums[:, None] - sums[None], axis=2)
+    allowed = PLAN.diameter + PLAN.grid * math.sqrt(PLAN.packed)
+    assert 0.9 * allowed < apart.max() <= allowed
+    assert allowed == PLAN._one_move
+    # By part: in every tree 4 where the leaves differ, and where they do not but the labels do; 2 a column.
+    leaf, mark = PLAN.leaf, PLAN.mark
+    tail = apart**2 - np.square(sums[:, None, : PLAN.packed] - sums[None, :, : PLAN.packed]).sum(axis=2)
+    assert tail.max() == pytest.approx(4 * TREES * leaf**2 + 2 * D * mark**2, rel=1e-6)
+    flipped = np.array([tail[2 * i, 2 * i + 1] for i in range(len(values))])
+    assert flipped == pytest.approx(4 * TREES * leaf**2, rel=1e-6)
+    # A null record adds nothing, so blanking moves a sum by its norm.
+    assert not summed(ready[0], math.nan).any()
+    norms = np.linalg.norm(sums, axis=1)
+    assert norms.max() <= PLAN.blank_move + PLAN.grid * math.sqrt(PLAN.packed)
+    # Twins: without the leaves' part, or with one label of two, the bound would be passed.
+    assert apart.max() > math.hypot(2.1214, math.sqrt(2 * D) * mark) * 1.01
+    assert apart.max() > woods_diameter(D, leaf / math.sqrt(2), mark)
+
+
+def test_the_diameter_is_that_of_the_slow_twin() -> None:
+    """Leaves and bins counted by hand, from the definition of the trees."""
+    trees = [naive.tree(D, t, 2**DEPTH) for t in range(TREES)]
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        values = rng.uniform(-1.0, 1.0, (1, D))
+        places = [naive.place(2.0 * v) for v in values[0]]
+        assert design_of(values)[0, D:].tolist() == naive.marks(places, trees, BINS)
+    # A part of each tree, and a bin of each column.
+    assert design_of(values)[0, D:].sum() == TREES + D
+
+
+def test_the_shares_of_mu() -> None:
+    leaf, mark = PLAN.leaf, PLAN.mark
+    parts = np.array([4.5, 4 * TREES * leaf**2, 2 * D * mark**2])
+    assert parts / parts.sum() == pytest.approx(SHARES, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"anytime": 0.6}, {"horizon": None}, {"forks": 2}, {"relation": Relation(EntityLimit(3, 20))}],
+)
+def test_the_account_is_that_of_moments_of_another_diameter(options: dict[str, Any]) -> None:
+    """What a run spends is its budget, under the releases that it makes: no cheaper, and no dearer."""
+    given = {"horizon": 5000, **options}
+    plan = WoodsPlan(0.3, D, 200.0, given.pop("horizon"), 30.0, **given)
+    horizon = plan.horizon or 10**6
+    spent = plan.mu_spent(horizon) ** 2 + plan.forks * plan.fork_mu2(plan.window)
+    assert spent <= 0.09 * (1 + 1e-9)
+    assert spent >= 0.09 * 0.85 or plan.horizon is None
+    assert all(release.sensitivity >= plan.diameter for release in plan.card())
+    assert {release.coordinates for release in plan.card()} == {plan.dim}
+    assert "Lemma 90" in plan.card()[0].lemma
+
+
+def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
+    """One record replaced at each of many slots: what all releases together see, in units of their noise."""
+    plan = WoodsPlan(0.5, D, 20.0, 150, 30.0, anytime=0.6)
+    rows = design_of(np.random.default_rng(2).uniform(-1.0, 1.0, (150, D)))
+    labels = np.ones(150)
+    other = design_of(np.array([[1.0, 1.0]]))[0], -1.0
+
+    class Silent:
+        """Normals that are all 0."""
+
+        def take(self, count: int) -> np.ndarray:
+            return np.zeros(count)
+
+    def seen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        run, shown = WoodsRun(plan), []
+        run._solve = lambda: None  # type: ignore[method-assign]
+        for i in range(len(x)):
+            before = run.releases
+            run.learn(x[i : i + 1], y[i : i + 1], Silent())  # type: ignore[arg-type]
+            if run.releases > before:
+                last = run.steps == plan.horizon
+                value = run.released[plan.dim :] if last else run.released[: plan.dim]
+                shown.append(value.copy() / (plan.sigma_last if last else plan.sigma))
+        return np.concatenate(shown)
+
+    base, most = seen(rows, labels), 0.0
+    for slot in (0, 1, 7, 40, 90, 148, 149):
+        x, y = rows.copy(), labels.copy()
+        x[slot], y[slot] = other
+        most = max(most, float(np.linalg.norm(seen(x, y) - base)))
+    assert 0.5 * plan.mu < most <= plan.mu_spent(150) * (1 + 1e-9)
+    # A plan that forgot the leaves would be passed.
+    assert most > plan.mu_spent(150) * 2.2 / plan.diameter
+
+
+def test_trees_know_nothing_of_records() -> None:
+    """The same for every stream: a function of the number of features alone."""
+    one, other = Trees(3), Trees(3)
+    assert (one.columns == other.columns).all()
+    assert (one.cuts == other.cuts).all()
+    assert not (one.cuts == Trees(4).cuts).all()
+
+
+def test_it_ranks_what_no_linear_score_does() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    x, y = ring(12_000)
+    test, wanted = ring(2000, 1)
+    model = forest(12_000, seed=1)
+    model.learn_many(x, y)
+    other = auc.PairFTRL(8.0, 1e-4, 12_000, features=NAMES, seed=1)
+    other.learn_many(x, y)
+    assert roc_auc_score(wanted, other.score_many(test)) < 0.6
+    assert roc_auc_score(wanted, model.score_many(test)) > 0.9
+    p = model.predict_proba_many(test)
+    p = np.asarray(p[True] if hasattr(p, "columns") else p)[..., -1] if np.ndim(p) > 1 else np.asarray(p)
+    assert abs(float(p.mean()) - wanted.mean()) < 0.1
+
+
+@pytest.mark.parametrize("horizon", [3000, None])
+def test_batches_replay_and_copies_give_the_bits_of_one_by_one(horizon: int | None) -> None:
+    x, y = ring(3000)
+    x[5, 0] = math.nan
+    labels = [None if i == 9 else bool(v) for i, v in enumerate(y)]
+    options: dict[str, Any] = {"noise_key": KEY, "warmup": 400, "epsilon": 20.0}
+    one, many, again = (forest(3000, **{**options, "horizon": horizon}) for _ in range(3))
+    records = [dict(zip(NAMES, row.tolist(), strict=True)) for row in x]
+    scores = []
+    for record, label in zip(records, labels, strict=True):
+        if math.isfinite(record[0]):
+            scores.append(one.take(record, label))
+        else:
+            one.learn_null()
+    ready = many.ready_many(records, labels)
+    assert ready is not None
+    found = ready.take()
+    assert [v for i, v in enumerate(found) if i != 5] == scores
+    assert (many.run.weights == one.run.weights).all()
+    assert many.noise_digest == one.noise_digest
+    assert one.run.weights[D:].any()
+    # From a snapshot in the middle, under the same key: the same bytes.
+    for record, label in zip(records[:1500], labels[:1500], strict=True):
+        _ = again.learn_one(record, label) if math.isfinite(record[0]) else again.learn_null()
+    restored = forest(3000, **{**options, "horizon": horizon})
+    restored.load_state(again.to_state())
+    for record, label in zip(records[1500:], labels[1500:], strict=True):
+        restored.learn_one(record, label)
+    assert (restored.run.weights == one.run.weights).all()
+    assert restored.to_state()["slots"] == 3000
+    # Another record: other noise.
+    changed = forest(3000, **{**options, "horizon": horizon})
+    changed.learn_many(np.where(np.arange(3000)[:, None] == 700, 0.123, x), np.array(labels, dtype=object))
+    assert not (changed.run.weights == one.run.weights).all()
+
+
+def test_models_are_post_processing() -> None:
+    """A run of other records that has released the same values has the same model, to the last bit."""
+    x, y = ring(4000)
+    a = forest(4000, seed=3, epsilon=20.0)
+    a.learn_many(x, y)
+    rule = a.run.rule
+    assert isinstance(rule, WoodsRun)
+    b = forest(4000, seed=4, epsilon=20.0)
+    b.learn_many(x[::-1] * 0.5, ~y)
+    other = b.run.rule
+    assert not (other.average == rule.average).all()
+    other._weighted[:], other._numbers[:] = rule._weighted, rule._numbers
+    other._start[:] = rule._start
+    other._put_centre(rule._centre)
+    other._solve()
+    assert (other.average == rule.average).all()
+    assert other.link == rule.link
+
+
+def test_metadata_does_not_depend_on_content() -> None:
+    x, y = ring(900)
+    a, b = (forest(900, warmup=100, epsilon=20.0) for _ in range(2))
+    a.learn_many(x, y)
+    b.learn_many(np.full_like(x, math.nan), np.array([None] * 900, dtype=object))
+    assert isinstance(a.run.rule, WoodsRun)
+    assert (a.slots, a.privacy.releases, a.plan()) == (b.slots, b.privacy.releases, b.plan())
+
+
+def test_short_streams_have_the_linear_score_alone() -> None:
+    assert not worthwhile(1.0, 1e-4, 3000)
+    assert worthwhile(1.0, 1e-4, 16_000)
+    short, long = forest(1000, epsilon=1.0), forest(None, epsilon=1.0)  # type: ignore[arg-type]
+    assert type(short.run.rule) is MomentsRun
+    assert type(long.run.rule) is WoodsRun
+
+
+def test_a_plan_is_taken_as_it_is() -> None:
+    one = forest(5000)
+    plan = one.plan()
+    other = forest(5000)
+    other.load_plan(plan)
+    assert other.plan() == plan
+    report = one.privacy
+    assert "random trees" in str(report)
+
+
+@pytest.mark.parametrize(
+    "options", [{"loss": "x"}, {"clip": 1.0}, {"warmup": 0}, {"horizon": 50}, {"max_uses": 3}]
+)
+def test_what_it_cannot_use_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Fix"):
+        forest(**{"n": 5000, **options})
+
+
+def test_an_audit_says_that_it_cannot() -> None:
+    with pytest.raises(ConfigError, match="more than 10,000"):
+        privacy.audit(forest(5000))
