@@ -25,7 +25,7 @@ from streampair.privacy.mechanisms.partners import PARTNER, Partnered
 from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
 from streampair.privacy.mechanisms.ranking_moments import RankingMoments
 from streampair.privacy.mechanisms.rate import Rated, checked_rate
-from streampair.privacy.mechanisms.woods import Woods, worthwhile
+from streampair.privacy.mechanisms.woods import MOST_DEPTH, MOST_TREES, Woods, worthwhile
 
 __all__ = [
     "centred_output",
@@ -187,8 +187,19 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
     return Moments(anytime=_anytime(learner.anytime, horizon))
 
 
+def _at_most(name: str, value: Any, most: int) -> int:
+    """An integer from 1 to `most`, or ConfigError."""
+    if whole(name, value, 1) > most:
+        raise ConfigError(
+            f"{name} is {value!r}", fix=f"give at most {most}: a release has a number for each leaf"
+        )
+    return int(value)
+
+
 def woods(learner: Any, features: int | None) -> Mechanism:
     """Leaves of random trees beside moments; moments alone where a horizon is too short for leaves.
+
+    Unless somebody says how many trees there are: then so many.
 
     Raises
     ------
@@ -214,9 +225,12 @@ def woods(learner: Any, features: int | None) -> Mechanism:
         raise ConfigError(
             f"{features} features are too many for second moments", fix=f"select at most {MOST_FEATURES}"
         )
-    if isinstance(horizon, int) and not worthwhile(learner.epsilon, learner.delta, horizon):
+    depth = _at_most("depth", learner.depth, MOST_DEPTH)
+    if learner.trees is not None:
+        return Woods(trees=_at_most("trees", learner.trees, MOST_TREES), depth=depth)
+    if isinstance(horizon, int) and not worthwhile(learner.epsilon, learner.delta, horizon, depth):
         return Moments()
-    return Woods()
+    return Woods(depth=depth)
 
 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streampair.learners import choose
 from streampair.learners.faces import Classifier
 from streampair.learners.private import PrivateLearner
+from streampair.records.woods import DEPTH
 
 __all__ = ["PrivateForest"]
 
@@ -22,7 +23,7 @@ Array = NDArray[np.float64]
 class PrivateForest(Classifier, PrivateLearner):
     """A forest under differential privacy: a linear score, and leaves of random trees.
 
-    A hundred trees of depth 6 are drawn from public coins before anything is learned; no record decides about
+    Complete trees are drawn from public coins before anything is learned; no record decides about
     them. What leaves the learner are noisy sums over blocks of records: second moments, as in `PairFTRL`, the
     counts of records and labels in the leaves, and histograms of the features. From them rows are made up
     that have the released correlations, marginals and counts, and on these the weights of the leaves are a
@@ -34,8 +35,13 @@ class PrivateForest(Classifier, PrivateLearner):
         Budget of one record over the whole run. Take delta at most one over the number of records.
     horizon
         Number of records after which the learner stops learning (it keeps scoring). None: no end; the
-        spend stays within the budget on an infinite stream, at a little more noise. Where it is too short for
-        leaves to tell more than noise (some 4000 records at epsilon 1), it is `PairFTRL` by moments.
+        spend stays within the budget on an infinite stream, at a little more noise.
+    trees
+        How many; each has its share of the budget, so more of them tell little more. None: 100, or none where
+        a horizon is too short for leaves to tell more than noise (some 4000 records at epsilon 1): then it is
+        `PairFTRL` by moments.
+    depth
+        How often a record is asked on its way to a leaf.
     features, bounds, warmup, positive, noise_key, seed, forks, window, entity, radius
         As in `PairFTRL`.
     loss, buffer, clip, max_uses
@@ -74,6 +80,10 @@ class PrivateForest(Classifier, PrivateLearner):
     >>> report.kind, round(report.epsilon_spent, 6), report.horizon_left
     ('holds', 8.0, 0)
     """
+
+    _: KW_ONLY
+    trees: int | None = None
+    depth: int = DEPTH
 
     _choose = choose.woods
 

@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 
 TREES = 100
 DEPTH = 6
+"""What a forest has where nobody says otherwise."""
+
 BINS = 32
 """Of the place of each column, in a histogram."""
 
@@ -24,7 +26,7 @@ CAP = 3.0
 
 
 class Trees:
-    """The trees for d columns, a function of d alone: of public coins, and of nothing that was learned.
+    """The trees for d columns, a function of numbers alone: of public coins, and of nothing that was learned.
 
     Attributes
     ----------
@@ -32,14 +34,14 @@ class Trees:
         Of each node, (trees, 2^depth), the root being node 1.
     """
 
-    def __init__(self, d: int) -> None:
-        self.columns = np.zeros((TREES, 2**DEPTH), dtype=np.int64)
-        self.cuts = np.zeros((TREES, 2**DEPTH))
+    def __init__(self, d: int, trees: int = TREES, depth: int = DEPTH) -> None:
+        self.columns = np.zeros((trees, 2**depth), dtype=np.int64)
+        self.cuts = np.zeros((trees, 2**depth))
         kernels.wood_trees(d, self.columns, self.cuts)
 
     def leaves(self, places: Array) -> NDArray[np.int64]:
         """The leaf (n, trees) that rows of places (n, d) in (0, 1) fall into."""
-        out = np.zeros((len(places), TREES), dtype=np.int64)
+        out = np.zeros((len(places), len(self.columns)), dtype=np.int64)
         kernels.wood_leaves(places, self.columns, self.cuts, out)
         return out
 
@@ -52,13 +54,19 @@ class WoodDesign(Design):
 
     chunk = 32
 
-    def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
+    def __init__(
+        self,
+        names: Sequence[Hashable],
+        bounds: Mapping[Hashable, tuple[float, float]],
+        trees: int = TREES,
+        depth: int = DEPTH,
+    ) -> None:
         super().__init__(names, bounds)
         d = len(self.names)
-        self.trees = Trees(d)
-        self.width = d + TREES * 2**DEPTH + d * BINS
+        self.trees = Trees(d, trees, depth)
+        self.width = d + trees * 2**depth + d * BINS
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
-        self._one = (np.empty((1, d)), np.empty((1, d)), np.empty((1, TREES), dtype=np.int64))
+        self._one = (np.empty((1, d)), np.empty((1, d)), np.empty((1, trees), dtype=np.int64))
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """As of a design, and the leaves of each row."""
@@ -67,7 +75,7 @@ class WoodDesign(Design):
             linear, places, leaves = self._one
         else:
             linear, places = np.empty((n, d)), np.empty((n, d))
-            leaves = np.empty((n, TREES), dtype=np.int64)
+            leaves = np.empty((n, len(self.trees.columns)), dtype=np.int64)
         super().prepare(raw, linear, usable)
         ready[:, :d] = linear
         if not self.standardised:

@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Woods", "WoodsRun", "worthwhile"]
+__all__ = ["MOST_DEPTH", "MOST_TREES", "Woods", "WoodsRun", "worthwhile"]
+
+MOST_TREES, MOST_DEPTH = 500, 8
+"""A release has twice as many numbers as there are leaves."""
 
 _ROWS = (4096, 16384)
 """Synthetic rows for a model on the way, and for the one at the horizon."""
 
 
-def worthwhile(epsilon: float, delta: float, horizon: int) -> bool:
+def worthwhile(epsilon: float, delta: float, horizon: int, depth: int = DEPTH) -> bool:
     """Whether leaves will tell more than noise at the end: by public numbers alone.
 
     All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a quarter of the
     records; else the linear score has the whole budget.
     """
     sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(SHARES[1]))
-    return sigma * math.sqrt(2.0**DEPTH) <= 0.25 * horizon
+    return sigma * math.sqrt(2.0**depth) <= 0.25 * horizon
 
 
 class WoodsRun(MomentsRun):
@@ -54,7 +57,7 @@ class WoodsRun(MomentsRun):
 
     def __init__(self, plan: WoodsPlan) -> None:
         super().__init__(plan)
-        self.trees = Trees(plan.features)
+        self.trees = Trees(plan.features, plan.trees, plan.depth)
         self._w = np.zeros(plan.features + plan.leaves + plan.features * BINS)
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
@@ -78,12 +81,12 @@ class WoodsRun(MomentsRun):
         w[: plan.features] = linear
         # Noise of a leaf's share of the records: too much where all leaves together drown in it.
         std = 1.0 / (math.sqrt(known) * plan.leaf) if known else math.inf
-        if not std * math.sqrt(2.0**DEPTH) <= 0.25:
+        if not std * math.sqrt(2.0**plan.depth) <= 0.25:
             return w, link
         mean = self._weighted[plan.packed :] / known
-        shares = (mean[: 2 * plan.leaves] / plan.leaf).reshape(2, TREES, -1)
-        total = float(kernels.dot(shares[0].ravel().copy(), np.ones(plan.leaves))) / TREES
-        signs = float(kernels.dot(shares[1].ravel().copy(), np.ones(plan.leaves))) / TREES
+        shares = (mean[: 2 * plan.leaves] / plan.leaf).reshape(2, plan.trees, -1)
+        total = float(kernels.dot(shares[0].ravel().copy(), np.ones(plan.leaves))) / plan.trees
+        signs = float(kernels.dot(shares[1].ravel().copy(), np.ones(plan.leaves))) / plan.trees
         if not total > 0.1:  # nearly all were null records
             return w, link
         second = self._means()[0]
@@ -111,13 +114,22 @@ class WoodsRun(MomentsRun):
 
 @dataclass(frozen=True)
 class Woods(Moments):
-    """A forest of random trees, from leaf sums of blocks of records."""
+    """A forest of random trees, from leaf sums of blocks of records.
+
+    Parameters
+    ----------
+    trees, depth
+        How many, and how often a record is asked on its way to a leaf.
+    """
+
+    trees: int = TREES
+    depth: int = DEPTH
 
     run: ClassVar[type[MomentsRun]] = WoodsRun
 
     def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> WoodDesign:
         """From a record to its linear vector and its leaves."""
-        return WoodDesign(names, bounds)
+        return WoodDesign(names, bounds, self.trees, self.depth)
 
     def of(self, saved: Mapping[str, Any]) -> Woods:
         """There is one version."""
@@ -143,12 +155,14 @@ class Woods(Moments):
             settings.relation,
             version=self.version,
             anytime=ANYTIME if alone and learning is not None else None,
+            trees=self.trees,
+            depth=self.depth,
         )
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
         return (
             f"{super().describe(settings)} With the second moments go counts of records and labels in the "
-            f"leaves of {TREES} random trees, which were drawn from public coins, and histograms of the "
+            f"leaves of {self.trees} random trees, which were drawn from public coins, and histograms of the "
             "features, in the same release; the leaves' weights are computed from it."
         )

@@ -30,12 +30,12 @@ SHARES = (0.45, 0.45, 0.1)
 _MOMENTS = second_moments_diameter()
 
 
-def woods_diameter(features: int, leaf: float, mark: float) -> float:
+def woods_diameter(features: int, leaf: float, mark: float, trees: int = TREES) -> float:
     """Replacement diameter of `(x x', s x, leaf (1, r) of each tree's leaf, mark for each column's bin)`.
 
     For |x| <= 1, |s| <= 1 and r = 1 or -1. In a tree where two records are in different leaves, their sums
     differ by `2 + 1 + 1 = 4` squared, in one where they share it by `(r - r')^2 <= 4`; in each column at most
-    two bins differ, by 1. So the square is `9/2 + 4 TREES leaf^2 + 2 features mark^2` (docs/privacy.md, Lemma
+    two bins differ, by 1. So the square is `9/2 + 4 trees leaf^2 + 2 features mark^2` (docs/privacy.md, Lemma
     90).
 
     Examples
@@ -44,17 +44,26 @@ def woods_diameter(features: int, leaf: float, mark: float) -> float:
     >>> round(woods_diameter(2, 0.0, 0.0), 6), woods_diameter(2, 1.0, 0.0)
     (2.12132, 20.112185361819197)
     """
-    return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * TREES * leaf * leaf + 2.0 * features * mark * mark)
+    return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * trees * leaf * leaf + 2.0 * features * mark * mark)
 
 
 @dataclass(frozen=True, eq=False)
 class WoodsPlan(SecondMomentsPlan):
-    """The mechanism, calibrated: that of `SecondMomentsPlan`, whose sums are longer."""
+    """The mechanism, calibrated: that of `SecondMomentsPlan`, whose sums are longer.
+
+    Parameters
+    ----------
+    trees, depth
+        How many, and how often a record is asked on its way to a leaf.
+    """
+
+    trees: int = TREES
+    depth: int = DEPTH
 
     @property
     def leaves(self) -> int:
         """Of all trees."""
-        return int(TREES * 2**DEPTH)
+        return int(self.trees * 2**self.depth)
 
     @property
     def dim(self) -> int:
@@ -76,7 +85,7 @@ class WoodsPlan(SecondMomentsPlan):
     def leaf(self) -> float:
         """What a record counts in a leaf, in the units of second moments."""
         first, second, _ = SHARES
-        return _MOMENTS * math.sqrt(second / first / (4.0 * TREES))
+        return _MOMENTS * math.sqrt(second / first / (4.0 * self.trees))
 
     @property
     def mark(self) -> float:
@@ -93,13 +102,13 @@ class WoodsPlan(SecondMomentsPlan):
     @property
     def diameter(self) -> float:
         """As of `woods_diameter`."""
-        return woods_diameter(self.features, self.leaf, self.mark)
+        return woods_diameter(self.features, self.leaf, self.mark, self.trees)
 
     @property
     def blank_move(self) -> float:
         """Of a record alone: 2 from second moments, 2 from each tree, 1 from each column, squared."""
         leaf, mark = self.leaf, self.mark
-        return math.sqrt(2.0 + 2.0 * TREES * leaf * leaf + self.features * mark * mark)
+        return math.sqrt(2.0 + 2.0 * self.trees * leaf * leaf + self.features * mark * mark)
 
     @property
     def lemma(self) -> int:
