@@ -38,6 +38,7 @@ Floats = NDArray[np.float64]
 _Z = NormalDist().inv_cdf(1.0 - 1e-4)  # a true learner fails one audit in 1e4
 _TOLERANCE = 1e-6
 _IMPULSE = 64.0
+_WOODED = 8  # slots of a forest, whose releases have many numbers
 
 
 @dataclass(frozen=True)
@@ -157,16 +158,20 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
     inverse = np.linalg.pinv(response, rcond=1e-10)
     best = (-1.0, spot, scene, content, content, base, base)
     for spot, scene in itertools.product(trial.spots(), trial.scenes()):
-        for one, other in itertools.combinations(trial.contents(scene), 2):
-            gap = runs[spot, scene, one] - runs[spot, scene, other]
-            attack = inverse @ gap
+        contents = list(trial.contents(scene))
+        shown = np.array([runs[spot, scene, one] for one in contents]).T
+        # All attacks at once: that on a pair is the difference of two.
+        attacks = inverse @ (shown - shown[:, :1])
+        without = response @ attacks - (shown - shown[:, :1])
+        for i, j in itertools.combinations(range(len(contents)), 2):
+            attack, gap = attacks[:, i] - attacks[:, j], shown[:, i] - shown[:, j]
             mu = float(np.linalg.norm(attack))
-            if np.linalg.norm(response @ attack - gap) > 1e-6 * np.linalg.norm(gap):
+            if np.linalg.norm(without[:, i] - without[:, j]) > 1e-6 * np.linalg.norm(gap):
                 mu = math.inf  # a part of the release has no noise at all
             if mu > best[0]:
-                middle = (runs[spot, scene, one] + runs[spot, scene, other]) / 2
+                middle = (shown[:, i] + shown[:, j]) / 2
                 unit = attack / max(float(np.linalg.norm(attack)), 1e-300)
-                best = (mu, spot, scene, one, other, middle, unit @ inverse)
+                best = (mu, spot, scene, contents[i], contents[j], middle, unit @ inverse)
     return best
 
 
@@ -223,7 +228,8 @@ def audit(
     make the attack as strong as it can be, the copies are audited on their first features (four at most), the
     radius of the weights is tiny (where noise moves them: then no pair is satisfied, and every gradient is as
     long as it can be), a horizon beyond `slots` is shortened to it, with the noise of so short a run, and a
-    half-life to that of blocks of one slot. A warm-up is audited with as many slots behind it, which must not
+    half-life to that of blocks of one slot; a forest has its first two features, and two trees of two splits,
+    by the same code. A warm-up is audited with as many slots behind it, which must not
     know its records; what is learned, by itself. Where `entity` protects all records of a person, the canary
     is a person with as many as are admitted. Records beyond the bounds are among the canaries. What a private
     AUC is computed from is audited by itself, for weights that stay.
@@ -233,8 +239,8 @@ def audit(
     learner
         A private learner of this package; it is not changed, and nothing of its budget is spent.
     slots
-        Slots of a run; None: twice the buffer and 32 more (160 for metrics and output perturbation), at most
-        the horizon.
+        Slots of a run; None: twice the buffer and 32 more (160 for metrics and output perturbation; 8 for a
+        forest), at most the horizon.
     runs
         Runs on each of the two streams; None: by the claimed mu, 200 to 4000.
     progress
@@ -248,8 +254,8 @@ def audit(
     Raises
     ------
     ConfigError
-        If the learner is not private, releases random points before anything of the data (the
-        papers' calibration), or is a forest, which has too many numbers in a release.
+        If the learner is not private, or releases random points before anything of the data (the
+        papers' calibration).
 
     References
     ----------
@@ -272,17 +278,13 @@ def audit(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 4):
             raise ConfigError(f"{name} is {value!r}", fix="give an integer of at least 4, or None")
     settings = learner.settings
-    if isinstance(settings.mechanism.core, Woods):
-        raise ConfigError(
-            "an audit takes the exact response to every number that is released, of which a forest has more "
-            "than 10,000",
-            fix="audit auc.PairFTRL, whose releases, noise and account are the same but for the leaves",
-        )
     if slots is None:
         size = settings.buffer.influence.size
         # A metric is brought away from 0 first; output perturbation costs late records more.
         late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism.core, Output)
         slots = 2 * size + (32 + 2 * PUSH if late else 32)
+        if isinstance(settings.mechanism.core, Woods):
+            slots = _WOODED
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)
     parts = []

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streampair.privacy.mechanisms.forgetting_plan import BLOCKS
 from streampair.privacy.mechanisms.moments import Moments
 from streampair.privacy.mechanisms.private_auc import EvaluatedRun
+from streampair.privacy.mechanisms.woods import Woods
 from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
@@ -21,6 +22,8 @@ __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 Floats = NDArray[np.float64]
 
 _FEATURES = 4
+_FEW = 2  # features, trees and splits of a forest, of whose releases each number is asked by itself
+_TURNS = 12  # directions in which records of a forest lie: a pair that is far apart falls into other leaves
 _FOREVER = 10**9
 _WARMUP = 8
 _FAR = 8.0  # times the bound: what is not cut shows
@@ -77,7 +80,10 @@ class Trial:
     def __init__(self, learner: Any, part: str, slots: int) -> None:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner.settings
-        names = list(learner.feature_names or learner.features or ["canary", "other"])[:_FEATURES]
+        # Of many trees each shows its share of mu^2 as few do, and so it is with columns and leaves.
+        self.wooded = isinstance(settings.mechanism.core, Woods)
+        few = _FEW if self.wooded else _FEATURES
+        names = list(learner.feature_names or learner.features or ["canary", "other"])[:few]
         self.names: list[Hashable] = names
         self.bounds: dict[Hashable, tuple[float, float]] = {
             name: settings.bounds[name] for name in names if name in settings.bounds
@@ -127,6 +133,10 @@ class Trial:
         if getattr(self.learner, "half_life", None) is not None:
             # The noise is the same for any; blocks of a slot, in so short a run.
             changes["half_life"] = min(self.learner.half_life, BLOCKS)
+        if self.wooded:
+            wood = asked.mechanism.core
+            # Said, so that a short run has trees too.
+            changes |= {"trees": min(wood.trees, _FEW), "depth": min(wood.depth, _FEW)}
         if "solver" in self.learner._get_params():
             # "auto" might choose another one for so short a run.
             changes["solver"] = "moments" if self.moments else "gradients"
@@ -137,6 +147,10 @@ class Trial:
         if self.part != "warm-up":
             # As if the warm-up were over, and had found the features as they should be.
             model.run.skip_warmup()
+            if self.wooded:
+                # Without moments there would be no leaves; with these a record is as long as it comes.
+                d = len(self.names)
+                model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.rule.spread), 0.0)
         if self.part == "auc":
             # Given what learning has released, the weights are what they are: whatever scores they give.
             model.run.rule = model.run.rule.held(np.full(len(self.names), 0.5))
@@ -179,6 +193,12 @@ class Trial:
             # Two records of one class at t = -1/2 reach D (docs/privacy.md, Lemma 31).
             third = (-0.5, math.sqrt(0.75), *first[2:]) if d > 1 else (-0.5,)
             places.append(("B at 120 degrees", third))
+        if self.wooded:
+            for name, sign in (("lowest", -1.0), ("highest", 1.0)):
+                places.append((f"{name} corner", _times(sign / math.sqrt(d), corner)))
+            for k in range(1, _TURNS if d > 1 else 0):
+                angle = math.tau * k / _TURNS
+                places.append((f"B at {360 * k // _TURNS} degrees", (math.cos(angle), math.sin(angle))))
         places.append((f"{_FAR:+g} B in all", _times(_FAR, corner)))
         for (place, x), (label, word) in itertools.product(places, labels):
             yield Content(f"({place}, {word})", x, label)

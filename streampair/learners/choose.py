@@ -217,10 +217,6 @@ def woods(learner: Any, features: int | None) -> Mechanism:
             fix=f"leave {given[0]} out",
         )
     horizon = learner.horizon
-    if isinstance(horizon, int) and horizon < LEAST_HORIZON:
-        raise ConfigError(
-            f"a horizon of {horizon} is too short for a forest", fix=f"give at least {LEAST_HORIZON}, or None"
-        )
     if features is not None and features > MOST_FEATURES:
         raise ConfigError(
             f"{features} features are too many for second moments", fix=f"select at most {MOST_FEATURES}"

@@ -17,9 +17,10 @@ from streampair import auc, buffers, kernels, losses, metric, ranking
 from streampair.learners.run import SlotRun
 from streampair.learners.tasks import RelevanceTask
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.mechanisms import auc_plan, forgetting_plan, ftrl, moments_plan, warmup
+from streampair.privacy.mechanisms import auc_plan, forgetting_plan, ftrl, moments_plan, warmup, woods_plan
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.records.design import Design
+from streampair.records.woods import BINS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Prepare = Callable[[Design, np.ndarray, np.ndarray, np.ndarray], None]
@@ -37,6 +38,7 @@ def small_diameter(patch: pytest.MonkeyPatch) -> None:
         _scaled(patch, loss, "diameter")
     _scaled(patch, moments_plan, "_DIAMETER")
     _scaled(patch, forgetting_plan, "_DIAMETER")
+    _scaled(patch, woods_plan, "woods_diameter")
     _scaled(patch, warmup, "moment_sensitivity")
 
 
@@ -108,6 +110,52 @@ def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExactSums, "emit", occupied)
 
 
+def no_leaves(patch: pytest.MonkeyPatch) -> None:
+    """The noise is that of second moments and histograms alone."""
+    true = woods_plan.woods_diameter
+    patch.setattr(woods_plan, "woods_diameter", lambda d, leaf, mark, trees: true(d, 0.0, mark, trees))
+
+
+#: Of a forest as an audit makes it: two features, and two trees of four leaves.
+PACKED, LEAVES, WIDTH = 5, 8, 5 + 2 * 8 + 2 * BINS
+
+
+def empty_leaves_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """Where nothing was counted nothing is added."""
+    emit = ExactSums.emit
+
+    def occupied(self: ExactSums, noise: np.ndarray) -> np.ndarray:
+        return emit(self, noise * (self.to_state() != 0) if noise.size == WIDTH else noise)
+
+    patch.setattr(ExactSums, "emit", occupied)
+
+
+def counts_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """Labels of leaves have noise, and how many records there are has none."""
+    emit = ExactSums.emit
+
+    def labels_alone(self: ExactSums, noise: np.ndarray) -> np.ndarray:
+        if noise.size == WIDTH:
+            noise = noise.copy()
+            noise[PACKED : PACKED + LEAVES] = 0.0
+        return emit(self, noise)
+
+    patch.setattr(ExactSums, "emit", labels_alone)
+
+
+def centred_leaves(patch: pytest.MonkeyPatch) -> None:
+    """Labels are centred before they are summed, and not after that."""
+    true = kernels.wood_sums
+
+    def centred(rows: Any, labels: Any, d: int, leaves: int, sums: np.ndarray) -> None:
+        first, before = sums.size - (rows.shape[1] - d) - leaves, sums.copy()
+        true(rows, labels, d, leaves, sums)
+        counted = slice(first, first + leaves)
+        sums[first + leaves : first + 2 * leaves] -= sums[counted] - before[counted]
+
+    patch.setattr(kernels, "wood_sums", centred)
+
+
 @dataclass(frozen=True)
 class Case:
     """A learner, slots of a run, what of its account shows at least, and in which parts its twins do."""
@@ -162,6 +210,22 @@ CASES = {
         24,
         0.95,
         {blanked: "auc"},
+    ),
+    "forest": Case(
+        auc.PrivateForest(**BUDGET, horizon=10**4, features=["a", "b"]),
+        8,
+        0.98,
+        {
+            **{small_diameter: BOTH, small_noise: BOTH, no_ball: "learning", no_leaves: "learning"},
+            **{empty_leaves_as_they_are: "learning", counts_as_they_are: "learning"},
+            **{centred_leaves: "learning"},
+        },
+    ),
+    "forest, endless, entities": Case(
+        auc.PrivateForest(**BUDGET, features=["a", "b", "c"], entity=EntityLimit(3, 2)),
+        8,
+        0.9,
+        {one_record: BOTH},
     ),
     "gradients": Case(
         auc.PairFTRL(**SMALL, horizon=40), 24, 0.98, {small_diameter: "learning", small_noise: "learning"}

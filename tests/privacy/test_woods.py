@@ -245,6 +245,11 @@ def test_short_streams_have_the_linear_score_alone() -> None:
     short, long = forest(1000, epsilon=1.0), forest(None, epsilon=1.0)  # type: ignore[arg-type]
     assert type(short.run.rule) is MomentsRun
     assert type(long.run.rule) is WoodsRun
+    # Unless somebody says how many trees there are.
+    said = forest(1000, epsilon=1.0, trees=3, depth=2)
+    assert isinstance(said.run.rule, WoodsRun)
+    assert said.run.rule.plan.leaves == 12
+    assert "3 random trees" in str(said.privacy)
 
 
 def test_a_plan_is_taken_as_it_is() -> None:
@@ -258,13 +263,21 @@ def test_a_plan_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"loss": "x"}, {"clip": 1.0}, {"warmup": 0}, {"horizon": 50}, {"max_uses": 3}]
+    "options",
+    [
+        *({"loss": "x"}, {"clip": 1.0}, {"warmup": 0}, {"max_uses": 3}),
+        *({"trees": 0}, {"trees": 501}, {"depth": 9}, {"depth": 0.5}, {"trees": True}),
+    ],
 )
 def test_what_it_cannot_use_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Fix"):
         forest(**{"n": 5000, **options})
 
 
-def test_an_audit_says_that_it_cannot() -> None:
-    with pytest.raises(ConfigError, match="more than 10,000"):
-        privacy.audit(forest(5000))
+def test_a_forest_without_trees_is_audited_as_what_it_is() -> None:
+    """Other forests are in `harness.audit_twins`."""
+    model = forest(1000, epsilon=1.0)
+    report = privacy.audit(model, slots=12, runs=4)
+    assert report.holds
+    for part in report.parts:
+        assert 0.98 * part.accounted < part.exact <= part.accounted
