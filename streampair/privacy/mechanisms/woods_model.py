@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Told", "forest_of"]
 
 _SEED = 0x57A8  # of the made-up rows: public, and the same each time
-_TAU = 0.3  # variance of the labels that all leaves together may explain, as a prior
+# Share of the variance of the labels that all leaves together may explain, as a prior, for few columns and for
+# d of them: splits drawn at random meet the columns that tell the less often the more there are.
+_TAU = (0.3, 5.0)
 _RIDGE = 10_000.0  # records that the made-up rows count for against the released counts
 _SWEEPS = 10
 _SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
@@ -134,7 +136,8 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     left = left - apart
     variance = 1.0 - told.centre * told.centre
     noise = told.std * told.std * (1.0 + told.centre * told.centre)
-    prior = _TAU * variance / count
+    most, spread = _TAU
+    prior = min(most, spread / len(told.second)) * variance / count
     records = variance / told.records
     shown = np.empty(rows)
 
