@@ -224,7 +224,9 @@ def woods(learner: Any, features: int | None) -> Mechanism:
     depth = _at_most("depth", learner.depth, MOST_DEPTH)
     if learner.trees is not None:
         return Woods(trees=_at_most("trees", learner.trees, MOST_TREES), depth=depth)
-    if isinstance(horizon, int) and not worthwhile(learner.epsilon, learner.delta, horizon, depth):
+    if isinstance(horizon, int) and not worthwhile(
+        learner.epsilon, learner.delta, horizon, depth, features or 1
+    ):
         return Moments()
     return Woods(depth=depth)
 

@@ -14,6 +14,8 @@ __all__ = ["BINS", "CAP", "DEPTH", "TREES", "Trees", "WoodDesign"]
 
 Array = NDArray[np.float64]
 
+_CACHED = 2**18
+
 TREES = 100
 DEPTH = 6
 """What a forest has where nobody says otherwise."""
@@ -52,8 +54,6 @@ class WoodDesign(Design):
     Before the moments are released it is in none.
     """
 
-    chunk = 32
-
     def __init__(
         self,
         names: Sequence[Hashable],
@@ -65,6 +65,8 @@ class WoodDesign(Design):
         d = len(self.names)
         self.trees = Trees(d, trees, depth)
         self.width = d + trees * 2**depth + d * BINS
+        # As many as fit into a cache, whatever the forest.
+        self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
         self._one = (np.empty((1, d)), np.empty((1, d)), np.empty((1, trees), dtype=np.int64))
 

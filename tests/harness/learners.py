@@ -57,6 +57,8 @@ LEARNERS: list[Any] = [
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
     auc.PairFTRL(1.0, 1e-4, warmup=100, half_life=80, auc_share=0.05, noise_key=KEY),
+    # So much budget that its leaves tell more than noise from the first block on.
+    auc.PrivateForest(40.0, 1e-3, warmup=100, trees=5, depth=2, noise_key=KEY),
     ranking.PairFTRL(warmup=20, noise_key=KEY),
     ranking.PairFTRL(warmup=20, solver="gradients", noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
@@ -90,6 +92,8 @@ PRIVATE["auc-partner-rated"] = partial(
 )
 PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
 PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)
+PRIVATE["auc-forest"] = partial(auc.PrivateForest, 1.0, 1e-3, 60, warmup=10, trees=3, depth=2)
+PRIVATE["auc-forest-endless"] = partial(auc.PrivateForest, 40.0, 1e-3, warmup=10, trees=3, depth=2)
 PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]

@@ -16,7 +16,7 @@ from streampair.privacy import EntityLimit
 from streampair.privacy.mechanisms.base import Relation
 from streampair.privacy.mechanisms.moments import MomentsRun
 from streampair.privacy.mechanisms.woods import WoodsRun, worthwhile
-from streampair.privacy.mechanisms.woods_plan import SHARES, WoodsPlan, woods_diameter
+from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares, woods_diameter
 from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
 
 D = 2
@@ -96,7 +96,7 @@ def test_the_diameter_is_that_of_the_slow_twin() -> None:
 def test_the_shares_of_mu() -> None:
     leaf, mark = PLAN.leaf, PLAN.mark
     parts = np.array([4.5, 4 * TREES * leaf**2, 2 * D * mark**2])
-    assert parts / parts.sum() == pytest.approx(SHARES, abs=1e-9)
+    assert parts / parts.sum() == pytest.approx(shares(D), abs=1e-9)
 
 
 @pytest.mark.parametrize(

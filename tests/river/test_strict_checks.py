@@ -90,8 +90,9 @@ def test_no_record_at_all(fresh: Any, x: Any, learned: int) -> None:
 def twins(model: Any, learned: int) -> tuple[Any, Any]:
     """Two that learned the same; if private, under one seed, where a null record draws the same noise."""
     if is_private(model):
-        # What fades has to have a warm-up, and a released partner has to have been released.
-        short = int(any(getattr(model, name, None) is not None for name in ("half_life", "partner")))
+        # What fades and what has trees has to have a warm-up, and a released partner to have been released.
+        having = ("half_life", "partner", "trees")
+        short = int(any(getattr(model, name, None) is not None for name in having))
         one, two = (
             taught(model.clone({"noise_key": None, "seed": 1, "warmup": short}), learned) for _ in range(2)
         )
@@ -308,13 +309,15 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     options: dict[str, Any] = private if is_private(model) else {}
     if is_private(model) and getattr(model, "half_life", None) is not None:
         options |= {"warmup": 1, "half_life": 10**5}  # a release is no call of a kernel
-    if getattr(model, "partner", None) is not None:
+    if is_private(model) and any(getattr(model, name, None) is not None for name in ("partner", "trees")):
         options["warmup"] = 1
     if hasattr(model, "releases"):
         options["releases"] = 10
     fresh = model.clone(options)
     X, y = _many(fresh, 900)
     fresh.learn_many(X[:300], y[:300])  # what happens once: names, room, the draws of noise in advance
+    if isinstance(model, auc.PrivateForest):
+        fresh.run.rule._due = 10**9
     short, long = (X[300:350], y[300:350]), (X[350:900], y[350:900])
     once = model.clone(options)  # and what happens once in a process: kernels are loaded
     for part in (slice(300), slice(300, 350), slice(350, 900)):

@@ -17,7 +17,7 @@ from streampair.privacy.mechanisms.link import Link, normal_link
 from streampair.privacy.mechanisms.moments import MOST_CENTRE, Moments, MomentsRun
 from streampair.privacy.mechanisms.moments_plan import ANYTIME
 from streampair.privacy.mechanisms.woods_model import Told, forest_of
-from streampair.privacy.mechanisms.woods_plan import SHARES, WoodsPlan
+from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares
 from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ _ROWS = (4096, 16384)
 """Synthetic rows for a model on the way, and for the one at the horizon."""
 
 
-def worthwhile(epsilon: float, delta: float, horizon: int, depth: int = DEPTH) -> bool:
+def worthwhile(epsilon: float, delta: float, horizon: int, depth: int = DEPTH, features: int = 1) -> bool:
     """Whether leaves will tell more than noise at the end: by public numbers alone.
 
     All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a quarter of the
     records; else the linear score has the whole budget.
     """
-    sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(SHARES[1]))
+    sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(shares(features)[1]))
     return sigma * math.sqrt(2.0**depth) <= 0.25 * horizon
 
 

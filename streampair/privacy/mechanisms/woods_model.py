@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Told", "forest_of"]
 
 _SEED = 0x57A8  # of the made-up rows: public, and the same each time
-# Share of the variance of the labels that all leaves together may explain, as a prior, for few columns and for
-# d of them: splits drawn at random meet the columns that tell the less often the more there are.
-_TAU = (0.3, 5.0)
+# Share of the variance of the labels that all leaves together may explain, as a prior: .3 for few columns,
+# 350 / d^2 for many. What leaves tell beside a linear score is of pairs of columns, and of all pairs splits
+# that are drawn at random meet the fewer the more there are.
+_TAU = (0.3, 350.0)
 _RIDGE = 10_000.0  # records that the made-up rows count for against the released counts
 _SWEEPS = 10
 _SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
 _STEPS = 40  # of conjugate gradients
+_AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
 _WIDTH = 0.98  # as in the kernel of the places
 
 
@@ -93,16 +95,54 @@ def _made_up(told: Told, rows: int) -> Floats:
     return places
 
 
-def _linear(places: Floats, cap: float, w: Floats) -> Floats:
-    """Linear scores of places: back to standardised values, then into the unit ball."""
+def _vectors(places: Floats, cap: float) -> Floats:
+    """Linear vectors of places: back to standardised values, then into the unit ball."""
     v = 2.0 * places - 1.0
     z = np.clip(math.sqrt(_WIDTH) * v / np.sqrt(np.maximum(1.0 - v * v, 1e-6)), -CAP, CAP)
     x = (cap / CAP) * z
-    scores, squares = np.empty(len(x)), np.empty(len(x))
-    kernels.score_many(w, x, scores)
+    squares = np.empty(len(x))
     kernels.score_many(np.ones(x.shape[1]), x * x, squares)
-    out: Floats = scores / np.maximum(np.sqrt(squares), 1.0)
+    out: Floats = x / np.maximum(np.sqrt(squares), 1.0)[:, None]
     return out
+
+
+def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
+    """The linear score on rows that were made up: it goes with their vectors as it did with the records'.
+
+    Made-up rows of categories have less correlation than there was. With the weights as they are leaves would
+    learn the difference; so those are taken that solve `X'W X c = E[x x'] linear`, nearly, by conjugate
+    gradients from the ones there are.
+    """
+    rows, d = x.shape
+    columns = np.ascontiguousarray(x.T)
+    shown, out, wanted = np.empty(rows), np.empty(d), np.empty(d)
+
+    def times(v: Floats) -> Floats:
+        kernels.score_many(v, x, shown)
+        kernels.score_many(weights * shown, columns, out)
+        return out + ridge * v
+
+    ridge = 0.0
+    kernels.score_many(weights, columns * columns, out)
+    ridge = _AGREE * _total(out) / d
+    kernels.score_many(linear, told.second, wanted)
+    c = linear.copy()
+    r = wanted + ridge * linear - times(c)
+    p = r.copy()
+    square = first = float(kernels.dot(r, r))
+    for _ in range(_STEPS):
+        if not square > 1e-10 * first:
+            break
+        q = times(p)
+        step = square / float(kernels.dot(p, q))
+        c += step * p
+        r -= step * q
+        new = float(kernels.dot(r, r))
+        p = r + (new / square) * p
+        square = new
+    scores = np.empty(rows)
+    kernels.score_many(c, x, scores)
+    return scores
 
 
 def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> tuple[Floats, float]:
@@ -127,7 +167,7 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     weights = np.full(rows, 1.0 / rows)
     ridge = np.full(count, _RIDGE * told.std * told.std)
     kernels.wood_rake(leaves, told.counts, ridge, _SWEEPS, np.zeros((count, size)), weights)
-    scores = _linear(places, cap, linear)
+    scores = _linear(_vectors(places, cap), weights, told, linear)
     scores = scores - float(kernels.dot(weights, scores))
     left = told.signs - told.centre * told.counts
     # `Phi' W f` is the Gram matrix's kernel on scores that are there already.
@@ -137,7 +177,7 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     variance = 1.0 - told.centre * told.centre
     noise = told.std * told.std * (1.0 + told.centre * told.centre)
     most, spread = _TAU
-    prior = min(most, spread / len(told.second)) * variance / count
+    prior = min(most, spread / len(told.second) ** 2) * variance / count
     records = variance / told.records
     shown = np.empty(rows)
 

@@ -22,12 +22,25 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SHARES", "WoodsPlan", "woods_diameter"]
+__all__ = ["WoodsPlan", "shares", "woods_diameter"]
 
-SHARES = (0.45, 0.45, 0.1)
-"""Of mu^2: for second moments, leaves, and bins."""
+# Of mu^2: what leaves have at most, as many features as they have so much with, and what bins have.
+_LEAVES, _FEW, _BINS = 0.45, 50, 0.1
 
 _MOMENTS = second_moments_diameter()
+
+
+def shares(features: int) -> tuple[float, float, float]:
+    """Of mu^2: for second moments, leaves, and bins. Of many features leaves tell less.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.woods_plan import shares
+    >>> shares(20), shares(100)
+    ((0.45, 0.45, 0.1), (0.675, 0.225, 0.1))
+    """
+    leaves = _LEAVES * min(1.0, _FEW / features)
+    return 1.0 - _BINS - leaves, leaves, _BINS
 
 
 def woods_diameter(features: int, leaf: float, mark: float, trees: int = TREES) -> float:
@@ -41,8 +54,8 @@ def woods_diameter(features: int, leaf: float, mark: float, trees: int = TREES) 
     Examples
     --------
     >>> from streampair.privacy.mechanisms.woods_plan import woods_diameter
-    >>> round(woods_diameter(2, 0.0, 0.0), 6), woods_diameter(2, 1.0, 0.0)
-    (2.12132, 20.112185361819197)
+    >>> round(woods_diameter(2, 0.0, 0.0), 6), round(woods_diameter(2, 1.0, 0.0), 6)
+    (2.12132, 20.112185)
     """
     return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * trees * leaf * leaf + 2.0 * features * mark * mark)
 
@@ -84,13 +97,13 @@ class WoodsPlan(SecondMomentsPlan):
     @property
     def leaf(self) -> float:
         """What a record counts in a leaf, in the units of second moments."""
-        first, second, _ = SHARES
+        first, second, _ = shares(self.features)
         return _MOMENTS * math.sqrt(second / first / (4.0 * self.trees))
 
     @property
     def mark(self) -> float:
         """What it counts in a bin."""
-        first, _, third = SHARES
+        first, _, third = shares(self.features)
         return _MOMENTS * math.sqrt(third / first / (2.0 * self.features))
 
     @property
