@@ -80,11 +80,13 @@ def test_no_output_leaves_before_its_line(
                 await lane.line(Append((b"2",), "second", 1))
                 await lane.send(target, [Message(None, b"c"), Message(None, b"d")])
                 if holds:
-                    assert lane.waiting_since is not None and store.waiting_bytes == 3
+                    assert lane.waiting_since is not None
+                    assert store.waiting_bytes == 3
                     assert store.unacknowledged_bytes == 4
                     assert await lane.read() == b""
                 await lane.release(give_up)
-                assert lane.waiting_since is None and store.waiting_bytes == 0
+                assert lane.waiting_since is None
+                assert store.waiting_bytes == 0
                 assert await lane.read() == b"12"
                 await lane.line(Append((b"3",), "third", 2))
                 await lane.send(target, [Message(None, b"e")])
