@@ -11,13 +11,13 @@ import numpy as np
 
 from streampair import kernels, losses
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
-from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, noise_of_leader, unpacked
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
 from streampair.privacy.mechanisms.moments_plan import (
     ANYTIME,
     VERSION,
     SecondMomentsPlan,
+    continued,
     plan_second_moments,
 )
 from streampair.privacy.mechanisms.run import Asked, Run
@@ -395,27 +395,6 @@ class MomentsRun(Run):
             self._link = self._leader()[1]
 
 
-def _continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> SecondMomentsPlan:
-    """The plan under the numbers that were written down, if they are its own or those of before.
-
-    A plan with a horizon and forks had more noise than it needs, and goes on with it. With less than it needs
-    nothing goes on: a second view would cost more than was set aside for it. Plans before had no weight of
-    what is known before the horizon.
-    """
-    if saved is not None and "anytime" not in saved:
-        plan = replace(plan, anytime=None)
-    try:
-        return under(plan, saved)
-    except ValueError:
-        if plan.horizon is None or not plan.forks:
-            raise
-        try:
-            return under(replace(plan, summed=True), saved)
-        except ValueError:
-            pass
-        raise
-
-
 @dataclass(frozen=True)
 class Moments(Mechanism):
     """The leader of the squared loss over all pairs, computed from second moments of blocks of records.
@@ -469,7 +448,7 @@ class Moments(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return self.run(_continued(self.planned(settings), saved))
+        return self.run(continued(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan, fitted here."""

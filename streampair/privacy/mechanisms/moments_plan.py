@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells
+from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.moments_entities import placed
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SecondMomentsPlan", "plan_second_moments", "second_moments_diameter"]
+__all__ = ["SecondMomentsPlan", "continued", "plan_second_moments", "second_moments_diameter"]
 
 RATIO = 1.1
 """How much longer the stream is at each release than at the one before."""
@@ -366,7 +368,7 @@ class SecondMomentsPlan:
         running = None if horizon is None else len(self._ends_before(horizon))
 
         def kind(name: str, move: float, sigma: float, releases: int | None, units: int = 1) -> Release:
-            replace = move / sigma
+            moved = move / sigma
             # Blanking moves a sum by |F| <= sqrt 2, and with the count of a class by 3/2.
             blank = min((self.blank_move + self.grid * math.sqrt(self.rounded)) / self._one_move, 1.0)
             return Release(
@@ -378,8 +380,8 @@ class SecondMomentsPlan:
                 + ("32" if self._alone else "55"),
                 sensitivity=move,
                 sigma=sigma,
-                replace=replace,
-                blank=blank * replace,
+                replace=moved,
+                blank=blank * moved,
                 releases=releases,
                 coordinates=dim,
                 grid=self._told_grid / units,
@@ -466,3 +468,24 @@ def plan_second_moments(
     return SecondMomentsPlan(
         mu, features, base, horizon, radius, forks, window, relation, version=version, anytime=anytime
     )
+
+
+def continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> SecondMomentsPlan:
+    """The plan under the numbers that were written down, if they are its own or those of before.
+
+    A plan with a horizon and forks had more noise than it needs, and goes on with it. With less than it needs
+    nothing goes on: a second view would cost more than was set aside for it. Plans before had no weight of
+    what is known before the horizon.
+    """
+    if saved is not None and "anytime" not in saved:
+        plan = replace(plan, anytime=None)
+    try:
+        return under(plan, saved)
+    except ValueError:
+        if plan.horizon is None or not plan.forks:
+            raise
+        try:
+            return under(replace(plan, summed=True), saved)
+        except ValueError:
+            pass
+        raise
