@@ -228,7 +228,7 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     says(page, "one standard deviation of the noise")
     says(page, "Reliability: share of positives by probability")
     run.publish(("fraud-private", "events", "0", "PairFTRL"), auc=0.7)  # a band needs two points
-    figure = page.locator("figure", has_text="AUC of the scores")
+    figure = page.locator("figure", has_text="AUC before learning, with")
     figure.locator("path.band[d*='Z']").wait_for(state="attached")
     # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
     names = [(name, weight, None) for name, weight, _ in run.private.weights]
@@ -277,6 +277,9 @@ def test_a_shadow_is_for_operators_and_parts_appear_when_there_is_something_to_s
     says(page, "Reliability: share of positives by probability")
     says(page, "shadow, not private")
     assert page.evaluate("document.activeElement.id") == "panel-learning"
+    drifting = dataclasses.replace(run.private.quality, shadow_auc=0.9375, drift=True)
+    run.publish(labels, quality=drifting)
+    says(page, "the learner has caught up with it")
     assert page.locator('[data-series="streampair_shadow_auc"]').inner_text() == "0.9375"
     compare(page, run.url)
     says(public, "The guarantee holds")
@@ -412,7 +415,7 @@ def test_by_keyboard_alone(run: Run, visit: Open) -> None:
     page.locator("tbody button").first.focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "panel-learning"
-    says(page, "AUC, before learning")
+    says(page, "Prequential AUC")
     page.keyboard.press("Tab")
     chart = page.get_by_role("slider").first
     assert chart.evaluate("e => e === document.activeElement")

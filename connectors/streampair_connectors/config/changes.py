@@ -55,8 +55,10 @@ class Changes:
             self._compare()
         return len(self.keys)
 
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values, as of now."""
+    def as_dict(self) -> dict[str, Any] | None:
+        """As plain values, as of now; None: there is no file to compare with."""
+        if self._config.file is None:
+            return None
         self.look()
         return {"keys": list(self.keys), "refused": self.refused}
 

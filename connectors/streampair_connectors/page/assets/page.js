@@ -249,12 +249,12 @@
     return h("button", { type: "button", class: "link", onclick: () => choose(id) }, `${nameOf(lane1(id))}`);
   }
   const column = (id, name, x) => () => { const past = lane1(id) ? lane1(id).history : { t: [] }; return { x: past[x] || [], y: past[name] || past.t.map(() => null) }; };
-  function banded(id, name, error, x) {
+  function banded(id, name, error, x, most = Infinity) {
     return () => {
       const past = lane1(id) ? lane1(id).history : { t: [] };
       const y = past[name] || past.t.map(() => null), e = past[error];
       const shift = (sign) => y.map((v, i) => (v === null || !e || e[i] === null ? null : v + sign * e[i]));
-      return e ? { x: past[x], y, low: shift(-1), high: shift(1) } : { x: past[x] || [], y };
+      return e ? { x: past[x], y, low: shift(-1), high: shift(1).map((v) => (v === null ? null : Math.min(v, most))) } : { x: past[x] || [], y };
     };
   }
   const each = (ids, points, more) => ids.map((id, i) => ({ id, name: ids.length === 1 ? "" : nameOf(lane1(id)), colour: Math.min(i, 8), points: points(id), ...more }));
@@ -277,16 +277,16 @@
       if (one) {
         const lane = lane1(one), quality = lane.quality;
         out.push(tiles(
-          ["AUC, before learning", num(one, "prequential_auc", fixed(4)), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), ", of the latest labels")],
+          ["Prequential AUC", num(one, "prequential_auc", fixed(4)), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), ", before learning")],
           quality ? ["Average precision", num(one, "average_precision", fixed(4)), "of the same events"] : null,
-          quality ? ["Recall at the top 1 %", num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), "of all positives"] : null,
+          quality ? ["Recall at top 1 %", num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), "of all positives"] : null,
           has("shadow_auc") ? ["Shadow AUC", num(one, "shadow_auc", fixed(4)), "not private; operators only"] : null,
           has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
           has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
           ["Events learned", num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
-          has("weight_norm") ? ["Norm of the weights", num(one, "weight_norm", four), has("buffer_records") ? h("span", {}, num(one, "buffer_records", count), " records in the buffer") : ""] : null,
+          has("weight_norm") ? ["Norm of weights", num(one, "weight_norm", four), has("buffer_records") ? h("span", {}, num(one, "buffer_records", count), " records in the buffer") : ""] : null,
         ));
-        if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, "Drift"), " The scores or the labels have changed their distribution. Compare the AUC before and after; a private learner is never steered by this."));
+        if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, "Drift"), " The AUC has changed within the latest thousand labelled events: the stream is another one, or the learner has caught up with it. Nothing is steered by this."));
       } else {
         out.push(tiles(
           ["Lanes", text(null, () => count(ids.length)), text(null, () => `${privates().length} of them private`)],
@@ -295,17 +295,17 @@
           ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), "before learning"],
         ));
       }
-      const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events"), { banded: true });
+      const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events", 1), { banded: true });
       if (one && has("shadow_auc")) {
         auc[0].name = "this learner";
         auc.push({ id: one, name: "shadow, not private", colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
       }
-      out.push(lines("half", { title: "AUC of the scores given before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
+      out.push(lines("half", { title: "AUC before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
       if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
       if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
       if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
-      if (one && (lane1(one).weights || []).length) out.push(card("half", "Largest weights", weights(one)));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
+      if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
       if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], ["Events learned", "n"], ["AUC", "n"], ["Average regret", "n"], ["Pair loss", "n"], ["Norm of the weights", "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "events_total", count, (v) => v && v.learned), num(id, "prequential_auc", fixed(4)), num(id, "regret_average", four), num(id, "pair_loss", four), num(id, "weight_norm", four)]))));
       return out;
@@ -337,7 +337,7 @@
         ["Time to catch up", text(null, () => catchUp()[0]), text(null, () => catchUp()[1])],
         ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : long(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
         ["Dead letters", text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
-        ...[["Rebalances", "rebalances_total", "times partitions moved"], ["Restores", "restores_total", "lanes brought back from their log"], ["Fences", "fences_total", "lanes taken over by another"]].map(([label, name, words]) => [label, text(null, () => count(processed(name, app)), `streampair_${name}`), words]),
+        ["Rebalances", counted("rebalances_total", app), h("span", {}, "lanes brought back: ", counted("restores_total", app), ", taken over by another: ", counted("fences_total", app))],
       ));
       out.push(card("half", "State and next step", ...apps.map((name) => {
         const state = () => meta.apps[name] || { state: "starting" };
@@ -358,6 +358,8 @@
       return out;
     },
   };
+
+  const counted = (name, app) => text(null, () => count(processed(name, app)), `streampair_${name}`);
 
   function changed(name) {
     const { keys = [], refused = "" } = (meta.apps[name] || {}).configuration || {};
@@ -561,7 +563,7 @@
   }
 
   // What of a lane is there to be shown: where that changes, the tab is put together anew.
-  const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(weights || []).length].join(); }).join(";");
+  const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
   let shape = "";
 
   function fill(ids) {
