@@ -273,6 +273,45 @@ def test_the_files_are_what_the_source_makes() -> None:
         assert (DEPLOY / "grafana/dashboards" / name).read_text() == made.text(dashboard), "make dashboards"
 
 
+def faults(dashboard: dict[str, Any]) -> list[str]:
+    """What one would see at once, were it drawn: panels over each other, outside, or without words."""
+    found, cells = [], set()
+    for panel in dashboard["panels"]:
+        at = panel["gridPos"]
+        x, y, wide, high = (at.get(name, 0) for name in "xywh")
+        mine = {(column, row) for column in range(x, x + wide) for row in range(y, y + high)}
+        if not mine or x + wide > 24 or not panel["title"]:
+            found.append(f"place of {panel['title']!r}: {at}")
+        if cells & mine:
+            found.append(f"{panel['title']!r} lies over another")
+        cells |= mine
+        if panel["type"] != "row":
+            for name in ("description", "datasource", "targets"):
+                if not panel.get(name):
+                    found.append(f"{panel['title']!r} has no {name}")
+            found += [f"{panel['title']!r}: no legend" for t in panel["targets"] if not t.get("legendFormat")]
+    ids = [panel["id"] for panel in dashboard["panels"] if panel["type"] != "row"]
+    return [*found, *(["one id twice"] if len(set(ids)) < len(ids) else [])]
+
+
+@pytest.mark.parametrize("file", DASHBOARDS)
+def test_panels_have_places_words_and_legends(file: str) -> None:
+    assert faults(DASHBOARDS[file]) == []
+
+
+def test_the_judge_of_places_sees_what_is_wrong() -> None:
+    for change in ("x", "w", "id", "legend"):
+        broken = json.loads(json.dumps(DASHBOARDS["streampair.json"]))
+        one, two = [panel for panel in broken["panels"] if panel["type"] != "row"][:2]
+        if change == "id":
+            two["id"] = one["id"]
+        elif change == "legend":
+            one["targets"][0]["legendFormat"] = ""
+        else:
+            two["gridPos"][change] = one["gridPos"].get("x", 0) if change == "x" else 25
+        assert faults(broken), change
+
+
 def test_officers_are_shown_public_series_alone() -> None:
     public = {series for series in SERIES if series.public}
     file = "streampair-privacy.json"
