@@ -93,7 +93,7 @@ PRIVATE["auc-partner-rated"] = partial(
 PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
 PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)
 PRIVATE["auc-forest"] = partial(auc.PrivateForest, 1.0, 1e-3, 60, warmup=10, trees=3, depth=2)
-PRIVATE["auc-forest-endless"] = partial(auc.PrivateForest, 40.0, 1e-3, warmup=10, trees=3, depth=2)
+PRIVATE["auc-forest-endless"] = partial(auc.PrivateForest, 1.0, 1e-3, warmup=10, trees=3, depth=2)
 PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]
