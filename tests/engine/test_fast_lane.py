@@ -225,6 +225,8 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
 PRIVATE: dict[str, Any] = {
     "moments": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30),
     "moments that fade": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30, half_life=40),
+    # So much budget that its leaves tell more than noise.
+    "forest": partial(auc.PrivateForest, 40.0, 1e-3, warmup=30, trees=3, depth=2),
     "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, solver="gradients"),
     "noisy": partial(ranking.NoisyOGD, 1.0, 1e-3, warmup=0),
     "entities": partial(
