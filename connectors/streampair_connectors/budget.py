@@ -14,6 +14,7 @@ from rich.text import Text
 from streampair.engine.envelope import unpack
 from streampair.engine.log import Chain
 from streampair.engine.opening import Known
+from streampair.engine.snapshot import since_of
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
 from streampair_connectors.config import Config
@@ -43,6 +44,8 @@ class LaneBudget:
         Of the reservation; None without a ledger.
     uncommitted
         Releases that the journal notes beyond the last commit: they are spent, and not yet in the numbers.
+    since
+        Date of the account's first record, by its source, in seconds since 1970; None: not known.
     """
 
     app: str
@@ -67,6 +70,7 @@ class LaneBudget:
     uncommitted: int
     unit: str
     partitions: int | None = None
+    since: float | None = None
 
     @property
     def by_entity(self) -> bool:
@@ -340,6 +344,7 @@ def _budget(
             generation=counted.get("generation"),
             uncommitted=uncommitted,
             partitions=partitions,
+            since=since_of(report) / 1000.0 or None,
             unit=report.get("unit", "one record, or all of an entity"),
             **{name: report[name] for name in _NUMBERS},
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +225,12 @@ def lane_card(
     """
     app, topic, partition, learner = labels
     deployment = {"application": app, "topic": topic, "partition": int(partition), "learner": learner}
-    status = {"forks charged": gauges.forks, "generation of the noise": gauges.generation}
+    since = None if gauges.since is None else datetime.fromtimestamp(gauges.since, UTC)
+    status = {
+        "date of the first record": None if since is None else since.isoformat(timespec="seconds"),
+        "forks charged": gauges.forks,
+        "generation of the noise": gauges.generation,
+    }
     report = for_everybody(gauges.privacy) if public else gauges.privacy
     told, refused = None, ""
     if audit is not None:

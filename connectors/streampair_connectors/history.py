@@ -9,13 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["POINTS", "History", "Track"]
+__all__ = ["POINTS", "RELEASES", "History", "Track"]
+
+RELEASES = 8
+"""Dates of releases that are kept of a lane."""
 
 POINTS = 240
 """Points of a lane at most; a line on a screen has no room for more."""
@@ -36,6 +40,9 @@ class Track:
     ----------
     since
         When its first point was made, seconds since the epoch.
+    releases
+        When releases were committed last, how many there were then, mu spent, and slots left: by themselves,
+        for points go as a run grows longer.
     changed, words_changed
         The history's counts when its numbers, and the words about it, changed last.
     """
@@ -45,6 +52,9 @@ class Track:
     words_changed: Counts = (0, 0)
     words: object = None
     step: float = _STEP_SECONDS
+    releases: deque[tuple[float, int, float, int | None]] = field(
+        default_factory=lambda: deque(maxlen=RELEASES)
+    )
     times: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, array[float]] = field(default_factory=dict)
 
@@ -64,6 +74,12 @@ class Track:
             self.times = self.times[::2]
             self.columns = {name: column[::2] for name, column in self.columns.items()}
             self.step = max(self.step * 2, (self.times[-1] - self.times[0]) / POINTS)
+
+    def released(self, now: float, report: Any) -> None:
+        """Note the date of new releases, if there are any."""
+        before = self.releases[-1][1] if self.releases else 0
+        if report.releases > before:
+            self.releases.append((round(now, 3), report.releases, report.mu_spent, report.horizon_left))
 
     def points(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
         """Return at most so many points, the last one among them: `t` and the columns of these names.
@@ -141,6 +157,8 @@ class History:
                 self.roster += 1
                 track = self.tracks[lane] = Track(since=now)
             track.add(now, point)
+            if gauges.privacy is not None:
+                track.released(now, gauges.privacy)
             track.changed = self.counts
             if track.words != words:
                 track.words, track.words_changed = words, self.counts

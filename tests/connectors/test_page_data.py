@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_logged_lane
 from streampair_connectors.card import lane_card
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.history import POINTS, History, Track
+from streampair_connectors.history import POINTS, RELEASES, History, Track
 from streampair_connectors.page import frame, frame_json, routes
 from streampair_connectors.records import json_decoder
 from streampair_connectors.series import SERIES, STAGES, LaneLabels
@@ -119,7 +119,7 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
     assert told["process"].keys() == {"build_info"}
     for entry in told["lanes"]:
         assert entry.keys() == {
-            *("app", "topic", "partition", "learner", "since", "values", "report", "history"),
+            *("app", "topic", "partition", "learner", "since", "releases", "values", "report", "history"),
         }
         assert entry["values"].keys() <= public
         assert entry["history"].keys() - {"t"} <= public
@@ -195,6 +195,8 @@ def test_since_when_is_for_everybody(telemetry: Telemetry) -> None:
         assert values["privacy_since_seconds"] == BEGAN / 1000
         assert "privacy_since_seconds{" in telemetry.render(public=public).decode()
     assert "privacy_since_seconds" not in frame(telemetry, public=False)["lanes"][1]["values"]
+    card = lane_card(LABELS, telemetry.gauges("fraud")[LABELS], public=True)
+    assert card["status"]["date of the first record"] == "2023-11-14T22:13:20+00:00"
 
 
 def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path) -> None:
@@ -279,6 +281,23 @@ def test_the_past_is_bounded_and_keeps_its_ends() -> None:
     assert len(some["t"]) <= 10
     assert (some["lag"][-1], some["late"][0]) == (50 * POINTS - 1, None)
     assert all(math.isclose(t, lag) for t, lag in zip(some["t"], some["lag"], strict=True) if lag is not None)
+
+
+def test_the_dates_of_releases_stay_when_points_go(telemetry: Telemetry) -> None:
+    told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
+    seconds = itertools.count(1_000)
+    told.history = History(lambda: float(next(seconds)))
+    dates = {}
+    for commit in range(5 * POINTS):
+        count = commit // 100  # twelve dates, of which the first is none
+        report = gauges.privacy.replace(releases=count, mu_spent=count / 16, horizon_left=7)
+        told.publish(LABELS, dataclasses.replace(gauges, privacy=report), 0)
+        dates.setdefault(count, told.history.tracks[LABELS].times[-1])
+    expected = [[dates[count], count, count / 16, 7] for count in range(12 - RELEASES, 12)]
+    for public in (True, False):
+        assert frame(told, public=public)["lanes"][0]["releases"] == expected
+    told.publish(OPEN, telemetry.gauges("fraud")[OPEN], 0)
+    assert frame(told, public=False)["lanes"][1]["releases"] == []
 
 
 def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:

@@ -515,7 +515,7 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     config = tmp_path / "fraud.toml"
     config.write_text(CONFIG + 'store.directory = "state"\n')
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
-    held = LaneOnDisk(config, [Record(i, row) for i, row in enumerate(rows)], 0)
+    held = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
     held.take(60)
     held.commit()
     held.close()
@@ -526,5 +526,7 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     shown = {name.removeprefix("streampair_privacy_"): text for name, _, text in numbers(page)}
     for name in ("epsilon_spent", "mu_spent", "horizon_left", "forks"):
         assert agrees(shown[name], account[name]), name
+    says(page, "The account goes back to its first record, of 14 Nov 2023")
+    assert "has held the lane" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Learning").click()
     says(page, "A state at rest tells no scores")

@@ -121,7 +121,11 @@ async def stored_run(config: Config) -> dict[str, Any]:
         labels = (config.app, config.input.topic, str(lane.partition), config.learner.label())
         notes = () if config.shadow is None else (SHADOWED,)
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
-    return frame(telemetry, public=False)
+    told = frame(telemetry, public=False)
+    for entry in told["lanes"]:
+        # Nobody has held it or committed to it when the report was made.
+        entry["since"], entry["releases"] = None, []
+    return told
 
 
 def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...]) -> LaneGauges:
@@ -137,6 +141,7 @@ def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...])
         next_offset=lane.offset,
         privacy=None if account is None else _report(account).replace(notes=notes),
         forks=lane.forks,
+        since=None if account is None else account.since,
         generation=None if account is None else account.generation,
     )
 

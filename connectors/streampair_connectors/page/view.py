@@ -104,6 +104,7 @@ def _lane(
         "partition": partition,
         "learner": learner,
         "since": track.since,
+        "releases": [list(row) for row in track.releases],
         "values": values,
         "report": None
         if gauges is None or gauges.privacy is None

@@ -352,7 +352,7 @@
       if (one) {
         out.push(card("half", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, num(one, "events_total", count, (v) => v && v[key])]))));
         out.push(card("half", "Dead letters by stage", table("Dead letters by stage", [["Stage"], ["Events", "n"], ["Latest offset", "n"]], [["decode", "Decode: not readable"], ["features", "Features: missing or no number"], ["label", "Label: missing where it must be"], ["learn", "Learn: the learner refused"]].map(([key, words]) => [words, num(one, "dead_letters_total", count, (v) => v && v[key]), text([one], () => count((lane1(one).dead_letter_offsets || {})[key]))])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
-        out.push(card("", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => when(lane1(one).since))]])));
+        out.push(card("", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
       } else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "offset", count), num(id, "lag", count), text([id], () => count(rate(lane1(id), "events", 10))), num(id, "events_total", count, (v) => v && v.dead_letter), num(id, "state_bytes", bytes)]))));
       return out;
@@ -473,7 +473,7 @@
     out.push(card("", null, chipOf(id),
       h("p", { class: "lead" }, text([id], () => (report().kind === "void" ? "Nothing is promised about records that this lane has taken since its guarantee was void. " : report().kind === "unvouched" ? "What is accounted for is within the budget, but more may have been released. " : "Differential privacy holds for every released model. ")
         + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
-      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)} This worker has held the lane since ${when(lane1(id).since)}.`))));
+      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)}${known(lane1(id).since) ? ` This worker has held the lane since ${when(lane1(id).since)}.` : ""}`))));
     out.push(tiles(
       ["Epsilon spent", num(id, "privacy_epsilon_spent", four), h("span", {}, "of ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain))],
       ["Mu spent", num(id, "privacy_mu_spent", four), h("span", {}, "of ", num(id, "privacy_mu_budget", four), ", Gaussian DP")],
@@ -510,17 +510,13 @@
     const body = h("tbody");
     let last = "";
     bind([id], () => {
-      const { t, privacy_releases_total: n = [], privacy_mu_spent: mu = [], privacy_horizon_left: left = [] } = lane1(id).history;
-      const rows = [];
-      for (let i = t.length - 1; i >= 0 && rows.length < 8; i--) {
-        if (known(n[i]) && n[i] > 0 && (i === 0 || n[i] !== n[i - 1])) rows.push([hour(t[i]), i ? `+${count(n[i] - (n[i - 1] || 0))}` : count(n[i]), four(mu[i]), count(left[i])]);
-      }
+      const rows = (lane1(id).releases || []).map(([t, n, mu, left]) => [when(t), count(n), four(mu), count(left)]).reverse();
       const key = JSON.stringify(rows);
       if (key === last) return;
       last = key;
-      body.replaceChildren(...(rows.length ? rows : [["None yet", "", "", ""]]).map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
+      body.replaceChildren(...(rows.length ? rows : [[known(lane1(id).since) ? "None yet" : "Not written down", "", "", ""]]).map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
     });
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Committed at", "Models", "Mu after", "Horizon left"].map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)))), body));
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Committed on", "Releases", "Mu spent", "Horizon left"].map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)))), body));
   }
 
   function officers(ids, others) {
