@@ -38,7 +38,7 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
-from streampair.engine.snapshot import Snapshot, since_of, summary, unreadable
+from streampair.engine.snapshot import Snapshot, dated, since_of, summary, unreadable
 from streampair.errors import ConfigError, LaneStopped, SnapshotError
 from streampair.evaluation import RegretEstimate
 
@@ -287,7 +287,7 @@ class Lane:
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
         if self._since is None and records:
-            self._since = max(records[0].timestamp, 0)
+            self._since = dated(records[0].timestamp)
         return self._batch.process(records)
 
     # Telemetry

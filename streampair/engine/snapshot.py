@@ -9,7 +9,9 @@ import msgspec
 from streampair.engine.envelope import unpack
 from streampair.errors import SnapshotError
 
-__all__ = ["Snapshot", "since_of", "summary", "unreadable"]
+__all__ = ["Snapshot", "dated", "since_of", "summary", "unreadable"]
+
+_YEAR_10000 = 253_402_300_800_000
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,5 +100,9 @@ def summary(report: Any, since: int | None = None) -> dict[str, Any] | None:
 
 def since_of(told: dict[str, Any] | None) -> int:
     """The date that `summary` was given; 0 if nobody has written it down."""
-    since = (told or {}).get("since", 0)
-    return since if isinstance(since, int) else 0
+    return dated((told or {}).get("since", 0))
+
+
+def dated(timestamp: Any) -> int:
+    """Milliseconds of a date up to the year 9999; 0 for anything else: producers set what they like."""
+    return timestamp if isinstance(timestamp, int) and 0 < timestamp < _YEAR_10000 else 0

@@ -48,9 +48,11 @@ def test_it_is_the_date_of_the_first_record_whatever_is_in_it(first: bytes | Non
         assert made.gauges().since == FIRST / 1000
 
 
-def test_a_source_without_dates_tells_none() -> None:
+@pytest.mark.parametrize("date", [0, -1, 2**62])
+def test_a_source_without_dates_tells_none(date: int) -> None:
+    """Producers set what they like; a date that no calendar has is none."""
     made, _ = started()
-    made.process([record(0, dated=False)])
+    made.process([Record(0, record(0).value, None, date)])
     made.commit()
     made.committed()
     made.process([record(1)])
