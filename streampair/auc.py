@@ -8,13 +8,13 @@ from streampair import buffers, losses
 from streampair.learners import choose
 from streampair.learners.faces import Classifier, PrivateClassifier
 from streampair.learners.flat import FlatLearner
-from streampair.learners.forest_classifier import Forest
+from streampair.learners.forest_classifier import Forest, MulticlassForest
 from streampair.learners.forest_private import PrivateForest
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OAMRule, OGDRule, SPAUCRule
 
-__all__ = ["Forest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD",  # noqa: RUF022
-           "PrivateForest", "SPAUC"]  # fmt: skip
+__all__ = ["Forest", "MulticlassForest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC",  # noqa: RUF022
+           "PairFTRL", "PairOGD", "PrivateForest", "SPAUC"]  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
@@ -50,8 +50,7 @@ class PairOGD(Classifier, FlatLearner):
     seed
         Of what the reservoir draws; None takes one from the operating system. FIFO draws nothing.
     max_features
-        Largest number of feature names; a record that would exceed it raises RecordError. It bounds the
-        memory on streams whose names never end.
+        Largest number of feature names, which bounds the memory; one more raises RecordError.
     half_life
         For a stream that changes: records after which one counts half in the average and in the sums that set
         the step, which so stays that of ``half_life / ln 2`` records. Needs a FIFO buffer.

@@ -23,11 +23,18 @@ from streampair.kernels.correlated import blt_variances
 from streampair.kernels.design import clip_rows, prepare_rows
 from streampair.kernels.entities import entity_admit, entity_cell, entity_fill
 from streampair.kernels.forest import (
+    forest_begin,
     forest_fresh,
     forest_learn,
     forest_learn_many,
     forest_score,
     forest_score_many,
+)
+from streampair.kernels.forest_classes import (
+    forest_learn_class,
+    forest_learn_classes,
+    forest_score_classes,
+    forest_score_classes_many,
 )
 from streampair.kernels.forest_layout import (
     EXPERTS,
@@ -319,13 +326,18 @@ __all__ = [
     "entity_fill",
     "exp_negative",
     "first_unusable",
+    "forest_begin",
     "forest_explain",
     "forest_fresh",
     "forest_importances",
     "forest_learn",
+    "forest_learn_class",
+    "forest_learn_classes",
     "forest_learn_many",
     "forest_places",
     "forest_score",
+    "forest_score_classes",
+    "forest_score_classes_many",
     "forest_score_many",
     "fourier_rows",
     "ftrl_keyed",

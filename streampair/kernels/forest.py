@@ -77,11 +77,11 @@ def _loss(squared: bool, score: float, label: float) -> float:
 
 
 @kernel
-def forest_evaluate(s: Array) -> float:
-    """Standardise the record in the state, find its leaves, score it by every expert, and by the stack."""
+def forest_descend(s: Array) -> bool:
+    """Standardise the record in the state and find its leaves; False if those at hand are its own."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
-    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    at_texts, _, at_nodes, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, _, _, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
@@ -91,14 +91,7 @@ def forest_evaluate(s: Array) -> float:
         for j in range(d):
             same = same and bits[j] == known[j]
         if same:
-            score = 0.0
-            for k in range(EXPERTS):
-                score += s[FOREST_STACK + k] * s[SCORES + k]
-            return score
-    s0 = 0.0
-    s1 = 0.0
-    s2 = 0.0
-    s3 = 0.0
+            return False
     for j in range(d):
         known[j] = bits[j]
         value = x[j]
@@ -107,22 +100,9 @@ def forest_evaluate(s: Array) -> float:
             spread = s[FOREST_HEADER + 2 * cap + j]
             if spread > 0.0:
                 scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
-                scaled = min(max(scaled, -_CLIP), _CLIP)
-                z[j] = scaled
-                at = FOREST_HEADER + 3 * cap + EXPERTS * j
-                s0 += scaled * s[at]
-                s1 += scaled * s[at + 1]
-                s2 += scaled * s[at + 2]
-                s3 += scaled * s[at + 3]
-        elif texts > 0 and bits[j] & PAYLOAD:
-            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
-            s0 += s[at]
-            s1 += s[at + 1]
-            s2 += s[at + 2]
-            s3 += s[at + 3]
-    marks = s[at_nodes:at_weights]
+                z[j] = min(max(scaled, -_CLIP), _CLIP)
+    marks = s[at_nodes:at_scratch]
     links = marks.view(np.int32)
-    weights = s[at_weights:at_scratch]
     leaves = s[at_scratch:end].view(np.int64)
     one, two, three = forest_cut(1, nodes), forest_cut(2, nodes), forest_cut(3, nodes)
     at_two, at_three = 2 * trees * one, 2 * trees * (one + two)
@@ -151,23 +131,65 @@ def forest_evaluate(s: Array) -> float:
                 left += 1
         count = left
     for t in range(trees):
-        at1 = 2 * (t * one + leaves[4 * t])
-        at2 = at_two + 2 * (t * two + leaves[4 * t + 1])
-        at3 = at_three + 2 * (t * three + leaves[4 * t + 3])
-        leaves[4 * t] = at1
-        leaves[4 * t + 1] = at2
-        leaves[4 * t + 2] = at3
-        s1 += weights[at1]
-        s2 += weights[at2]
-        s3 += weights[at3]
-    s[SCORES] = s0
-    s[SCORES + 1] = s1
-    s[SCORES + 2] = s2
-    s[SCORES + 3] = s3
+        leaves[4 * t] = 2 * (t * one + leaves[4 * t])
+        leaves[4 * t + 1] = at_two + 2 * (t * two + leaves[4 * t + 1])
+        leaves[4 * t + 2] = at_three + 2 * (t * three + leaves[4 * t + 3])
     s[FOREST_READY] = 1.0
-    return float(
-        s[FOREST_STACK] * s0 + s[FOREST_STACK + 1] * s1 + s[FOREST_STACK + 2] * s2 + s[FOREST_STACK + 3] * s3
-    )
+    return True
+
+
+@kernel
+def forest_add(s: Array, block: Array) -> None:
+    """Scores that the experts of a block give the record whose leaves are at hand."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, texts = int(s[FOREST_TREES]), int(s[FOREST_TEXTS])
+    at_texts, at_weights, at_used, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, leaves = x.view(np.int64), s[at_scratch:end].view(np.int64)
+    weights = block[at_weights:at_used]
+    s0 = 0.0
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    for j in range(d):
+        if x[j] == x[j]:
+            at = FOREST_HEADER + 3 * cap + EXPERTS * j
+            s0 += z[j] * block[at]
+            s1 += z[j] * block[at + 1]
+            s2 += z[j] * block[at + 2]
+            s3 += z[j] * block[at + 3]
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            s0 += block[at]
+            s1 += block[at + 1]
+            s2 += block[at + 2]
+            s3 += block[at + 3]
+    for t in range(trees):
+        s1 += weights[leaves[4 * t]]
+        s2 += weights[leaves[4 * t + 1]]
+        s3 += weights[leaves[4 * t + 2]]
+    block[SCORES] = s0
+    block[SCORES + 1] = s1
+    block[SCORES + 2] = s2
+    block[SCORES + 3] = s3
+
+
+@kernel
+def forest_stacked(block: Array) -> float:
+    """What the stack makes of the scores of a block."""
+    score = 0.0
+    for k in range(EXPERTS):
+        score += block[FOREST_STACK + k] * block[SCORES + k]
+    return score
+
+
+@kernel
+def forest_evaluate(s: Array) -> float:
+    """Score of the record in the state, by the stack of all experts; its leaves are at hand then."""
+    if forest_descend(s):
+        forest_add(s, s)
+    return forest_stacked(s)
 
 
 @kernel
@@ -178,87 +200,87 @@ def _step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float)
 
 
 @kernel
-def _fit(s: Array, label: float) -> None:
-    """Step every expert along its own loss, and the stack along that of all."""
+def _fit(s: Array, block: Array, label: float) -> None:
+    """Step every expert of a block along its own loss, and the stack along that of all."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
     squared = s[FOREST_SQUARED] == 1.0
-    at_texts, _, _, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    at_texts, at_weights, _, _, at_scratch, end = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
     bits = x.view(np.int64)
     leaves = s[at_scratch:end].view(np.int64)
-    score = 0.0
-    for k in range(EXPERTS):
-        score += s[FOREST_STACK + k] * s[SCORES + k]
-    q = _slope(squared, score, label)
+    q = _slope(squared, forest_stacked(block), label)
     share = 50.0 / trees
     for k in range(EXPERTS):
-        g = _slope(squared, s[SCORES + k], label)
+        g = _slope(squared, block[SCORES + k], label)
         eta, gamma = _ETA[k], _GAMMA[k]
         for j in range(d):
             if x[j] == x[j]:
                 at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
-                _step(s, at, at + EXPERTS * cap, g * z[j], eta, gamma)
+                _step(block, at, at + EXPERTS * cap, g * z[j], eta, gamma)
             elif texts > 0 and bits[j] & PAYLOAD:
                 at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k
-                _step(s, at, at + EXPERTS, g, eta, gamma)
+                _step(block, at, at + EXPERTS, g, eta, gamma)
         if k > 0:
             h2 = g * g
             h = eta * share * g
             for t in range(trees):
                 at = at_weights + leaves[4 * t + k - 1]
-                total = gamma * s[at + 1] + h2
-                s[at + 1] = total
-                s[at] -= h / math.sqrt(total + 0.1)
-        r = q * s[SCORES + k]
-        s[FOREST_STEPS + k] = 0.999 * s[FOREST_STEPS + k] + r * r
-        s[FOREST_STACK + k] = max(0.0, s[FOREST_STACK + k] - 0.03 * r / math.sqrt(s[FOREST_STEPS + k] + 1.0))
+                total = gamma * block[at + 1] + h2
+                block[at + 1] = total
+                block[at] -= h / math.sqrt(total + 0.1)
+        r = q * block[SCORES + k]
+        block[FOREST_STEPS + k] = 0.999 * block[FOREST_STEPS + k] + r * r
+        step = 0.03 * r / math.sqrt(block[FOREST_STEPS + k] + 1.0)
+        block[FOREST_STACK + k] = max(0.0, block[FOREST_STACK + k] - step)
 
 
 @kernel
-def _judge(s: Array, label: float) -> None:
+def _judge(s: Array, block: Array, label: float) -> None:
     """Average the losses of the experts; the slow one begins again where it is left behind."""
     squared = s[FOREST_SQUARED] == 1.0
     for k in range(EXPERTS):
-        s[FOREST_LOSSES + k] = 0.995 * s[FOREST_LOSSES + k] + 0.005 * _loss(squared, s[SCORES + k], label)
-    s[FOREST_SEEN] = 0.995 * s[FOREST_SEEN] + 0.005
-    s[FOREST_SLOW] = 0.995 * s[FOREST_SLOW] + 0.005
-    s[FOREST_SINCE] += 1.0
-    if s[FOREST_SINCE] < 200.0:
+        block[FOREST_LOSSES + k] = 0.995 * block[FOREST_LOSSES + k] + 0.005 * _loss(
+            squared, block[SCORES + k], label
+        )
+    block[FOREST_SEEN] = 0.995 * block[FOREST_SEEN] + 0.005
+    block[FOREST_SLOW] = 0.995 * block[FOREST_SLOW] + 0.005
+    block[FOREST_SINCE] += 1.0
+    if block[FOREST_SINCE] < 200.0:
         return
-    own = s[FOREST_LOSSES + SLOW] / s[FOREST_SLOW]
+    own = block[FOREST_LOSSES + SLOW] / block[FOREST_SLOW]
     least = own
     for k in range(EXPERTS):
         if k != SLOW:
-            least = min(least, s[FOREST_LOSSES + k] / s[FOREST_SEEN])
-    if own > least + 0.1 and own > s[FOREST_BEST] + 0.1:
-        _begin_again(s)
+            least = min(least, block[FOREST_LOSSES + k] / block[FOREST_SEEN])
+    if own > least + 0.1 and own > block[FOREST_BEST] + 0.1:
+        _begin_again(s, block)
     else:
-        s[FOREST_BEST] = min(s[FOREST_BEST], own)
+        block[FOREST_BEST] = min(block[FOREST_BEST], own)
 
 
 @kernel
-def _begin_again(s: Array) -> None:
+def _begin_again(s: Array, block: Array) -> None:
     """Forget all that the slow expert has learned."""
     cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
     texts = int(s[FOREST_TEXTS])
-    at_texts, _, _, at_weights, _, _ = forest_places(trees, nodes, cap, texts)
+    at_texts, at_weights, _, _, _, _ = forest_places(trees, nodes, cap, texts)
     for j in range(cap):
         at = FOREST_HEADER + 3 * cap + EXPERTS * j + SLOW
-        s[at] = 0.0
-        s[at + EXPERTS * cap] = 0.0
+        block[at] = 0.0
+        block[at + EXPERTS * cap] = 0.0
     for i in range(texts):
         at = at_texts + 2 * EXPERTS * i + SLOW
-        s[at] = 0.0
-        s[at + EXPERTS] = 0.0
+        block[at] = 0.0
+        block[at + EXPERTS] = 0.0
     first = at_weights + forest_weights_at(SLOW, trees, nodes)
     for i in range(first, first + 2 * trees * forest_cut(SLOW, nodes)):
-        s[i] = 0.0
-    s[FOREST_LOSSES + SLOW] = 0.0
-    s[FOREST_SLOW] = 0.0
-    s[FOREST_SINCE] = 0.0
-    s[FOREST_BEST] = _WORST
+        block[i] = 0.0
+    block[FOREST_LOSSES + SLOW] = 0.0
+    block[FOREST_SLOW] = 0.0
+    block[FOREST_SINCE] = 0.0
+    block[FOREST_BEST] = _WORST
 
 
 @kernel
@@ -282,24 +304,36 @@ def _standardised(s: Array, label: float) -> float:
 
 
 @kernel
+def forest_fit(s: Array, block: Array, target: float) -> None:
+    """Let a block learn the record whose leaves are at hand, and that it has scored."""
+    _fit(s, block, target)
+    _judge(s, block, target)
+
+
+@kernel
+def forest_visit(s: Array, others: Array) -> None:
+    """Let the record into the moments and the trees, once all blocks have learned it."""
+    forest_moments(s)
+    forest_grow(s, others)
+    s[FOREST_RECORDS] += 1.0
+    s[FOREST_READY] = 0.0
+    past = int(s[FOREST_RECORDS]) - 2 * int(s[FOREST_NODES])
+    if past >= 0 and past % _EVERY == 0:
+        forest_empty(s, others, past // _EVERY % int(s[FOREST_TREES]))
+
+
+@kernel
 def _take(s: Array, label: float) -> None:
     """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared."""
     target = 1.0 if label > 0.0 else 0.0
     if s[FOREST_SQUARED] == 1.0:
         target = _standardised(s, label)
-    _fit(s, target)
-    _judge(s, target)
-    forest_moments(s)
-    forest_grow(s)
-    s[FOREST_RECORDS] += 1.0
-    s[FOREST_READY] = 0.0
-    past = int(s[FOREST_RECORDS]) - 2 * int(s[FOREST_NODES])
-    if past >= 0 and past % _EVERY == 0:
-        forest_empty(s, past // _EVERY % int(s[FOREST_TREES]))
+    forest_fit(s, s, target)
+    forest_visit(s, s[:0].reshape(0, 0))
 
 
 @kernel
-def _usable(s: Array, gaps: bool) -> bool:
+def forest_usable(s: Array, gaps: bool) -> bool:
     """Whether the record in the state has numbers that can be used, texts, and if it may, gaps."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
@@ -319,13 +353,13 @@ def _told(s: Array, score: float) -> float:
 @kernel
 def forest_score(s: Array, gaps: bool) -> float:
     """Score of the record in the state; NaN if it cannot be used. `gaps`: features may be missing."""
-    return _told(s, forest_evaluate(s)) if _usable(s, gaps) else math.nan
+    return _told(s, forest_evaluate(s)) if forest_usable(s, gaps) else math.nan
 
 
 @kernel
 def forest_learn(s: Array, label: float, gaps: bool) -> int:
     """Learn the record in the state, its leaves at hand if it was scored last; 1 if it cannot be used."""
-    if not _usable(s, gaps):
+    if not forest_usable(s, gaps):
         return 1
     forest_evaluate(s)
     _take(s, label)
@@ -333,7 +367,7 @@ def forest_learn(s: Array, label: float, gaps: bool) -> int:
 
 
 @kernel
-def _load(s: Array, row: Array) -> None:
+def forest_load(s: Array, row: Array) -> None:
     at = FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP])
     bits, given = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
     for j in range(row.shape[0]):
@@ -344,7 +378,7 @@ def _load(s: Array, row: Array) -> None:
 def forest_score_many(s: Array, rows: Array, scores: Array) -> None:
     """Scores (n,) of usable rows (n, d)."""
     for i in range(rows.shape[0]):
-        _load(s, rows[i])
+        forest_load(s, rows[i])
         scores[i] = _told(s, forest_evaluate(s))
 
 
@@ -352,7 +386,7 @@ def forest_score_many(s: Array, rows: Array, scores: Array) -> None:
 def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> None:
     """Learn usable rows (n, d) in order; `scores` gets the score of each before it, if it has any room."""
     for i in range(rows.shape[0]):
-        _load(s, rows[i])
+        forest_load(s, rows[i])
         score = forest_evaluate(s)
         if scores.shape[0] > 0:
             scores[i] = _told(s, score)
@@ -360,10 +394,16 @@ def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> No
 
 
 @kernel
+def forest_begin(block: Array) -> None:
+    """Stack and averages of a zeroed block."""
+    for k in range(EXPERTS):
+        block[FOREST_STACK + k] = 1.0 / EXPERTS
+    block[FOREST_BEST] = _WORST
+
+
+@kernel
 def forest_fresh(s: Array) -> None:
     """Trees, stack and averages of a zeroed state whose first scalars are set."""
     for t in range(int(s[FOREST_TREES])):
-        forest_empty(s, t)
-    for k in range(EXPERTS):
-        s[FOREST_STACK + k] = 1.0 / EXPERTS
-    s[FOREST_BEST] = _WORST
+        forest_empty(s, s[:0].reshape(0, 0), t)
+    forest_begin(s)

@@ -55,20 +55,22 @@ def forest_cut(expert: int, nodes: int) -> int:
 def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
     """Where a state has its texts, nodes, the weights of the nodes of each cut expert, scratch; its length.
 
+    What labels have a say in stands before the trees: a block, which each of several classes has, is as long.
+
     Returns
     -------
     tuple
-        (texts, used nodes of each tree, nodes, weights of the nodes, scratch, length).
+        (texts, weights of the nodes, used nodes of each tree, nodes, scratch, length).
     """
     at_texts = FOREST_HEADER + FOREST_COLUMN * cap
-    at_used = at_texts + 2 * EXPERTS * texts
-    at_nodes = at_used + trees
-    at_weights = at_nodes + 2 * trees * nodes
+    at_weights = at_texts + 2 * EXPERTS * texts
     cells = 0
     for k in range(1, EXPERTS):
         cells += forest_cut(k, nodes)
-    at_scratch = at_weights + 2 * trees * cells
-    return at_texts, at_used, at_nodes, at_weights, at_scratch, at_scratch + (EXPERTS + 1) * trees
+    at_used = at_weights + 2 * trees * cells
+    at_nodes = at_used + trees
+    at_scratch = at_nodes + 2 * trees * nodes
+    return at_texts, at_weights, at_used, at_nodes, at_scratch, at_scratch + (EXPERTS + 1) * trees
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.forest import forest_deviation, forest_evaluate
+from streampair.kernels.forest import forest_descend, forest_deviation
 from streampair.kernels.forest_layout import (
     EXPERTS,
     FOREST_CAP,
@@ -39,37 +39,39 @@ def _means(links: Links, weights: Array, first: int, cut: int, used: int, means:
 
 
 @kernel
-def forest_explain(s: Array, out: Array) -> None:
+def forest_explain(s: Array, block: Array, out: Array) -> None:
     """Parts of the score of the record in the state that is usable: of each column, and of none, (d + 1,).
+
+    By the experts of a block, which of one class is the state itself.
 
     Down a path the part of a column is how much the mean below changes where it decides; what the roots stand
     for belongs to none. The parts add up to the score, but for rounding.
     """
-    forest_evaluate(s)
+    forest_descend(s)
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    at_texts, at_used, at_nodes, at_weights, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     bits = x.view(np.int64)
-    marks = s[at_nodes:at_weights]
+    marks = s[at_nodes:at_scratch]
     links = marks.view(np.int32)
     means = np.zeros(nodes)
     out[:] = 0.0
     for k in range(EXPERTS):
-        share = s[FOREST_STACK + k]
+        share = block[FOREST_STACK + k]
         for j in range(d):
             if x[j] == x[j]:
                 z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
-                out[j] += share * z * s[FOREST_HEADER + 3 * cap + EXPERTS * j + k]
+                out[j] += share * z * block[FOREST_HEADER + 3 * cap + EXPERTS * j + k]
             elif texts > 0 and bits[j] & PAYLOAD:
-                out[j] += share * s[at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k]
+                out[j] += share * block[at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k]
         if k == 0:
             continue
         cut = forest_cut(k, nodes)
         for t in range(trees):
             first = t * nodes
             at = at_weights + forest_weights_at(k, trees, nodes) + 2 * t * cut
-            _means(links, s[at:at_scratch], first, cut, int(s[at_used + t]), means)
+            _means(links, block[at:at_used], first, cut, int(s[at_used + t]), means)
             node = 0
             out[d] += share * means[0]
             while True:
@@ -86,21 +88,21 @@ def forest_explain(s: Array, out: Array) -> None:
 
 
 @kernel
-def forest_importances(s: Array, out: Array) -> None:
+def forest_importances(s: Array, block: Array, out: Array) -> None:
     """How much each column (d,) moves the score: its linear weights, and the splits that it decides.
 
     A split counts by the difference of its children's means, halved at each level.
     """
     cap = int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    _, at_used, at_nodes, at_weights, at_scratch, _ = forest_places(trees, nodes, cap, texts)
-    links = s[at_nodes:at_weights].view(np.int32)
+    _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    links = s[at_nodes:at_scratch].view(np.int32)
     means, parts = np.zeros(nodes), np.zeros(nodes)
     out[:] = 0.0
     for k in range(EXPERTS):
-        share = s[FOREST_STACK + k]
+        share = block[FOREST_STACK + k]
         for j in range(out.shape[0]):
-            out[j] += share * abs(s[FOREST_HEADER + 3 * cap + EXPERTS * j + k])
+            out[j] += share * abs(block[FOREST_HEADER + 3 * cap + EXPERTS * j + k])
         if k == 0:
             continue
         cut = forest_cut(k, nodes)
@@ -108,7 +110,7 @@ def forest_importances(s: Array, out: Array) -> None:
             first = t * nodes
             used = min(int(s[at_used + t]), cut)
             at = at_weights + forest_weights_at(k, trees, nodes) + 2 * t * cut
-            _means(links, s[at:at_scratch], first, cut, used, means)
+            _means(links, block[at:at_used], first, cut, used, means)
             parts[0] = 1.0
             for node in range(used):
                 child = links[4 * (first + node) + 3]

@@ -84,14 +84,17 @@ def forest_moments(s: Array) -> None:
 
 
 @kernel
-def forest_grow(s: Array) -> None:
-    """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits."""
+def forest_grow(s: Array, others: Array) -> None:
+    """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits.
+
+    `others` (classes, cells) are the blocks of further classes.
+    """
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    _, at_used, at_nodes, at_weights, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    _, at_weights, at_used, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     bits = x.view(np.int64)
-    marks = s[at_nodes:at_weights]
+    marks = s[at_nodes:at_scratch]
     mark_bits, links = marks.view(np.int64), marks.view(np.int32)
     leaves = s[at_scratch:end].view(np.int64)
     for t in range(trees):
@@ -118,6 +121,8 @@ def forest_grow(s: Array) -> None:
             links[4 * node + 3] = used
             s[at_used + t] = used + 2.0
             _inherit(s, at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+            for i in range(others.shape[0]):
+                _inherit(others[i], at_weights, trees, nodes, t, leaves[4 * t + 3], used)
 
 
 @kernel
@@ -148,7 +153,7 @@ def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: A
 
 
 @kernel
-def _inherit(s: Array, at_weights: int, trees: int, nodes: int, tree: int, node: int, child: int) -> None:
+def _inherit(block: Array, at_weights: int, trees: int, nodes: int, tree: int, node: int, child: int) -> None:
     """Both children begin with the weights of the parent, and half of what set its steps."""
     at = at_weights
     for k in range(1, EXPERTS):
@@ -157,22 +162,30 @@ def _inherit(s: Array, at_weights: int, trees: int, nodes: int, tree: int, node:
             parent = at + 2 * (tree * cut + node)
             for i in range(2):
                 own = at + 2 * (tree * cut + child + i)
-                s[own] = s[parent]
-                s[own + 1] = 0.5 * s[parent + 1]
+                block[own] = block[parent]
+                block[own + 1] = 0.5 * block[parent + 1]
         at += 2 * trees * cut
 
 
 @kernel
-def forest_empty(s: Array, tree: int) -> None:
-    """A tree becomes a root that knows nothing."""
-    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
-    _, at_used, at_nodes, at_weights, _, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
-    s[at_used + tree] = 1.0
-    for i in range(at_nodes + 2 * tree * nodes, at_nodes + 2 * (tree + 1) * nodes):
-        s[i] = 0.0
+def _forget(block: Array, at_weights: int, trees: int, nodes: int, tree: int) -> None:
+    """What the leaves of a tree have learned becomes 0."""
     at = at_weights
     for k in range(1, EXPERTS):
         cut = forest_cut(k, nodes)
         for i in range(at + 2 * tree * cut, at + 2 * (tree + 1) * cut):
-            s[i] = 0.0
+            block[i] = 0.0
         at += 2 * trees * cut
+
+
+@kernel
+def forest_empty(s: Array, others: Array, tree: int) -> None:
+    """A tree becomes a root that knows nothing, of no class."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_weights, at_used, at_nodes, _, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    s[at_used + tree] = 1.0
+    for i in range(at_nodes + 2 * tree * nodes, at_nodes + 2 * (tree + 1) * nodes):
+        s[i] = 0.0
+    _forget(s, at_weights, trees, nodes, tree)
+    for i in range(others.shape[0]):
+        _forget(others[i], at_weights, trees, nodes, tree)

@@ -139,13 +139,19 @@ class ForestLearner(PlainLearner):
         if len(names) > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
             capacity = len(names) if not self._d else min(max(len(names), 2 * capacity), self.max_features)
-        columns, sections, d = columns_of(self._state), sections_of(self._state), self._d
+        before, d = self._blocks(), self._d
         self._allocate(names, self._state[: k.FOREST_HEADER], capacity, tuple(sorted(coded)))
-        for name, view in columns_of(self._state).items():
-            view[:d] = columns[name]
-        for name, view in sections_of(self._state).items():
-            if name != "texts" or len(sections[name]):
-                view.view(np.int64)[:] = sections[name].view(np.int64)
+        for old, block in zip(before, self._blocks(), strict=True):
+            columns, sections = columns_of(old), sections_of(old)
+            for name, view in columns_of(block).items():
+                view[:d] = columns[name]
+            for name, view in sections_of(block).items():
+                if name != "texts" or len(sections[name]):
+                    view.view(np.int64)[:] = sections[name].view(np.int64)
+
+    def _blocks(self) -> list[Array]:
+        """What labels have a say in, of each class; the state is the first of them."""
+        return [self._state]
 
     # ---- one record ------------------------------------------------------------------------------------
 
@@ -246,7 +252,7 @@ class ForestLearner(PlainLearner):
         """
         self.score_one(x)
         out = np.empty(self._d + 1)
-        k.forest_explain(self._state, out)
+        k.forest_explain(self._state, self._state, out)
         *parts, baseline = out.tolist()
         return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
 
@@ -258,7 +264,7 @@ class ForestLearner(PlainLearner):
         means of the leaves on both sides, halved at each level.
         """
         out = np.empty(self._d)
-        k.forest_importances(self._state, out)
+        k.forest_importances(self._state, self._state, out)
         total = float(out.sum())
         return dict(zip(self._names, (out / total if total > 0.0 else out).tolist(), strict=True))
 
@@ -288,9 +294,12 @@ class ForestLearner(PlainLearner):
         self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
     ) -> None:
         self._check_rows(columns, rows)
-        new = [name for name in columns if name not in self._index]
-        self._know(new, [columns[j] for j in np.flatnonzero(_texts.which(rows).any(axis=0))])
+        self._know_columns(columns, rows)
         k.forest_learn_many(self._state, self._arranged(columns, rows), labels, scores)
+
+    def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
+        new = [name for name in columns if name not in self._index]
+        self._know(new, [columns[j] for j in np.flatnonzero(_texts.which(rows).any(axis=0)).tolist()])
 
     def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
         scores = np.empty(len(rows))
@@ -335,7 +344,7 @@ class ForestLearner(PlainLearner):
         rows = self._packed(xs)
         if rows is None:
             rows = self._packed_each(xs, refused)
-        return None if rows is None else ForestRows(self, rows, labels_of(self, ys, nulls, refused), refused)
+        return None if rows is None else self._ready(rows, ys, nulls, refused)
 
     def _packed(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         return self._coded_rows(xs) if self._coded else _features.packed(self._names, xs)
@@ -386,7 +395,12 @@ class ForestLearner(PlainLearner):
                 refused[i] = error
                 rows[i] = 0.0
         arranged = np.ascontiguousarray(self._arranged(columns, rows))
-        return ForestRows(self, arranged, labels_of(self, ys, nulls, refused), refused)
+        return self._ready(arranged, ys, nulls, refused)
+
+    def _ready(
+        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    ) -> ForestRows:
+        return ForestRows(self, rows, labels_of(self, ys, nulls, refused), refused)
 
     def _row_of(self, x: Mapping[Any, Any]) -> Array:
         """A usable record as a row (d,)."""

@@ -6,8 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 
 from streampair.learners.faces import Classifier
 from streampair.learners.forest import ForestLearner
+from streampair.learners.forest_multiclass import MulticlassForest
 
-__all__ = ["Forest"]
+__all__ = ["Forest", "MulticlassForest"]
 
 
 @dataclass(eq=False, repr=False)

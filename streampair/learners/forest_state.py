@@ -43,7 +43,7 @@ def sections_of(state: Array) -> dict[str, Array]:
     """Views of the weights of texts, how many nodes of each tree are used, the nodes, their weights."""
     scalars = (k.FOREST_TREES, k.FOREST_NODES, k.FOREST_CAP, k.FOREST_TEXTS)
     at = k.forest_places(*(int(state[i]) for i in scalars))
-    return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "used", "nodes", "leaves"))}
+    return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))}
 
 
 def exported(learner: ForestLearner) -> dict[str, Any]:
@@ -69,6 +69,36 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
     }
 
 
+def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
+    """What a further class has learned."""
+    columns, sections = columns_of(block), sections_of(block)
+    stacked = [getattr(k, f"FOREST_{name}") for name in _STACKED]
+    return {
+        "since": float(block[k.FOREST_SINCE]),
+        "averages": _scalars(block, _AVERAGES),
+        "stack": np.array([block[at : at + k.EXPERTS] for at in stacked]),
+        **{name: columns[name].copy() for name in ("weights", "sums")},
+        **({"texts": sections["texts"].copy()} if texts else {}),
+        "leaves": sections["leaves"].copy(),
+    }
+
+
+def restore_block(block: Array, saved: Mapping[str, Any]) -> None:
+    """Take what `exported_block` gave into a block of its size, in which nothing is learned yet."""
+    since = float(saved["since"])
+    if not 0.0 <= since < 2**53 or not since.is_integer():
+        raise ValueError(f"SINCE is {since!r}")
+    block[k.FOREST_SINCE] = since
+    _take_averages(block, saved)
+    for views in (columns_of(block), sections_of(block)):
+        for name in ("weights", "sums", "texts", "leaves"):
+            if name in views and views[name].size:
+                views[name][...] = _floats(saved[name], views[name].shape)
+    columns, sections = columns_of(block), sections_of(block)
+    if any((sums < 0.0).any() for sums in (columns["sums"], sections["leaves"][1::2])):
+        raise ValueError("sums of squares below 0")
+
+
 def _scalars(state: Array, names: Sequence[str]) -> Array:
     return np.array([state[getattr(k, f"FOREST_{name}")] for name in names])
 
@@ -91,8 +121,8 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     trees, nodes = learner.trees, learner.nodes
     lengths = np.diff(k.forest_places(trees, nodes, 0, k.FOREST_BUCKETS if coded.any() else 0)).tolist()
     texts = _floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
-    leaves = _floats(saved["leaves"], (lengths[3],))
-    used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[2],))
+    leaves = _floats(saved["leaves"], (lengths[1],))
+    used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[3],))
     _check_trees(used, links.reshape(trees, nodes, 2), d)
     if (leaves[1::2] < 0.0).any():
         raise ValueError("sums of squares below 0")
@@ -113,21 +143,26 @@ def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
         if not 0.0 <= value < 2**53 or not value.is_integer():
             raise ValueError(f"{name} is {value!r}")
         header[getattr(k, f"FOREST_{name}")] = value
+    _take_averages(header, saved)
+    if header[k.FOREST_SQUARED]:
+        labels = _floats(saved["labels"], (len(_LABELS),))
+        if labels[1] < 0.0:
+            raise ValueError("a spread of labels below 0")
+        header[k.FOREST_MEAN], header[k.FOREST_SPREAD] = labels
+    return header
+
+
+def _take_averages(header: Array, saved: Mapping[str, Any]) -> None:
+    """Averages and stack, checked, into the scalars of a state or a block."""
     averages = _floats(saved["averages"], (len(_AVERAGES),))
     stack = _floats(saved["stack"], (len(_STACKED), k.EXPERTS))
     if (averages < 0.0).any() or (stack < 0.0).any():
         raise ValueError("averages or a stack below 0")
     for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
         header[getattr(k, f"FOREST_{name}")] = average
-    if header[k.FOREST_SQUARED]:
-        labels = _floats(saved["labels"], (len(_LABELS),))
-        if labels[1] < 0.0:
-            raise ValueError("a spread of labels below 0")
-        header[k.FOREST_MEAN], header[k.FOREST_SPREAD] = labels
     for name, row in zip(_STACKED, stack, strict=True):
         at = getattr(k, f"FOREST_{name}")
         header[at : at + k.EXPERTS] = row
-    return header
 
 
 def _floats(value: Any, shape: tuple[int, ...]) -> Array:

@@ -10,6 +10,7 @@ from naive.correlated import blt_variances
 from naive.design import clipped, prepared
 from naive.entities import admitted, cell, table
 from naive.forest import Forest, Text
+from naive.forest_classes import Classes
 from naive.forest_layout import places
 from naive.forest_parts import importances, parts
 from naive.fourier import fourier, normals_from_seed
@@ -102,6 +103,7 @@ __all__ = [
     "OAM",
     "SPAUC",
     "Buffer",
+    "Classes",
     "Draw",
     "Forest",
     "FullHistory",

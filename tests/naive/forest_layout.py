@@ -10,9 +10,9 @@ def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
     lengths = [
         32 + 14 * cap,  # scalars and columns
         8 * texts,  # a weight and its sum for each expert
+        sum(2 * trees * min(cut, nodes) for cut in CUTS),
         trees,
         2 * trees * nodes,
-        sum(2 * trees * min(cut, nodes) for cut in CUTS),
         5 * trees,
     ]
     return [sum(lengths[: i + 1]) for i in range(len(lengths))]

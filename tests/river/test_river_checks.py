@@ -18,6 +18,7 @@ ESTIMATORS: list[base.Estimator] = [
     auc.OAM(size=20),
     auc.SPAUC(l2=0.01),
     auc.Forest(5, 63, seed=1),
+    auc.MulticlassForest(5, 63, seed=1),
     auc.PairFTRL(horizon=5000, delta=1e-4),
     auc.PairFTRL(),
     auc.PrivateForest(),

@@ -157,7 +157,7 @@ ALONE = ("y_name", "pending", "null_slots", "ignored_features", "charged", "refu
 
 def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
     """What may stand in the place of a value and can be told from it."""
-    if path[0] in ALONE or (path[0] == "names" and len(path) > 1):
+    if path[0] in ALONE or (path[0] in ("names", "classes") and len(path) > 1):
         return
     if path[0] in ("version", "params"):
         yield from (MISSING, None, {"kind": "x"}, "much", -1)

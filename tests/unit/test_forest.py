@@ -253,6 +253,158 @@ def test_moments_of_relevances_that_cannot_be(bad: np.ndarray) -> None:
     assert frozen(model) == before
 
 
+def three(n: int, seed: int = 0) -> list[tuple[dict[str, Any], str]]:
+    """Mixed records, whose class is new now and then."""
+    rng, rows = random.Random(seed), []
+    for i, (x, y) in enumerate(mixed(n, seed)):
+        label = "yes" if y else "no"
+        if i >= 40 and rng.random() < 0.3:
+            label, x["amount"] = ("late" if i < 120 else rng.choice(["late", "later"])), rng.gauss(4.0, 1.0)
+        rows.append((x, label))
+    return rows
+
+
+def test_the_first_class_is_a_forest_of_its_own() -> None:
+    """Bit for bit, whatever other classes there are; the others from their first record on."""
+    rows = three(400)
+    first = rows[0][1]
+    several = auc.MulticlassForest(4, 63, seed=3, positive=first)
+    alone = auc.Forest(4, 63, seed=3, positive=first)
+    for x, y in rows:
+        assert several.score_one(x) == alone.score_one(x)
+        for each in (several, alone):
+            each.learn_one(x, y)
+    x = rows[-1][0]
+    assert several.explain_one(x, first) == alone.explain_one(x)
+    assert several.weights == alone.weights
+    other = auc.MulticlassForest(4, 63, seed=3, positive=first)
+    for x, y in rows:
+        other.learn_one(x, "no" if y == "yes" else "yes" if y == "no" else y)
+    assert other.score_one(x) != alone.score_one(x)  # it can fail
+
+
+@pytest.mark.parametrize("backend", [pd, pl])
+@pytest.mark.parametrize("seed", range(2))
+def test_frames_of_several_classes_are_records_one_by_one(backend: Any, seed: int) -> None:
+    rows = [row for row in three(300, seed) if isinstance(row[0].get("late", ""), str)]
+    one, many, both = (auc.MulticlassForest(4, 63, seed=3, positive="late") for _ in range(3))
+    names = ["amount", "country", "late"]
+    for each in (one, many, both):
+        each.learn_one({"amount": 1.0, "country": "N", "late": "three"}, "no")
+    at, scores = 0, []
+    for cut in (1, 30, len(rows) - 31):
+        part = rows[at : at + cut]
+        at += cut
+        X = backend.DataFrame({name: [x.get(name) for x, _ in part] for name in names})
+        y = backend.Series([y for _, y in part])
+        many.learn_many(X, y)
+        scores += list(both.score_learn_many(X, y))
+        told = []
+        for x, label in part:
+            told.append(one.score_one(x))
+            one.learn_one(x, label)
+        assert scores[-cut:] == told
+        assert frozen(one) == frozen(many) == frozen(both)
+        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in part]
+        assert list(many.predict_many(X)) == [one.predict_one(x) for x, _ in part]
+        shares = many.predict_proba_many(X).to_numpy()
+        assert shares.tolist() == [list(one.predict_proba_one(x).values()) for x, _ in part]
+    assert one.classes[:2] == ("no", "yes")
+    assert set(one.classes) == {"no", "yes", "late", "later"}
+
+
+def test_several_classes_are_told_apart() -> None:
+    records = list(datasets.ImageSegments().take(1000))
+    model, wrong = auc.MulticlassForest(seed=1), 0
+    broken, astray = auc.MulticlassForest(seed=1), 0  # which tells every class from the first alone
+    for x, y in records:
+        wrong += model.predict_one(x) != y
+        model.learn_one(x, y)
+        astray += broken.predict_one(x) != y
+        broken.learn_one(x, y if y in ("path", "sky") else "path")
+    assert wrong < 200
+    assert astray > 500
+    assert sum(model.predict_proba_one(records[0][0]).values()) == pytest.approx(1.0)
+    assert model._raw_memory_usage < 1_900_000 + 1_000_000 * 6
+
+
+def test_the_parts_of_a_class_add_up_to_its_score() -> None:
+    model = auc.MulticlassForest(4, 63, seed=3)
+    assert model.explain_one({"a": 1.0}) == (0.0, {})
+    assert (model.predict_one({"a": 1.0}), model.predict_proba_one({"a": 1.0})) == (None, {})
+    for x, y in three(300):
+        model.learn_one(x, y)
+    for x, _ in three(20, seed=5):
+        scores = model.scores_one(x)
+        for label, score in scores.items():
+            told = model.explain_one(x, label)
+            assert told.baseline + sum(told.features.values()) == pytest.approx(score, abs=1e-12)
+        assert model.explain_one(x) == model.explain_one(x, max(scores, key=scores.__getitem__))
+        assert model.predict_one(x) == max(scores, key=scores.__getitem__)
+    assert sum(model.feature_importances.values()) == pytest.approx(1.0)
+    with pytest.raises(RecordError, match=r"no record had.*Fix: "):
+        model.explain_one(x, "unheard of")
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, b"x", [1], object()], ids=repr)
+def test_what_is_no_class(bad: Any) -> None:
+    model = auc.MulticlassForest(4, 63, seed=3)
+    for x, y in three(100):
+        model.learn_one(x, y)
+    before = frozen(model)
+    with pytest.raises(RecordError, match=r"the label.*Fix: "):
+        model.learn_one({"amount": 1.0}, bad)
+    with pytest.raises(RecordError, match=r"in row 1, the label.*Fix: "):
+        model.learn_many(pd.DataFrame({"amount": [1.0, 2.0]}), pd.Series(["new", bad], dtype=object))
+    for x in ({"amount": math.inf}, {"amount": None}, {"fresh": [1]}):
+        with pytest.raises(RecordError, match=r"amount|fresh"):
+            model.learn_one(x, "new")
+    assert frozen(model) == before
+
+
+def test_classes_that_never_end() -> None:
+    model = auc.MulticlassForest(2, 15, max_classes=3, seed=1)
+    for y in (1, 2, True, 1.0, np.int64(2), "1"):  # equal labels are one class
+        model.learn_one({"a": 1.0}, y)
+    assert model.classes == (1, 2, "1")
+    before = frozen(model)
+    with pytest.raises(RecordError, match=r"max_classes=3.*Fix: "):
+        model.learn_one({"a": 1.0}, "more")
+    with pytest.raises(RecordError, match=r"in row 1.*max_classes=3"):
+        model.learn_many(pd.DataFrame({"a": [1.0, 2.0]}), pd.Series([1, 7]))
+    assert frozen(model) == before
+
+
+def test_a_snapshot_of_classes_that_is_damaged() -> None:
+    model = auc.MulticlassForest(3, 31, seed=1)
+    for x, y in three(200):
+        model.learn_one(x, y)
+    saved = model.to_state()
+    one = saved["others"][0]
+    broken = [
+        {"classes": ["no", "no", "yes", "late"]},
+        {"classes": saved["classes"][:-1]},
+        {"classes": [*saved["classes"][:-1], None]},
+        {"others": saved["others"][:-1]},
+        {"others": [{**one, "since": -1.0}, *saved["others"][1:]]},
+        {"others": [{**one, "leaves": one["leaves"][:-1]}, *saved["others"][1:]]},
+        {"others": [{**one, "sums": -1.0 - one["sums"]}, *saved["others"][1:]]},
+        {"others": [{**one, "stack": one["stack"] * math.nan}, *saved["others"][1:]]},
+    ]
+    before = frozen(model)
+    for part in broken:
+        with pytest.raises(SnapshotError, match="damaged"):
+            model.load_state({**saved, **part})
+        assert frozen(model) == before
+    other = auc.MulticlassForest(3, 31, seed=1)
+    other.load_state(saved)
+    for x, y in three(100, seed=1):
+        assert other.scores_one(x) == model.scores_one(x)
+        for each in (model, other):
+            each.learn_one(x, y)
+    assert frozen(other) == frozen(model)
+
+
 def test_memory_is_bounded() -> None:
     model = auc.Forest(seed=1)
     model.learn_one({f"f{i}": float(i) for i in range(1000)} | {"t": "x"}, True)

@@ -1130,10 +1130,11 @@ def forest_fresh(kernel: Any, rng: Rng) -> None:
     kernel(state)
     twin = naive.Forest(2, 7, 0)
     close(state[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
-    at_texts, at_used, at_nodes, _, at_scratch, _ = k.forest_places(2, 7, 1, k.FOREST_BUCKETS)
+    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = k.forest_places(2, 7, 1, k.FOREST_BUCKETS)
     assert state[at_used:at_nodes].tolist() == twin.used
+    assert not state[at_weights:at_used].any()
     assert not state[at_nodes:at_scratch].any()
-    assert state[at_texts:at_used].all()  # what is not the trees' stays
+    assert state[at_texts:at_weights].all()  # what is not the trees' stays
 
 
 @against(naive.Forest)
@@ -1198,13 +1199,114 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     assert squared or twin.resets == 1
 
 
+@against(naive.Forest)
+def forest_begin(kernel: Any, rng: Rng) -> None:
+    block = np.zeros(40)
+    kernel(block)
+    twin = naive.Forest(2, 7, 0)
+    close(block[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
+    close(float(block[k.FOREST_BEST]), twin.best)
+    assert block.sum() == sum(twin.stack) + twin.best
+
+
+def sorted_out(rng: Rng, n: int, late: int) -> tuple[np.ndarray, list[list[Any]], np.ndarray]:
+    """Rows and classes: two from the first rows on, a third from `late` on; at 260 two change places."""
+    rows, values = mixed(rng, n)
+    rows[:, 0] = rng.integers(0, 3, n)
+    for x, value in zip(values, rows[:, 0].tolist(), strict=True):
+        x[0] = value
+    classes = rows[:, 0].astype(int)
+    classes[260:] = 2 - classes[260:]
+    classes[:late] %= 2
+    classes[:2] = 0, 1
+    return rows, values, classes
+
+
+def of_classes(
+    rng: Rng, n: int = 150
+) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray, list[list[Any]], np.ndarray]:
+    """A state, blocks of two further classes and the twin after n rows; and ten more rows."""
+    seed, late = int(rng.integers(1000)), 90
+    rows, values, classes = sorted_out(rng, n + 10, late)
+    state, twin = forest(3, 35, 5, seed), naive.Classes(3, 35, seed)
+    others = np.zeros((0, k.forest_places(3, 35, 5, k.FOREST_BUCKETS)[2]))
+    for begin, end in ((0, 1), (1, late), (late, n)):
+        twin.admit()
+        if begin > 0:
+            others = np.vstack((others, np.zeros((1, others.shape[1]))))
+            k.forest_begin(others[-1])
+        part = slice(begin, end)
+        k.forest_learn_classes(state, others, rows[part], classes[part], np.empty((end - begin, twin.known)))
+        for x, which in zip(values[part], classes[part].tolist(), strict=True):
+            twin.learn(x, which)
+    return state, others, twin, rows[n:], values[n:], classes[n:]
+
+
+@against(naive.Classes)
+def forest_score_classes(kernel: Any, rng: Rng) -> None:
+    state, others, twin, rows, values, _ = of_classes(rng)
+    scores = np.empty(3)
+    for row, x in zip(rows, values, strict=True):
+        put(state, row)
+        assert kernel(state, others, True, scores) == 0
+        close(scores.tolist(), twin.scores(x))
+    put(state, np.full(5, math.nan))
+    assert kernel(state, others, False, scores) == 1
+
+
+@against(naive.Classes)
+def forest_score_classes_many(kernel: Any, rng: Rng) -> None:
+    state, others, twin, rows, values, _ = of_classes(rng)
+    scores = np.empty((len(rows), 3))
+    kernel(state, others, rows, scores)
+    close(scores.ravel().tolist(), [score for x in values for score in twin.scores(x)])
+
+
+@against(naive.Classes)
+def forest_learn_class(kernel: Any, rng: Rng) -> None:
+    state, others, twin, rows, values, classes = of_classes(rng)
+    for i, (row, x) in enumerate(zip(rows, values, strict=True)):
+        put(state, row)
+        if i % 2:  # its leaves are at hand then
+            k.forest_score_classes(state, others, True, np.empty(3))
+        assert kernel(state, others, int(classes[i]), True) == 0
+        twin.learn(x, int(classes[i]))
+    scores = np.empty((10, 3))
+    k.forest_score_classes_many(state, others, rows, scores)
+    close(scores.ravel().tolist(), [score for x in values for score in twin.scores(x)])
+    put(state, np.full(5, math.nan))
+    assert kernel(state, others, 1, False) == 1
+    assert state[k.FOREST_RECORDS] == twin.forests[0].records
+
+
+@against(naive.Classes)
+def forest_learn_classes(kernel: Any, rng: Rng) -> None:
+    """Past the first tree that is emptied, and past a change after which experts may begin again."""
+    n, seed = 480, int(rng.integers(1000))
+    rows, values, classes = sorted_out(rng, n, 2)
+    state, twin = forest(2, 33, 5, seed), naive.Classes(2, 33, seed)
+    others = np.zeros((2, k.forest_places(2, 33, 5, k.FOREST_BUCKETS)[2]))
+    for block in others:
+        k.forest_begin(block)
+    for _ in range(3):
+        twin.admit()
+    scores = np.empty((n, 3))
+    kernel(state, others, rows, classes, scores)
+    for x, which, told in zip(values, classes.tolist(), scores.tolist(), strict=True):
+        close(told, twin.scores(x), 1e-7)
+        twin.learn(x, which)
+    assert state[k.FOREST_DRAWS] == twin.forests[0].draws
+    since = [int(block[k.FOREST_SINCE]) for block in (state, *others)]
+    assert [count < n for count in since] == [each.resets > 0 for each in twin.forests]
+
+
 @against(naive.parts)
 def forest_explain(kernel: Any, rng: Rng) -> None:
     state, twin, rows, values = learned(rng)
     out = np.empty(6)
     for row, x in zip(rows, values, strict=True):
         put(state, row)
-        kernel(state, out)
+        kernel(state, state, out)
         close(out.tolist(), naive.parts(twin, x))
         close(float(out.sum()), twin.score(x))
 
@@ -1213,7 +1315,7 @@ def forest_explain(kernel: Any, rng: Rng) -> None:
 def forest_importances(kernel: Any, rng: Rng) -> None:
     state, twin, _, _ = learned(rng)
     out = np.empty(5)
-    kernel(state, out)
+    kernel(state, state, out)
     close(out.tolist(), naive.importances(twin, 5))
 
 
