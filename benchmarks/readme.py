@@ -28,6 +28,7 @@ BLOCKS = {
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
     ],
+    "forest-more": ["python benchmarks/forest.py bank german diabetes SEA Hyperplane-fast random-tree"],
     "private-forest": ["python benchmarks/private_forest.py"],
     "yang2021": ["streampair reproduce yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
