@@ -232,12 +232,42 @@ def off_by(counts: Any, scale: float) -> float:
     return float(scipy.stats.chisquare(counts, law * counts.sum()).pvalue)
 
 
-def test_integers_have_the_law_of_laplace() -> None:
-    drawn = LaplaceStream(1).take(20_000, 3)
-    counts = np.bincount(np.minimum(np.abs(drawn), 12), minlength=13)
-    assert off_by(counts, 3.0) > 1e-4
-    assert off_by(counts, 3.0 / LESS_NOISE) < 1e-4
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_integers_have_the_law_of_laplace(scale: int) -> None:
+    drawn = LaplaceStream(1).take(20_000, scale)
+    counts = np.bincount(np.minimum(np.abs(drawn), 4 * scale), minlength=4 * scale + 1)
+    assert off_by(counts, scale) > 1e-4
+    assert off_by(counts, scale / LESS_NOISE) < 1e-4
     assert abs((drawn > 0).sum() - (drawn < 0).sum()) < 4 * math.sqrt(20_000)
+
+
+@pytest.mark.parametrize("scale", [10**6, 2**55 - 1])
+def test_integers_of_a_large_scale_have_the_law_of_laplace(scale: int) -> None:
+    drawn = LaplaceStream(1).take(50_000, scale)
+    assert scipy.stats.kstest(drawn / scale, scipy.stats.laplace.cdf).pvalue > 1e-4
+    assert scipy.stats.kstest(drawn / (0.95 * scale), scipy.stats.laplace.cdf).pvalue < 1e-4
+    assert 0.45 < (drawn % 2 == 0).mean() < 0.55  # the last bit is drawn, too
+
+
+def test_one_integer_after_the_other_is_independent_of_it() -> None:
+    """What is drawn again keeps its place, and its neighbours know nothing of it."""
+    drawn = LaplaceStream(1).take(40_000, 2)
+    for law in (np.abs(drawn), np.sign(drawn), drawn == 0):
+        assert abs(np.corrcoef(law[:-1], law[1:])[0, 1]) < 4 / math.sqrt(40_000)
+
+
+def test_a_bound_that_a_word_cannot_hold_is_an_error() -> None:
+    assert LaplaceStream(1)._below(1 << 64, 3).dtype == np.uint64
+    with pytest.raises(OverflowError):
+        LaplaceStream(1)._below((1 << 64) + 1, 3)
+
+
+def test_bounded_integers_are_all_as_likely() -> None:
+    counts = np.bincount(LaplaceStream(1)._below(5, 20_000).astype(int))
+    assert len(counts) == 5
+    assert scipy.stats.chisquare(counts).pvalue > 1e-4
+    folded = np.bincount((LaplaceStream(1).integers(20_000) & np.uint64(7)).astype(int) % 5)
+    assert scipy.stats.chisquare(folded).pvalue < 1e-4
 
 
 def test_two_streams_of_laplace_differ() -> None:

@@ -12,9 +12,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LaplaceStream"]
+    Ints = NDArray[np.int64]
+    Words = NDArray[np.uint64]
 
-_BYTES = 4096
+__all__ = ["LaplaceStream"]
 
 
 class LaplaceStream:
@@ -36,72 +37,73 @@ class LaplaceStream:
     (3,)
     """
 
-    __slots__ = ("_bits", "_cipher", "_left")
+    __slots__ = ("_cipher",)
 
     def __init__(self, seed: int | None = None) -> None:
         key = os.urandom(32) if seed is None else hashlib.sha256(b"streampair laplace:%d" % seed).digest()
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._bits = self._left = 0
 
-    def _below(self, bound: int) -> int:
-        """Uniform in 0, ..., bound - 1."""
-        size = (bound - 1).bit_length()
-        while True:
-            if self._left < size:
-                self._bits = int.from_bytes(self._cipher.update(bytes(_BYTES + size)), "little")
-                self._left = 8 * (_BYTES + size)
-            value = self._bits & ((1 << size) - 1)
-            self._bits >>= size
-            self._left -= size
-            if value < bound:
-                return value
-
-    def _falls(self, above: int, below: int) -> bool:
-        """True with probability ``exp(-above / below)``, for above <= below."""
-        k = 1
-        while self._below(below * k) < above:
-            k += 1
-        return k % 2 == 1
-
-    def _one(self, scale: int) -> int:
-        while True:
-            low = self._below(scale)
-            if not self._falls(low, scale):
-                continue
-            size = low
-            while self._falls(1, 1):
-                size += scale
-            negative = self._below(2)
-            if not (negative and size == 0):
-                return -size if negative else size
-
-    def take(self, count: int, scale: int) -> NDArray[np.int64]:
-        """The next `count` integers, of scale t = `scale` >= 1, shape (count,)."""
-        return np.array([self._one(scale) for _ in range(count)], dtype=np.int64)
-
-    def integers(self, count: int) -> NDArray[np.uint64]:
+    def integers(self, count: int) -> Words:
         """Uniform in 0, ..., 2^64 - 1, shape (count,)."""
-        return np.frombuffer(self._below(1 << (64 * count)).to_bytes(8 * count, "little"), dtype="<u8")
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
 
-    def take_staircase(self, count: int, width: int, inner: int, scale: int) -> NDArray[np.int64]:
+    def _below(self, bound: int, count: int) -> Words:
+        """Uniform in 0, ..., bound - 1, (count,): words of too much are drawn again."""
+        # A bound of more than 64 bits is an error here, and no smaller bound.
+        mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
+        out = self.integers(count) & mask
+        most = np.uint64(bound - 1)
+        again = np.flatnonzero(out > most)
+        while len(again):
+            out[again] = self.integers(len(again)) & mask
+            again = again[out[again] > most]
+        return out
+
+    def _falls(self, above: Words, below: int) -> NDArray[np.bool_]:
+        """True with probability ``exp(-above / below)`` each, for above <= below."""
+        out = np.zeros(len(above), dtype=bool)
+        left, k = np.arange(len(above)), 1
+        while len(left):
+            goes_on = self._below(below * k, len(left)) < above[left]
+            out[left[~goes_on]] = k % 2 == 1
+            left, k = left[goes_on], k + 1
+        return out
+
+    def _digits(self, scale: int, count: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Integers n >= 0 with probability proportional to ``exp(-n / scale)`` where True."""
+        low = self._below(scale, count)
+        drawn = self._falls(low, scale)
+        out = low.astype(np.int64)
+        more = np.flatnonzero(drawn)
+        while len(more):
+            more = more[self._falls(np.ones(len(more), dtype=np.uint64), 1)]
+            out[more] += scale
+        return out, drawn
+
+    def _signed(self, size: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Sizes with a sign each, and which are drawn: 0 has one sign."""
+        negative = self._below(2, len(size)) == 1
+        return np.where(negative, -size, size), ~(negative & (size == 0))
+
+    def take(self, count: int, scale: int) -> Ints:
+        """The next `count` integers, of scale t = `scale` >= 1, shape (count,)."""
+        out, left = np.empty(count, dtype=np.int64), np.arange(count)
+        while len(left):
+            size, drawn = self._digits(scale, len(left))
+            out[left], kept = self._signed(size)
+            left = left[~(drawn & kept)]
+        return out
+
+    def take_staircase(self, count: int, width: int, inner: int, scale: int) -> Ints:
         """Integers ``+-(j width + i)``, 0 <= i < width, j >= 0, shape (count,).
 
         With probability proportional to ``exp(-j / scale)`` for i < `inner`, else ``exp(-(j + 1) / scale)``.
         """
-        return np.array([self._stair(width, inner, scale) for _ in range(count)], dtype=np.int64)
-
-    def _stair(self, width: int, inner: int, scale: int) -> int:
-        while True:
-            within = self._below(width)
-            if within >= inner and not self._falls(1, scale):
-                continue
-            # Steps j with probability proportional to exp(-j / scale): a digit below scale, and whole ones.
-            steps = self._below(scale)
-            if not self._falls(steps, scale):
-                continue
-            while self._falls(1, 1):
-                steps += scale
-            size = steps * width + within
-            negative = self._below(2)
-            if not (negative and size == 0):
-                return -size if negative else size
+        out, left = np.empty(count, dtype=np.int64), np.arange(count)
+        while len(left):
+            within = self._below(width, len(left)).astype(np.int64)
+            inside = (within < inner) | self._falls(np.ones(len(left), dtype=np.uint64), scale)
+            steps, drawn = self._digits(scale, len(left))
+            out[left], kept = self._signed(steps * width + within)
+            left = left[~(inside & drawn & kept)]
+        return out
