@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import streampair
 from streampair.errors import ConfigError, SourceError, StreampairError
-from streampair.reproduce import manifest, measuring, protocol
+from streampair.reproduce import manifest, measuring, protocol, relations
 from streampair.reproduce.results import Result, result
 from streampair_connectors.reproducing import read_set, rows_of
 
@@ -59,6 +59,8 @@ def _digest(folder: Path, name: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _sample(folder: Path, name: str, tuned: bool) -> protocol.Sample:
+    if name == "strips":
+        return relations.strips()
     if tuned:
         table = read_set(folder, name)
         return protocol.Sample(name, table.rows, table.positive)
@@ -78,8 +80,6 @@ class _Job:
 
 def _measured(folder: Path, job: _Job) -> protocol.Outcome:
     try:
-        if job.what["task"] == "relations":
-            protocol.learner_of(job.what["learner"])
         data = _sample(folder, job.what["data"], job.what["measure"] in _TUNED)
     except StreampairError as error:
         return protocol.Outcome(reason=error.problem)
@@ -160,6 +160,7 @@ def _quick(cell: manifest.Cell) -> str:
     slow = (
         cell.n > sizes.get(cell.task, cell.n)
         or (cell.measure == "excess risk" and cell.n > _QUICK_RISK)
+        or (cell.task == "relations" and cell.data != "strips")
         or (cell.measure in _TUNED and cell.data not in _QUICK_TABLES)
     )
     return _LEFT_OUT if slow else ""

@@ -1,4 +1,4 @@
-"""Measures with a protocol of their own: tuned tables, times, the bounds of a theorem, relations."""
+"""Measures with a protocol of their own: tuned tables, times, the bounds of a theorem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["MEASURES", "related", "theorem_2"]
+__all__ = ["MEASURES", "theorem_2"]
 
 #: What the curves of time are drawn with: a step size and a radius that rank well on all sets of the table.
 _STEP, _RADIUS = 0.1, 10.0
@@ -209,12 +209,6 @@ def _curvature(data: Sample) -> float:
     steep = math.exp(-4.0) / (1.0 + math.exp(-4.0)) ** 2
     least = float(np.linalg.eigvalsh(moments)[0])
     return max(4.0 * steep * share * least, 1e-12)
-
-
-def related(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
-    """Pairs in place of records (Li et al.)."""
-    learner_of(job["learner"])
-    raise ConfigError("no protocol of this version measures pairs", fix="none yet")
 
 
 MEASURES: dict[str, Callable[[Mapping[str, Any], Sample, int], Outcome]] = {

@@ -68,6 +68,11 @@ class Cell:
         """Whether the algorithm promises privacy."""
         return self.epsilon > 0.0
 
+    @property
+    def promised(self) -> bool:
+        """Whether it has an epsilon: what is here for reproduction only has none."""
+        return self.private and not dict(self.options).get("reproduction_only")
+
     def job(self, variant: str) -> dict[str, Any]:
         """What has to be measured, in plain values: two cells that ask for the same have the same.
 
@@ -85,7 +90,7 @@ class Cell:
             "pure": self.pure and self.private,
             "l2": self.l2,
         }
-        if variant == "default" and self.task != "relations" and self.measure != "time to AUC":
+        if variant == "default" and self.measure != "time to AUC":
             return {**same, "variant": variant}  # one learner, whatever the algorithm beside it
         algorithm = self.algorithm if self.task == "relations" or self.paper == "yang2021" else ""
         return {

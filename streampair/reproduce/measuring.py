@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streampair.errors import StreampairError
-from streampair.reproduce import curves, protocol
+from streampair.reproduce import curves, protocol, relations
 
 __all__ = ["measure"]
 
@@ -28,7 +28,7 @@ def measure(job: Mapping[str, Any], data: protocol.Sample, seed: int) -> protoco
     Outcome
         A learner that refuses gives its words as the reason.
     """
-    own = curves.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
+    own = relations.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
     try:
         return (own or protocol.learned)(job, data, seed)
     except StreampairError as error:

@@ -125,7 +125,9 @@ def _of_value(cell: Cell, paper: Summary, tight: Summary) -> Iterator[str]:
 
 
 def _of_epsilon(cell: Cell, paper: Summary) -> Iterator[str]:
-    if not cell.private or paper.reason or math.isnan(paper.epsilon):
+    if cell.private and not cell.promised:
+        yield "No epsilon is told: the size of its noise is read off private data."
+    if not cell.promised or paper.reason or math.isnan(paper.epsilon):
         return
     if paper.epsilon > cell.epsilon * (1.0 + 1e-9):
         yield f"The constants promise {cell.epsilon:g} and spend {paper.epsilon:.3g}: more than promised."
@@ -161,7 +163,7 @@ def lacking(results: Iterable[Result]) -> Iterator[str]:
                 yield f"{where}: no value and no reason for {variant}"
             elif not math.isfinite(found.stderr):
                 yield f"{where}: no standard error for {variant}, it has {found.seeds} seeds"
-            elif variant == "paper" and cell.private and not math.isfinite(found.epsilon):
+            elif variant == "paper" and cell.promised and not math.isfinite(found.epsilon):
                 yield f"{where}: no epsilon for the paper's constants"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from streampair import batch, losses
 from streampair.errors import ConfigError
-from streampair.reproduce import curves, manifest, measuring, pages, protocol, results
+from streampair.reproduce import curves, manifest, measuring, pages, protocol, relations, results
 
 
 def made(n: int = 120, d: int = 3, name: str = "diabetes") -> protocol.Sample:
@@ -128,6 +128,59 @@ def test_a_measurement(place: str, algorithm: str, paper: str, variant: str) -> 
         assert one.epsilon == pytest.approx(cell.epsilon, rel=1e-6)
     else:
         assert one.epsilon <= cell.epsilon * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("variant", manifest.VARIANTS)
+@pytest.mark.parametrize(
+    ("place", "algorithm"),
+    [
+        ("Figure 7", "DPP"),
+        ("Figure 9", "DPP"),
+        ("Figure 9", "DPP-S"),
+        ("Figure 9", "Node DP"),
+        ("Figure 9", "InputPer"),
+        ("Figure 10", "SCDF"),
+        ("Figure 10", "Duchi"),
+        ("Figure 11", "batch of 50"),
+    ],
+)
+def test_a_measurement_of_pairs(place: str, algorithm: str, variant: str) -> None:
+    cells = [c for c in manifest.load("li2020").cells if (c.place, c.algorithm) == (place, algorithm)]
+    cell, reproduced_only = cells[0], algorithm == "DPP-S"
+    data = relations.strips() if cell.data == "strips" else made(200, 4, cell.data)
+    one, two = (measuring.measure(cell.job(variant), data, 3) for _ in range(2))
+    if reproduced_only and variant == "tight":
+        assert "nothing makes this noise private" in one.reason
+        return
+    assert (one.reason, one.value) == ("", two.value)
+    assert one.value >= 0.0
+    if reproduced_only and variant == "paper":  # no epsilon is told, and none is missed
+        assert math.isnan(one.epsilon)
+        told = {name: results.summary([one, one]) for name in manifest.VARIANTS}
+        assert "No epsilon is told" in results.verdict(cell, told)
+        assert list(results.lacking([results.Result(cell, told)])) == []
+    elif variant == "paper" and algorithm in ("DPP", "Node DP", "batch of 50"):
+        assert one.epsilon > cell.epsilon  # rows that are released together
+    else:
+        assert 0.9 * cell.epsilon < one.epsilon <= cell.epsilon * (1.0 + 1e-9)
+
+
+def test_the_contrastive_loss_is_the_mean_over_pairs() -> None:
+    rows, w, margin = made(30).rows, np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 1.0]]), 0.7
+    pairs = relations.random_pairs(30, np.random.default_rng(1))
+    assert len({tuple(pair) for pair in pairs.tolist()}) == 60
+    alike, total = np.arange(60) % 3 == 0, 0.0
+    for (a, b), same in zip(pairs.tolist(), alike.tolist(), strict=True):
+        far = math.hypot(*(w @ (rows[a] - rows[b])))
+        total += far**2 / 2 if same else max(margin - far, 0.0) ** 2 / 2
+    assert relations.contrastive(w, rows, pairs, alike, margin) == pytest.approx(total / 60)
+
+
+def test_strips_have_a_graph_without_a_cycle() -> None:
+    data, pairs, _ = relations._drawn(relations.strips(), 1)
+    assert batch.PairGraph(pairs).kappa_prime == 1
+    same = data.positive[pairs[:, 0]] == data.positive[pairs[:, 1]]
+    assert (same.sum(), (~same).sum()) == (100, 50)
 
 
 def test_what_the_paper_promises_and_does_not_keep_is_measured() -> None:
