@@ -101,7 +101,7 @@ def _model(job: Mapping[str, Any], data: str, d: int, delta: float, seed: int) -
     literal = variant == "paper" and noise is None
     return made(
         job["epsilon"],
-        0.0,
+        delta,
         calibration="paper" if literal else "tight",
         random_state=seed,
         connected=False,
@@ -119,7 +119,7 @@ def related(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
     """
     known, pairs, others = _drawn(data, seed)
     alike = known.positive[pairs[:, 0]] == known.positive[pairs[:, 1]]
-    model = _model(job, data.name, known.rows.shape[1], 1.0 / len(known.rows), seed)
+    model = _model(job, data.name, known.rows.shape[1], 0.0 if job["pure"] else 1.0 / len(known.rows), seed)
     model.fit(known.rows, alike, pairs)
     spent = float(getattr(model.privacy, "epsilon_spent", math.nan))
     if job["measure"] == "objective":
