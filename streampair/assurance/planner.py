@@ -22,7 +22,9 @@ from streampair.learners.private import PrivateLearner
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.entities import EntityLimit
 from streampair.privacy.mechanisms.ftrl import FTRL
+from streampair.privacy.mechanisms.moments import MOST_FEATURES
 from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT
+from streampair.privacy.mechanisms.woods import worthwhile
 
 __all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan"]
 
@@ -101,7 +103,11 @@ class ComponentsForecast:
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What `plan` found; the mechanisms with the highest expected AUC come first."""
+    """What `plan` found; the mechanisms with the highest expected AUC come first.
+
+    `trees_from` says from how many records on leaves of `auc.PrivateForest` tell more than noise, whatever
+    they tell; None: beyond 1e8, or there are none.
+    """
 
     n: int
     d: int
@@ -117,6 +123,7 @@ class PrivacyPlan:
     stated: float | None = None
     gain: float = 0.0
     components: tuple[ComponentsForecast, ...] = ()
+    trees_from: int | None = None
 
     @property
     def best(self) -> Forecast:
@@ -140,6 +147,10 @@ class PrivacyPlan:
         endless = self.best_without_horizon
         if endless is not None and endless is not self.best:
             lines.append(f"without a horizon: {endless.call()}")
+        if self.trees_from is not None:
+            lines.append(
+                f"if the classes are bent: auc.PrivateForest, which has leaves from {self.trees_from:,} on"
+            )
         if self.components:
             shown = ", ".join(
                 f"{c.components} from {'-' if c.pays_from is None else f'{c.pays_from:,}'}"
@@ -471,4 +482,5 @@ def plan(
         level,
         gain,
         tuple(_components(n, epsilon, chosen, gain)) if bent else (),
+        _first(lambda n: worthwhile(epsilon, chosen, n, features=d)) if bent and d <= MOST_FEATURES else None,
     )

@@ -194,6 +194,22 @@ def test_levels_are_shares_of_pairs_in_order() -> None:
         assert abs(apart.level(error) - drawn) < 0.03
 
 
+def test_leaves_tell_more_than_noise_from_some_thousand_records_on() -> None:
+    """As the learner decides it: one record less than that has none."""
+    found = privacy.plan(40_000, 22, delta=1 / 40_000)
+    assert found.trees_from is not None
+    assert f"leaves from {found.trees_from:,} on" in str(found)
+    options = {"delta": 1 / 40_000, "features": [f"x{i}" for i in range(22)]}
+    enough = privacy.plan(40_000, 22, delta=1 / 40_000, epsilon=0.5).trees_from
+    assert enough is not None
+    assert enough > found.trees_from
+    for horizon, has in ((found.trees_from, True), (found.trees_from // 2, False)):
+        rule = auc.PrivateForest(1.0, horizon=horizon, **options).run.rule  # type: ignore[arg-type]
+        assert hasattr(rule, "trees") is has
+    assert privacy.plan(40_000, 1000).trees_from is None
+    assert privacy.plan(1000, 4, family="ranking").trees_from is None
+
+
 # ---- what else one may ask ------------------------------------------------------------------------------
 
 

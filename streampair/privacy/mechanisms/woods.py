@@ -79,9 +79,10 @@ class WoodsRun(MomentsRun):
         linear, link = super()._leader()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
-        # Noise of a leaf's share of the records: too much where all leaves together drown in it.
+        # Noise of a leaf's share of the records. Twice as much as in `worthwhile` will do on the way: what
+        # leaves cost is spent, and the more noise there is, the smaller are their weights.
         std = 1.0 / (math.sqrt(known) * plan.leaf) if known else math.inf
-        if not std * math.sqrt(2.0**plan.depth) <= 0.25:
+        if not std * math.sqrt(2.0**plan.depth) <= 0.5:
             return w, link
         mean = self._weighted[plan.packed :] / known
         shares = (mean[: 2 * plan.leaves] / plan.leaf).reshape(2, plan.trees, -1)
