@@ -172,3 +172,23 @@ def test_every_block_of_figures_has_its_markers_once() -> None:
     texts = "".join(page.read_text(encoding="utf-8") for page in writer.pages())
     for name in [*writer.BLOCKS, "headlines"]:
         assert texts.count(f"<!-- begin: {name} -->") == 1, name
+
+
+def unclosed(text: str) -> list[str]:
+    """Names of blocks that another one begins in, or that have no end, or a fence that has none."""
+    found = []
+    for part in text.split("<!-- begin: ")[1:]:
+        name, _, rest = part.partition(" -->")
+        inside, _, _ = rest.partition("<!-- end -->")
+        if "<!-- end -->" not in rest or inside.count("```") % 2:
+            found.append(name)
+    return found
+
+
+def test_every_block_of_figures_ends() -> None:
+    text = (support.ROOT / "docs" / "benchmarks.md").read_text()
+    assert unclosed(text) == []
+    # One that lost its fence, or its end, is caught.
+    first = text.index("<!-- end -->")
+    assert len(unclosed(text[:first] + text[first + len("<!-- end -->") :])) == 1
+    assert len(unclosed(text[: first - 4] + text[first:])) == 1
