@@ -346,7 +346,7 @@ def test_the_parts_of_a_class_add_up_to_its_score() -> None:
         model.explain_one(x, "unheard of")
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, b"x", [1], object()], ids=repr)
+@pytest.mark.parametrize("bad", [None, math.nan, b"x", [1], object()], ids=lambda bad: type(bad).__name__)
 def test_what_is_no_class(bad: Any) -> None:
     model = auc.MulticlassForest(4, 63, seed=3)
     for x, y in three(100):
