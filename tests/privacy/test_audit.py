@@ -265,7 +265,12 @@ def test_the_audit_catches(
 
 @pytest.mark.parametrize(
     ("case", "twin"),
-    [(name, twin) for name, case in CASES.items() for twin in case.twins],
+    [
+        # Those of a forest take longest, and all but one run with `make verify`.
+        pytest.param(name, twin, marks=[pytest.mark.verifier] if name == "forest" and later else [])
+        for name, case in CASES.items()
+        for later, twin in enumerate(case.twins)
+    ],
     ids=lambda v: getattr(v, "__name__", v),
 )
 def test_a_small_defect_is_caught(case: str, twin: Break, monkeypatch: pytest.MonkeyPatch) -> None:

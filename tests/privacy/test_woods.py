@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from harness.learners import KEY
 from naive import woods as naive
+from scipy.spatial.distance import cdist
 
 from streampair import auc, kernels, privacy
 from streampair.errors import ConfigError
@@ -62,7 +63,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     values = np.concatenate((rng.uniform(-1.0, 1.0, (150, D)), [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]]))
     ready = design_of(values)
     sums = np.array([summed(row, label) for row in ready for label in (1.0, -1.0)])
-    apart = np.linalg.norm(sums[:, None] - sums[None], axis=2)
+    apart = cdist(sums, sums)
     allowed = PLAN.diameter + PLAN.grid * math.sqrt(PLAN.packed)
     assert 0.9 * allowed < apart.max() <= allowed
     assert allowed == PLAN._one_move
