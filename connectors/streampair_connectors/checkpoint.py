@@ -111,8 +111,13 @@ class Checkpoint:
             timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
         try:
             # 1 lines, outputs and dead letters that need not ride on the commit are stored
-            ready = await self._each(lanes, lambda held: held.store.release(give_up), outcome)
-            outcome.stored = await self._store.flush(give_up, self._on_trouble)
+            try:
+                ready = await self._each(lanes, lambda held: held.store.release(give_up), outcome)
+                outcome.stored = await self._store.flush(give_up, self._on_trouble)
+            except SourceError as error:
+                if not (error.retriable and give_up.is_set()):
+                    raise
+                outcome.stored = False  # a lane that waited for a register takes nothing any more
             if outcome.stored:
                 # 2 snapshot, 3 log, 4 offset and register: by the store, lane by lane
                 outcome.committed = await self._each(ready, lambda held: self._one(held, clean), outcome)

@@ -153,7 +153,8 @@ def model_of(
     """
     vector, names = getattr(learner, "weights_vector", None), getattr(learner, "feature_names", None)
     scorer = hasattr(learner, "score_one") and not hasattr(learner, "transform_one")
-    if vector is None or names is None or len(vector) != len(names) or not scorer:
+    linear = getattr(learner, "linear", True)  # the weights of a forest are a part of its score
+    if vector is None or names is None or len(vector) != len(names) or not scorer or not linear:
         raise ConfigError(
             f"a {type(learner).__name__} has no weights that a model topic could hold",
             fix="use a learner of streampair.auc or streampair.ranking without other steps, "

@@ -280,10 +280,10 @@ class Worker:
         for held in dirty:
             await self._outputs.model(held, due=clean)
         outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
-        if not outcome.stored:
-            return False
         for held, error in outcome.fenced:
             await self._fenced(held.topic_partition, error)
+        if not outcome.stored:
+            return False
         # The last estimates of a run cover all of its events, as far as there is time for them.
         ending = time.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
         # Only now, when it is durable, is it shown; whose estimate is the oldest gets the next.

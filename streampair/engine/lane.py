@@ -60,7 +60,7 @@ __all__ = [
 
 SHADOWED = (
     "A learner that is not private learns from the same records beside this one: operators alone see how "
-    "well it does. It is in no output, no snapshot and no public number, and nothing is steered by it."
+    "well it does. It is in no output, no snapshot and no public number, and what it learns steers nothing."
 )
 """What a report says where there is a shadow."""
 
@@ -280,10 +280,16 @@ class Lane:
             )
         self._torn = self._used = True
         output = self._take(records)
-        self._torn = False
         if self._shadow is not None:
+            # What ends it, an interrupt or a warning that is an error, ends the lane: no line was written.
             self._shadow.process(records)
+        self._torn = False
         return output
+
+    @property
+    def shadow_seconds(self) -> float:
+        """What a shadow has taken so far."""
+        return 0.0 if self._shadow is None else self._shadow.seconds
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
         if self._since is None and records:

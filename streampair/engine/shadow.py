@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,6 +59,8 @@ class Shadow:
         positive: object = True,
         auc_window: int = 1000,
     ) -> None:
+        self.seconds = 0.0
+        """What it has taken, of which the lane's own times know nothing."""
         self._lane: Lane | None = Lane(
             learner,
             decode,
@@ -82,6 +85,7 @@ class Shadow:
         """Learn from a batch, after the lane has. If it fails it is given up: it must not stop a lane."""
         if self._lane is None:
             return
+        begin = time.perf_counter()
         try:
             self._lane.process(records)
         except Exception as error:  # whatever foreign code raises
@@ -92,6 +96,8 @@ class Shadow:
                 UserWarning,
                 stacklevel=2,
             )
+        finally:
+            self.seconds += time.perf_counter() - begin
 
     @property
     def auc(self) -> float | None:

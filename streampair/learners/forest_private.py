@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,9 @@ class PrivateForest(Classifier, PrivateLearner):
     _: KW_ONLY
     trees: int | None = None
     depth: int = DEPTH
+
+    linear: ClassVar[bool] = False
+    """Whether `weights` are all that a score is made of."""
 
     _choose = choose.woods
 

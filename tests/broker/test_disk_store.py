@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from broker.test_register import member
 from harness.kafka import Cluster
-from streampair_connectors.config import parse_config
+from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Committed, Message, Partition, Producer, read_register
 from streampair_connectors.stores import DiskLane, DiskStore
 
 from streampair.engine import Append
+from streampair.errors import Fenced, OutcomeUnknown
 
 Unique = Callable[[str], str]
 
@@ -47,21 +48,32 @@ class Hasty(DiskLane):
         await self._store.producer.send(target, messages)
 
 
+class Refused(DiskLane):
+    """Whose register is another owner's."""
+
+    async def _register(self, append: Append) -> None:
+        raise Fenced("the lane has another owner", fix="drop it")
+
+
+def config_of(kafka: Cluster, app: str, topic: str, out: str, directory: Path) -> Config:
+    return parse_config(
+        {
+            "app": app,
+            "kafka": {"bootstrap_servers": kafka.bootstrap},
+            "input": {"topic": topic, "label": "y"},
+            "output": {"topic": out, "dead_letter_topic": f"{out}-dead"},
+            "learner": {"class": "streampair.auc.PairOGD"},
+            "store": {"directory": str(directory)},
+        }
+    )
+
+
 @pytest.mark.parametrize(("kind", "holds"), [(DiskLane, True), (Early, False), (Hasty, False)])
 def test_no_output_leaves_before_its_line(
     kafka: Cluster, unique: Unique, tmp_path: Path, kind: type[DiskLane], holds: bool
 ) -> None:
     app, topic, out = unique("app"), kafka.create_topic(unique("events")), kafka.create_topic(unique("out"))
-    config = parse_config(
-        {
-            "app": app,
-            "kafka": {"bootstrap_servers": kafka.bootstrap},
-            "input": {"topic": topic, "label": "y"},
-            "output": {"topic": out, "dead_letter_topic": unique("dead")},
-            "learner": {"class": "streampair.auc.PairOGD"},
-            "store": {"directory": str(tmp_path)},
-        }
-    )
+    config = config_of(kafka, app, topic, out, tmp_path)
     source, target, give_up = Partition(topic, 0), Partition(out, 0), asyncio.Event()
 
     async def body() -> None:
@@ -103,5 +115,30 @@ def test_no_output_leaves_before_its_line(
         second, third = Committed(1, "second"), Committed(2, "third")
         due = [(b"a", None), *[(value, second) for value in (b"b", b"c", b"d")], (b"e", third)]
         assert (producer.seen == due) is holds
+
+    asyncio.run(body())
+
+
+def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Where it is not known whether it is stored, nobody goes on with the lane, and nothing has left."""
+    app, topic, out = unique("app"), kafka.create_topic(unique("events")), kafka.create_topic(unique("out"))
+    config, give_up = config_of(kafka, app, topic, out, tmp_path), asyncio.Event()
+
+    async def body() -> None:
+        producer = Watched(config.require_kafka(), max_message_bytes=config.output.max_message_bytes)
+        producer.watch(app, Partition(topic, 0))
+        async with member(kafka, topic, app) as consumer:
+            lane = await DiskStore(config, consumer, producer).open(Partition(topic, 0), 0)
+            lane.__class__ = Refused
+            await lane.line(Append((b"1",), "first", 1))
+            await lane.send(Partition(out, 0), [Message(None, b"a")])
+            with pytest.raises(Fenced):
+                await lane.release(give_up)
+            for again in (lane.release(give_up), lane.append(Append((b"2",), "second", 1))):
+                with pytest.raises(OutcomeUnknown, match=r"may be stored, or may not be.*Fix: "):
+                    await again
+            assert await lane.read() == b"1"
+            assert producer.seen == []
+            await lane.close()
 
     asyncio.run(body())

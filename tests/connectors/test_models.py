@@ -205,5 +205,9 @@ def test_what_cannot_be_merged_or_published() -> None:
         merge([model, msgspec.structs.replace(model, partition=1, learner="other")])
     with pytest.raises(ConfigError, match="no weights that a model topic could hold"):
         published(metric.PairOGD(), 0)
+    # The weights of a forest are a part of its score: what reads them would rank otherwise.
+    forest = auc.PrivateForest(**EPSILON, horizon=100, features=["a", "b"])
+    with pytest.raises(ConfigError, match="no weights that a model topic could hold"):
+        model_of(forest, app="a", name="n", topic="t", partition=0, offset=None, slots=0)
     unknown = auc.PairFTRL(**EPSILON, horizon=100)
     assert model_of(unknown, app="a", name="n", topic="t", partition=0, offset=None, slots=0) is None

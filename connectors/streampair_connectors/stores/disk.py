@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from streampair.engine import Append, Commit
-from streampair.errors import Fenced, SourceError, StoreError
+from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Committed,
@@ -108,6 +108,7 @@ class DiskLane:
         self._lines: list[Append] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None
+        self._unknown = False  # whether an append has failed, so that nobody knows what is durable
 
     async def read(self) -> bytes:
         """The log."""
@@ -132,8 +133,7 @@ class DiskLane:
 
     async def append(self, append: Append) -> None:
         """The log, then the register."""
-        await asyncio.to_thread(self._files.append, append)
-        await self._register(append)
+        await self._write(append)
 
     async def line(self, append: Append) -> None:
         """Keep it for `release`: a register costs as much as some thousand records."""
@@ -170,9 +170,19 @@ class DiskLane:
     async def commit(self, commit: Commit) -> None:
         """The snapshot, which nothing names yet; then the log, then the register; then what is old may go."""
         await asyncio.to_thread(self._files.save, commit)
-        await asyncio.to_thread(self._files.append, commit)
-        await self._register(commit)
+        await self._write(commit)
         await asyncio.to_thread(self._files.compact, commit)
+
+    async def _write(self, append: Append) -> None:
+        if self._unknown:
+            raise OutcomeUnknown(
+                "an earlier entry of this lane may be stored, or may not be",
+                fix="nothing need be done: the lane is opened again and reads which of the two it is",
+            )
+        self._unknown = True
+        await asyncio.to_thread(self._files.append, append)
+        await self._register(append)
+        self._unknown = False
 
     async def _register(self, append: Append) -> None:
         """Write the register; nothing goes on before it is known to be stored."""

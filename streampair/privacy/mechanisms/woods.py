@@ -73,6 +73,9 @@ class WoodsRun(MomentsRun):
     def _packed(self) -> int:
         return self.plan.packed
 
+    def _noise_of_weights(self) -> None:
+        """Not known: the weights are in a unit of the labels, which has noise of its own."""
+
     def _leader(self) -> tuple[Floats, Link]:
         """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
         plan, known = self.plan, self._numbers[1]
