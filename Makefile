@@ -51,9 +51,11 @@ test: $(STAMP)
 	cd tests && ../$(BIN)/python -m harness.warm
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 
-# Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything.
-FAST ?= tests/unit tests/engine tests/river/test_pipelines.py tests/river/test_frames.py tests/river/test_states.py \
-	tests/privacy/test_replay.py
+# Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything. What depends
+# on the language is tested there: kernels, examples, states, what is written down.
+FAST ?= $(addprefix tests/,unit/test_kernel_twins.py unit/test_doctests.py unit/test_public_names.py unit/test_hashing.py \
+	engine/test_fast_lane.py engine/test_golden.py engine/test_crash.py engine/test_log.py river/test_pipelines.py \
+	river/test_frames.py river/test_states.py privacy/test_replay.py)
 test-python:
 	@set -e; \
 	version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || \
