@@ -218,6 +218,7 @@ def build_shadow(
             partition=partition,
             positive=config.input.positive,
             auc_window=config.worker.auc_window,
+            clock=time.perf_counter,
         )
     except ConfigError as error:
         raise ConfigError(f"[shadow]: {error.problem}", fix=error.fix) from None
