@@ -9,15 +9,15 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
 from river import compose
 
 from streampair import losses
-from streampair.engine import Breaker, Event, Lane, LoggedLane, RegretConfig, Shadow
-from streampair.engine.protocols import ready_rows
+from streampair.engine import Breaker, Event, Facts, Lane, LoggedLane, Record, RegretConfig, Rows, Shadow
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import NoiseKey
@@ -34,6 +34,9 @@ __all__ = [
     "lane_id",
     "warm_up",
 ]
+
+# Of a lane that compiles, records of a batch, and at most in all: a fifth of a second.
+_FIRST_BATCH, _FIRST_RELEASE = 500, 20_000
 
 log = get_logger(__name__)
 
@@ -121,7 +124,8 @@ def build_lane(
     """
     key = config.learner.signing_key() if snapshots else None
     more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_key": key}
-    return _built(Lane, config, decode, noise_key, more)
+    with _warnings_logged(topic, partition):
+        return _built(Lane, config, decode, noise_key, more)
 
 
 def build_logged_lane(
@@ -146,7 +150,8 @@ def build_logged_lane(
         "signing_key": config.learner.signing_key(),
         "payloads_change": payloads_change or config.input.payloads_change,
     }
-    return _built(LoggedLane, config, decode, noise_key, more)
+    with _warnings_logged(topic, partition):
+        return _built(LoggedLane, config, decode, noise_key, more)
 
 
 def _built(
@@ -163,37 +168,41 @@ def _built(
         "on": Breaker(worker.breaker_window, worker.breaker_share),
     }[worker.breaker]
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
+    shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
+    return kind(
+        build_learner(config, noise_key=noise_key),
+        decode,
+        app=config.app,
+        name=config.learner.label(),
+        positive=config.input.positive,
+        on_bad=worker.on_bad,
+        breaker=breaker,
+        regret=(
+            RegretConfig(
+                loss=None if loss is None else loss(),
+                radius=regret.radius,
+                pairs=regret.pairs,
+                exact=regret.exact,
+            )
+            if regret.enabled
+            else None
+        ),
+        auc_window=worker.auc_window,
+        allow_pickle=config.learner.allow_pickle,
+        fingerprint=config.fingerprint(),
+        trust_preprocessing=config.learner.trust_preprocessing,
+        shadow=shadow,
+        **more,
+    )
+
+
+@contextmanager
+def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
-        lane = kind(
-            build_learner(config, noise_key=noise_key),
-            decode,
-            app=config.app,
-            name=config.learner.label(),
-            positive=config.input.positive,
-            on_bad=worker.on_bad,
-            breaker=breaker,
-            regret=(
-                RegretConfig(
-                    loss=None if loss is None else loss(),
-                    radius=regret.radius,
-                    pairs=regret.pairs,
-                    exact=regret.exact,
-                )
-                if regret.enabled
-                else None
-            ),
-            auc_window=worker.auc_window,
-            allow_pickle=config.learner.allow_pickle,
-            fingerprint=config.fingerprint(),
-            trust_preprocessing=config.learner.trust_preprocessing,
-            shadow=shadow,
-            **more,
-        )
+        yield
     for warning in caught:
-        log.warning("lane_warning", topic=lane.topic, partition=lane.partition, message=str(warning.message))
-    return lane
+        log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
 
 
 def build_shadow(
@@ -232,20 +241,11 @@ def _of_shadow(config: Config) -> Config | None:
 
 
 def warm_up(config: Config) -> None:
-    """Compile the learner's kernels on a throw-away copy, before events wait for them.
+    """Compile what a lane needs on one that is thrown away, before events wait for it.
 
-    Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the
-    copy releases leaves this function, and it never sees an event.
+    Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the lane releases
+    leaves this function, and it never sees an event.
     """
-    beside = _of_shadow(config)
-    if beside is not None:
-        warm_up(beside)
-    learner = build_learner(config, noise_key=NoiseKey(os.urandom(32)))
-    if type(learner).__module__.split(".")[0] != "streampair":
-        return
-    names = config.input.feature_names() or ["a", "b"]
-    x = dict.fromkeys(names, 0.5)
-    labels = [config.input.positive, config.input.negative_label(), config.input.positive]
     begun: list[float] = []
 
     def compiling() -> None:
@@ -253,21 +253,59 @@ def warm_up(config: Config) -> None:
         if not _on_terminal("compiling kernels (first start only) ..."):
             log.info("compiling")
 
-    with on_compile(compiling):
-        try:
-            for y in labels:
-                learner.score_one(x)
-                learner.learn_one(x, y)
-            ready = ready_rows(learner)  # a lane takes whole batches
-            batch = None if ready is None else ready(names, np.full((len(labels), len(names)), 0.5), labels)
-            if batch is not None:
-                batch.take([1], [x])
-        except StreampairError:
-            pass  # the same will show on the first event, with its offset
+    # Whatever is warned of or fails here is told again by the lanes to come, with an offset.
+    with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
+        warnings.simplefilter("ignore")
+        _first_batches(config)
     if begun:
         took = round(time.monotonic() - begun[0], 1)
         if not _on_terminal(f"kernels compiled in {took} s"):
             log.info("compiled", seconds=took)
+
+
+def _first_batches(config: Config) -> None:
+    """Some batches of a lane, until a private learner has released, and some that are not decoded at once."""
+    # The regret's sample is kept in other ways once its exact part is over.
+    config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
+    names = config.input.feature_names() or ["a", "b"]
+    labels = [config.input.positive, config.input.negative_label(), config.input.positive]
+
+    def decode(record: Record) -> Event:
+        return Event(dict.fromkeys(names, 0.5), labels[record.offset % 3])
+
+    def many(records: Sequence[Record]) -> Rows | None:
+        if records[-1].value == b"alone":
+            return None
+        values = np.full((len(records), len(names)), 0.5)
+        return Rows(names, values, [labels[record.offset % 3] for record in records])
+
+    decode.many = many  # type: ignore[attr-defined]
+    more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
+    lane = _built(LoggedLane, config, decode, NoiseKey(os.urandom(32)), more)
+    if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
+        return  # what somebody else's does with records that do not exist is not known
+    lane.read(b"")
+    lane.start(Facts(registers=False))
+
+    def feed(count: int, value: bytes = b"") -> None:
+        done = lane.next_offset or 0
+        lane.process([Record(done + i, value) for i in range(count)])
+
+    for value in (b"", b"", b"", b"alone"):
+        feed(3, value)
+    while _unreleased(lane):
+        feed(_FIRST_BATCH)
+    feed(3, b"alone")
+    for y in labels if hasattr(lane.learner, "score_one") else ():  # as where the regret wants to see each
+        lane.learner.score_one(dict.fromkeys(names, 0.5))
+        lane.learner.learn_one(dict.fromkeys(names, 0.5), y)
+    lane.gauges(solve=True)
+
+
+def _unreleased(lane: LoggedLane) -> bool:
+    """Whether it is private, has not released anything yet, and may soon."""
+    report = lane.privacy
+    return report is not None and report.releases < 2 and (lane.next_offset or 0) < _FIRST_RELEASE
 
 
 def _on_terminal(line: str) -> bool:

@@ -6,12 +6,17 @@ cd tests && python -m harness.warm
 from __future__ import annotations
 
 import random
+from typing import Any
+
+import pandas as pd
+from streampair_connectors.assemble import warm_up
+from streampair_connectors.config import parse_config
 
 from harness.learners import LEARNERS, NAMES
 from streampair.engine.protocols import ready_many, two_classes
 
 
-def main() -> None:
+def learners() -> None:
     """Let every learner learn a few records, one by one and together."""
     rng = random.Random(1)
     for model in LEARNERS:
@@ -23,10 +28,35 @@ def main() -> None:
         for x, y in zip(xs, ys, strict=True):
             learner.score_one(x)
             learner.learn_one(x, y)
+        if hasattr(learner, "predict_proba_many"):
+            learner.predict_proba_one(xs[0])
+            learner.predict_proba_many(pd.DataFrame(xs))
+        if hasattr(learner, "explain_one"):
+            learner.explain_one(xs[0])
         together = ready_many(learner)
         ready = None if together is None else together(xs, ys)
         if ready is not None:
             ready.take([1], xs[:1])
+
+
+def lanes() -> None:
+    """What comes with a lane: its quality, its regret, its log."""
+    options: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000, "warmup": 0}
+    for kind, given in (("PairOGD", {}), ("PairFTRL", options)):
+        config = parse_config(
+            {
+                "app": "warm",
+                "input": {"topic": "events", "label": "y", "features": NAMES},
+                "learner": {"class": f"streampair.auc.{kind}", "options": given},
+            }
+        )
+        warm_up(config)
+
+
+def main() -> None:
+    """Everything."""
+    learners()
+    lanes()
 
 
 if __name__ == "__main__":
