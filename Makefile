@@ -21,7 +21,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python search search-log verify mutate bench audit utility readme docs lint format clean
+.PHONY: help env dashboards prometheus demo test test-python search search-log verify mutate bench audit utility readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -111,6 +111,8 @@ DOCS_STAMP := $(VENV)/.installed-docs
 $(DOCS_STAMP): $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $(DOCS_STAMP)
+
+docs-env: $(DOCS_STAMP)
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict $(ARGS)

@@ -35,8 +35,8 @@ __all__ = [
     "warm_up",
 ]
 
-# Of a lane that compiles, records of a batch, and at most in all: a fifth of a second.
-_FIRST_BATCH, _FIRST_RELEASE = 500, 20_000
+# A lane that compiles is fed so many records at once, and no longer than this: many features take their time.
+_FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 1.0
 
 log = get_logger(__name__)
 
@@ -293,7 +293,8 @@ def _first_batches(config: Config) -> None:
 
     for value in (b"", b"", b"", b"alone"):
         feed(3, value)
-    while _unreleased(lane):
+    until = time.monotonic() + _FIRST_RELEASE_SECONDS
+    while _unreleased(lane) and time.monotonic() < until:
         feed(_FIRST_BATCH)
     feed(3, b"alone")
     for y in labels if hasattr(lane.learner, "score_one") else ():  # as where the regret wants to see each
@@ -303,9 +304,9 @@ def _first_batches(config: Config) -> None:
 
 
 def _unreleased(lane: LoggedLane) -> bool:
-    """Whether it is private, has not released anything yet, and may soon."""
+    """Whether it is private, and has released less than a first model and its successor."""
     report = lane.privacy
-    return report is not None and report.releases < 2 and (lane.next_offset or 0) < _FIRST_RELEASE
+    return report is not None and report.releases < 2
 
 
 def _on_terminal(line: str) -> bool:

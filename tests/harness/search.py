@@ -6,6 +6,7 @@ prints each find as the lines to paste above the test, so that it is tried for e
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-MORE = 3
+MORE = int(os.environ.get("STREAMPAIR_SEARCH", "3"))
 """So many times the examples that a test asks for are tried by a search."""
 
 TITLE = "found by the search: add to the test"

@@ -70,6 +70,7 @@ def tested(tree: Path, arguments: list[str], jit: bool, output: Path, told: Conn
             raise ImportError(f"the copy is not what is imported: {found}")
     code = int(pytest.main(arguments))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    sys.stdout.flush()  # who is told ends this process
     told.send((code, sum(u.ru_utime + u.ru_stime for u in used)))
 
 
