@@ -336,6 +336,7 @@ def _work(order: dict[str, Any]) -> None:
             _find(f"{_HERE}.lanes")._REPLAY_SECONDS = math.inf
     if order.get("broken"):
         BROKEN[order["broken"]]()
+    _find(f"{_HERE}.worker").warm_up = lambda config: None  # it was, before the fork; only real work counts
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
@@ -347,24 +348,12 @@ def _work(order: dict[str, Any]) -> None:
 
 
 def _warm_up(path: str, env: dict[str, str]) -> None:
-    """Load the kernels of a learner before the fork: they take longer than all else in a worker's start."""
-    from streampair_connectors.assemble import build_logged_lane
+    """Load all kernels of a lane before the fork: they take longer than all else in a worker's start."""
+    from streampair_connectors.assemble import warm_up
     from streampair_connectors.config import load_config
-    from streampair_connectors.records import json_decoder
-
-    from streampair.engine.testing import Driver
 
     os.environ.update(env)
-    config = load_config(Path(path))
-    decode = json_decoder(config.input)
-
-    class Lane(Driver):
-        def new_lane(self) -> Any:
-            return build_logged_lane(config, decode, topic=config.input.topic, partition=0)
-
-    x = dict.fromkeys(config.input.feature_names() or (), 0.5)
-    values = [json.dumps({**x, config.input.label: i % 2 == 0}).encode() for i in range(20)]
-    Lane(lambda: None, decode).feed(values)
+    warm_up(load_config(Path(path)))
 
 
 def _serve() -> None:
