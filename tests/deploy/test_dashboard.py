@@ -53,8 +53,8 @@ async def send_bad(bootstrap: str) -> None:
             await producer.send_and_wait("events", b"not an event %d" % number)
 
 
-# These move a few times in a run: estimates of the regret have a share of the time; a busy machine is slow; a worker
-# that keeps up has something to catch up with for moments only.
+# These move a few times in a run: estimates of the regret have a share of the time; a busy machine is slow;
+# a worker that keeps up has something to catch up with for moments only.
 IN_STEPS = {"Buffer and state", "Pair loss, and that of the best fixed weights", "Time to catch up"}
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
