@@ -276,6 +276,27 @@ def test_two_streams_of_laplace_differ() -> None:
     assert LaplaceStream(5).take(20, 1000).tolist() == LaplaceStream(5).take(20, 1000).tolist()
 
 
+def test_noise_that_is_drawn_ahead_is_handed_out_once() -> None:
+    """Of a scale this large two equal integers would be a wonder."""
+    stream, law = LaplaceStream(1), (2**40, 2**20, 2**30)
+    parts = [stream.take(count, 2**55) for count in (3, 1, 70, 7, 500, 2, 1)]
+    parts += [stream.take_staircase(count, *law) for count in (5, 90, 1, 4)]
+    parts += [stream.take(count, 2**55) for count in (4, 2)]
+    drawn = np.concatenate(parts)
+    assert [len(part) for part in parts] == [3, 1, 70, 7, 500, 2, 1, 5, 90, 1, 4, 4, 2]
+    assert len(np.unique(drawn)) == len(drawn)
+
+
+def test_what_is_handed_out_in_parts_has_the_law_of_laplace() -> None:
+    stream = LaplaceStream(1)
+    drawn = np.concatenate([stream.take(1 + i % 13, 3) for i in range(3000)])
+    assert off_by(np.bincount(np.minimum(np.abs(drawn), 12), minlength=13), 3) > 1e-4
+    stream.take(1, 6)  # another law throws away what was drawn ahead
+    other = np.concatenate([stream.take(1 + i % 13, 3) for i in range(3000)])
+    assert off_by(np.bincount(np.minimum(np.abs(other), 12), minlength=13), 3) > 1e-4
+    assert abs(np.corrcoef(drawn, other)[0, 1]) < 4 / math.sqrt(len(drawn))
+
+
 def test_plans_spend_what_is_asked() -> None:
     plan = plan_table(2.0, 1e-5, dim=9, sensitivity=0.3, releases=4, **LEMMA)
     assert plan.mu == pytest.approx(mu_from(2.0, 1e-5))
