@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from streampair import kernels
 from streampair.batch.base import PairLearner, Problem
 from streampair.batch.descent import checked_steps
-from streampair.batch.risk import packed
 from streampair.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,22 +23,6 @@ __all__ = ["PairSGD", "pair_steps"]
 
 # Places that are drawn at once.
 _DRAWN = 65_536
-
-
-def _gradient(problem: Problem, one: int, other: int, w: Floats) -> Floats | None:
-    """Gradient of the loss of a pair; None where it is 0 whatever the weights."""
-    u = problem.rows[one] - problem.rows[other]
-    if problem.form == "raw":
-        c = float(problem.labels[one] - problem.labels[other])
-        if c == 0.0:
-            return None
-        out: Floats = c * problem.loss.slope(c * float(u @ w)) * u
-        return out
-    # Coordinates are isometric, so u'Wu is an inner product of them.
-    square = packed(np.outer(u, u))
-    sign = 1.0 if problem.labels[one] == problem.labels[other] else -1.0
-    drawn: Floats = -sign * problem.loss.slope(sign * (1.0 - float(square @ w))) * square
-    return drawn
 
 
 def pair_steps(
@@ -57,12 +41,19 @@ def pair_steps(
     total
         What the one before, at each step, is added to, (dim,).
     """
-    for one, other in zip(*(places.tolist() for places in pairs), strict=True):
-        total += before
-        before = w
-        g = _gradient(problem, one, other, w)
-        if g is not None:
-            w = problem.inside(w - eta * g)
+    w, before = w.copy(), before.copy()
+    kernels.pair_descent(
+        problem.loss.code,
+        problem.form == "metric",
+        eta,
+        problem.radius,
+        problem.rows,
+        problem.labels,
+        *pairs,
+        w,
+        before,
+        total,
+    )
     return w, before
 
 
@@ -94,8 +85,7 @@ class PairSGD(PairLearner):
 
     Notes
     -----
-    Nothing is protected: what is learned tells of the records. A step takes O(d), for a metric O(d^2), and
-    some ten microseconds.
+    Nothing is protected: what is learned tells of the records. A step takes O(d), for a metric O(d^2).
 
     References
     ----------

@@ -107,6 +107,7 @@ from streampair.kernels.numerics import (
 )
 from streampair.kernels.ogd import ogd_learn, ogd_learn_many, ogd_proba, ogd_score
 from streampair.kernels.online_auc import online_auc_learn, online_auc_learn_many
+from streampair.kernels.pairs import pair_descent
 from streampair.kernels.private import (
     BUFFER,
     COINS,
@@ -380,6 +381,7 @@ __all__ = [
     "online_auc_learn_many",
     "output_releases",
     "output_steps",
+    "pair_descent",
     "pair_gradient",
     "pair_slope",
     "pair_sums",

@@ -52,6 +52,7 @@ from naive.numerics import (
 )
 from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
+from naive.pairs import pair_descent
 from naive.private import (
     Pair,
     Places,
@@ -179,6 +180,7 @@ __all__ = [
     "normals_in_order",
     "null",
     "output",
+    "pair_descent",
     "pair_gradient",
     "pair_slope",
     "pair_sums",

@@ -17,6 +17,8 @@ import pytest
 from naive import woods
 
 from streampair import kernels as k
+from streampair import losses
+from streampair.batch.risk import packed
 from streampair.evaluation.sampling import Sample
 from streampair.kernels import sampling as layout
 from streampair.records.texts import as_code
@@ -181,6 +183,30 @@ def contrastive_sum(kernel: Any, rng: Rng) -> None:
         wanted, most = naive.contrastive_sum([chosen[i] for i in batch], w.tolist(), 1.0, 0.3, norm, by_row)
         close(total, np.array(wanted), 1e-11)
         close(peaks, np.array(most), 1e-11)
+
+
+@against(naive.pair_descent)
+def pair_descent(kernel: Any, rng: Rng) -> None:
+    named = [losses.Logistic(), losses.Hinge(), losses.Square()]
+    for loss, metric in itertools.product(named, (False, True)):
+        rows, labels = rng.normal(size=(20, 3)) / 2, rng.choice([-1.0, 1.0], size=20)
+        one, other = rng.integers(20, size=40), rng.integers(20, size=40)
+        start = rng.normal(size=(3, 3)) if metric else rng.normal(size=3)
+        start = (start + start.T) / 2  # a row as it stands
+        start /= np.linalg.norm(start)
+        w = packed(start) if metric else start.copy()
+        before, total = rng.normal(size=len(w)), rng.normal(size=len(w))
+        wanted = [before.copy()]
+        offset = total.copy()
+        kernel(loss.code, metric, 0.2, 1.1, rows, labels, one, other, w, before, total)
+        at = zip(one, other, strict=True)
+        pairs = [(rows[a].tolist(), labels[a], rows[b].tolist(), labels[b]) for a, b in at]
+        name = type(loss).__name__
+        iterates = naive.pair_descent(name, 0.2, 1.1, pairs, start)
+        wanted += [packed(each) if metric else each for each in iterates]
+        close(w, wanted[-1], 1e-11)
+        close(before, wanted[-2], 1e-11)
+        close(total - offset, np.sum(wanted[:-2], axis=0), 1e-11)
 
 
 # ---- numbers and vectors -------------------------------------------------------------------------------
