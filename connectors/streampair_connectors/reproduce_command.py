@@ -39,7 +39,7 @@ def reproduce(
     cache: Annotated[
         Path | None, typer.Option(help="File of what was measured; else one in ~/.cache/streampair.")
     ] = None,
-    methods: Annotated[str, typer.Option(help="Rows of yang2021, by comma.")] = "Ours,OLP,OAM,SPAUC",
+    methods: Annotated[str, typer.Option(help="Rows of yang2021, by comma.")] = "Ours,SGDpair,OLP,OAM,SPAUC",
     sets: Annotated[
         str, typer.Option(help="Data sets of yang2021, by comma.")
     ] = "diabetes,german,ijcnn1,letter,usps",

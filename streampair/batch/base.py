@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PairLearner", "Problem", "TableLearner", "designs"]
 
-# Logistic pair sums take exponentials of scores.
-_LARGEST_RADIUS = 100.0
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -166,6 +163,9 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             tags.classifier_tags.poor_score = True  # noise outweighs what a few records say
         return tags
 
+    #: Of the ball of the weights: logistic pair sums take exponentials of scores.
+    _largest_radius: ClassVar[float] = 100.0
+
     @abc.abstractmethod
     def fit(self, X: Any, y: Any) -> Any:
         """Learn a table."""
@@ -198,9 +198,9 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
     def _problem(self, rows: Floats, labels: Floats) -> Problem:
         if self.task not in ("auc", "metric"):
             raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
-        if not 0.0 < self.radius <= _LARGEST_RADIUS:
+        if not 0.0 < self.radius <= self._largest_radius:
             raise ConfigError(
-                f"radius is {self.radius!r}", fix=f"give one above 0, at most {_LARGEST_RADIUS:g}"
+                f"radius is {self.radius!r}", fix=f"give one above 0, at most {self._largest_radius:g}"
             )
         loss = self._default_loss() if self.loss is None else self.loss
         if loss.of_errors:

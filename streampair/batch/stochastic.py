@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -110,6 +110,8 @@ class PairSGD(PairLearner):
     steps: int | None = None
     learning_rate: float | None = None
     output: Literal["average", "last"] = "average"
+
+    _largest_radius: ClassVar[float] = 1e6  # nothing is protected, so nothing has to be bounded for it
 
     def fit(self, X: Any, y: Any) -> Any:
         """Learn a table, without privacy.

@@ -76,6 +76,23 @@ def test_test_rows_decide_nothing(tmp_path: Path, method: str) -> None:
     assert one.auc > 0.75
 
 
+def test_random_pairs_are_two_records_that_follow(tmp_path: Path) -> None:
+    """However the stream is cut, an odd record waits for its partner."""
+    write(tmp_path, "diabetes", 61)
+    data = read_set(tmp_path, "diabetes")
+    iterates = [np.zeros(3), np.zeros(3)]
+    for i in range(0, 60, 2):
+        w, u = iterates[-1], data.rows[i] - data.rows[i + 1]
+        c = 2.0 * (float(data.positive[i]) - float(data.positive[i + 1]))
+        if c * float(w @ u) < 1.0:
+            w = w + 0.4 / 4 * c * u
+        iterates.append(w * min(1.0, 0.6 / 2 / max(float(np.linalg.norm(w)), 1e-300)))
+    made = yang2021.METHODS["SGDpair"][0](0.4, 0.6, 1)
+    for start, stop in ((0, 1), (1, 2), (2, 17), (17, 61)):
+        made.learn_many(data.rows[start:stop], data.positive[start:stop])
+    assert made.score_many(data.rows) == pytest.approx(data.rows @ np.sum(iterates[:30], axis=0), abs=1e-12)
+
+
 def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "diabetes", 60)
     write(tmp_path, "german", 60)
