@@ -6,6 +6,7 @@ import html
 import io
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from streampair.reproduce.manifest import VARIANTS, Paper
 from streampair.reproduce.results import COLUMNS, Result, columns, counted, places
@@ -86,22 +87,30 @@ def plot(rows: Sequence[Result], title: str) -> str:
         kind = f"{cell.algorithm}{', delta 0' if cell.pure else ''}"
         budget = f", epsilon {cell.epsilon:g}" if by_size and cell.private else ""
         lines.setdefault(kind + budget, []).append(each)
+    handles: dict[str, Any] = {}
     for variant, ax in zip(VARIANTS, axes, strict=True):
-        for name, line in lines.items():
+        for number, (name, line) in enumerate(lines.items()):
+            colour = f"C{number % 10}"  # the same in all three, though one may lack a line
+            style = "-" if number < 10 else "--"
             told = [each for each in line if not each.found[variant].reason]
             at = [each.cell.n if by_size else each.cell.epsilon for each in told]
             errors = [0.0 if math.isnan(e.found[variant].stderr) else e.found[variant].stderr for e in told]
             if told:
                 means = [each.found[variant].mean for each in told]
-                ax.errorbar(at, means, yerr=errors, label=name, marker=".", linewidth=1)
+                handles[name] = ax.errorbar(
+                    at, means, yerr=errors, color=colour, linestyle=style, marker=".", linewidth=1
+                )
+            printed = [each for each in line if each.cell.published is not None]
+            if variant == "paper" and printed:
+                at = [each.cell.n if by_size else each.cell.epsilon for each in printed]
+                values = [each.cell.published for each in printed]
+                (handles["x: printed"],) = ax.plot(at, values, "x", color=colour, markersize=5)
         ax.set_title(_TITLES[variant], fontsize=9)
         ax.set_xlabel("records" if by_size else "epsilon")
-        printed = [each for each in rows if each.cell.published is not None]
-        if variant == "paper" and printed:
-            at = [each.cell.n if by_size else each.cell.epsilon for each in printed]
-            ax.plot(at, [each.cell.published for each in printed], "kx", label="printed", markersize=5)
     axes[0].set_ylabel(rows[0].cell.measure)
-    axes[0].legend(fontsize=6)
+    if "x: printed" in handles:
+        handles["x: printed"] = handles.pop("x: printed")  # the last one
+    figure.legend(handles.values(), handles, loc="outside right upper", fontsize=7, frameon=False)
     figure.suptitle(title, fontsize=10)
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
