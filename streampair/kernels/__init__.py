@@ -72,6 +72,7 @@ from streampair.kernels.history import (
     history_learn_many,
     history_store,
 )
+from streampair.kernels.laplace import LARGE_BOUND, laplace_integers
 from streampair.kernels.least_squares import moments_learn, moments_learn_many
 from streampair.kernels.link import LEAST, link_due, link_learn, link_many, link_proba
 from streampair.kernels.losses import ENTROPY, HINGE, LOGISTIC, SQUARE, SQUARED_HINGE, loss_slope, pair_slope
@@ -265,6 +266,7 @@ __all__ = [
     "INFORMATION",
     "KEEP",
     "L2",
+    "LARGE_BOUND",
     "LEAST",
     "LINEAR_PAIRS",
     "LINK",
@@ -351,6 +353,7 @@ __all__ = [
     "history_learn",
     "history_learn_many",
     "history_store",
+    "laplace_integers",
     "leader_slot",
     "leader_sums",
     "link_due",

@@ -16,6 +16,7 @@ from naive.forest_parts import importances, parts
 from naive.fourier import fourier, normals_from_seed
 from naive.hashing import blake2b, hash_chain
 from naive.history import FullHistory, history_gradient, history_store
+from naive.laplace import laplace_integers
 from naive.least_squares import LeastSquares
 from naive.link import Link, due, probabilities
 from naive.losses import entropy, loss_slope, loss_value, pair_slope, slope
@@ -159,6 +160,7 @@ __all__ = [
     "history_store",
     "importances",
     "kept",
+    "laplace_integers",
     "leader_slot",
     "leader_sums",
     "linear_pair",

@@ -202,7 +202,8 @@ def test_integers_have_the_law_of_laplace(scale: int) -> None:
 
 @pytest.mark.parametrize("scale", [10**6, 2**55 - 1])
 def test_integers_of_a_large_scale_have_the_law_of_laplace(scale: int) -> None:
-    drawn = LaplaceStream(1).take(50_000, scale)
+    # A scale that is 5 % off moves the law by .009: with 50,000 the twin's p is .0004 on average.
+    drawn = LaplaceStream(1).take(200_000, scale)
     assert scipy.stats.kstest(drawn / scale, scipy.stats.laplace.cdf).pvalue > 1e-4
     assert scipy.stats.kstest(drawn / (0.95 * scale), scipy.stats.laplace.cdf).pvalue < 1e-4
     assert 0.45 < (drawn % 2 == 0).mean() < 0.55  # the last bit is drawn, too
@@ -215,18 +216,9 @@ def test_one_integer_after_the_other_is_independent_of_it() -> None:
         assert abs(np.corrcoef(law[:-1], law[1:])[0, 1]) < 4 / math.sqrt(40_000)
 
 
-def test_a_bound_that_a_word_cannot_hold_is_an_error() -> None:
-    assert LaplaceStream(1)._below(1 << 64, 3).dtype == np.uint64
-    with pytest.raises(OverflowError):
-        LaplaceStream(1)._below((1 << 64) + 1, 3)
-
-
-def test_bounded_integers_are_all_as_likely() -> None:
-    counts = np.bincount(LaplaceStream(1)._below(5, 20_000).astype(int))
-    assert len(counts) == 5
-    assert scipy.stats.chisquare(counts).pvalue > 1e-4
-    folded = np.bincount((LaplaceStream(1).integers(20_000) & np.uint64(7)).astype(int) % 5)
-    assert scipy.stats.chisquare(folded).pvalue < 1e-4
+def test_a_number_that_a_word_cannot_hold_is_an_error() -> None:
+    with pytest.raises(OverflowError, match="beyond 64 bits"):
+        LaplaceStream(1).take(100, 2**63)
 
 
 def test_two_streams_of_laplace_differ() -> None:
@@ -235,14 +227,16 @@ def test_two_streams_of_laplace_differ() -> None:
     assert LaplaceStream(5).take(20, 1000).tolist() == LaplaceStream(5).take(20, 1000).tolist()
 
 
-def test_noise_that_is_drawn_ahead_is_handed_out_once() -> None:
-    """Of a scale this large two equal integers would be a wonder."""
+def test_no_word_is_used_twice() -> None:
+    """Of a scale this large two equal integers would be a wonder; in parts they are those of one draw."""
     stream, law = LaplaceStream(1), (2**40, 2**20, 2**30)
-    parts = [stream.take(count, 2**55) for count in (3, 1, 70, 7, 500, 2, 1)]
+    counts = (3, 1, 70, 7, 500, 2, 1)
+    parts = [stream.take(count, 2**55) for count in counts]
+    assert np.concatenate(parts).tolist() == LaplaceStream(1).take(sum(counts), 2**55).tolist()
     parts += [stream.take_staircase(count, *law) for count in (5, 90, 1, 4)]
     parts += [stream.take(count, 2**55) for count in (4, 2)]
+    assert [len(part) for part in parts] == [*counts, 5, 90, 1, 4, 4, 2]
     drawn = np.concatenate(parts)
-    assert [len(part) for part in parts] == [3, 1, 70, 7, 500, 2, 1, 5, 90, 1, 4, 4, 2]
     assert len(np.unique(drawn)) == len(drawn)
 
 
@@ -250,7 +244,7 @@ def test_what_is_handed_out_in_parts_has_the_law_of_laplace() -> None:
     stream = LaplaceStream(1)
     drawn = np.concatenate([stream.take(1 + i % 13, 3) for i in range(3000)])
     assert off_by(np.bincount(np.minimum(np.abs(drawn), 12), minlength=13), 3) > 1e-4
-    stream.take(1, 6)  # another law throws away what was drawn ahead
+    stream.take(1, 6)  # another law throws away the words that are left
     other = np.concatenate([stream.take(1 + i % 13, 3) for i in range(3000)])
     assert off_by(np.bincount(np.minimum(np.abs(other), 12), minlength=13), 3) > 1e-4
     assert abs(np.corrcoef(drawn, other)[0, 1]) < 4 / math.sqrt(len(drawn))

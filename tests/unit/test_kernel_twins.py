@@ -185,6 +185,16 @@ def contrastive_sum(kernel: Any, rng: Rng) -> None:
         close(peaks, np.array(most), 1e-11)
 
 
+@against(naive.laplace_integers)
+def laplace_integers(kernel: Any, rng: Rng) -> None:
+    for width, inner, scale in [(1, 1, 1), (1, 1, 3), (1, 1, 2**55 - 1), (5, 2, 3), (4, 4, 10**6)]:
+        words = rng.integers(2**64, size=int(rng.integers(0, 400)), dtype=np.uint64)
+        out = np.zeros(12, dtype=np.int64)
+        made, used = kernel(words, np.uint64(width), np.uint64(inner), np.uint64(scale), out)
+        wanted, taken = naive.laplace_integers(words.tolist(), width, inner, scale, 12)
+        assert (out[: len(wanted)].tolist(), made, used) == (wanted, len(wanted), taken)
+
+
 @against(naive.pair_descent)
 def pair_descent(kernel: Any, rng: Rng) -> None:
     named = [losses.Logistic(), losses.Hinge(), losses.Square()]
