@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from rich.console import Console
 from rich.text import Text
 
+from streampair.engine.dates import rows_of
 from streampair.engine.envelope import unpack
 from streampair.engine.log import Chain
 from streampair.engine.opening import Known
@@ -46,6 +47,8 @@ class LaneBudget:
         Releases that the journal notes beyond the last commit: they are spent, and not yet in the numbers.
     since
         Date of the account's first record, by its source, in seconds since 1970; None: not known.
+    release_dates, fork_dates
+        When the first and the latest were committed, as of `streampair.engine.LaneGauges`.
     """
 
     app: str
@@ -71,6 +74,8 @@ class LaneBudget:
     unit: str
     partitions: int | None = None
     since: float | None = None
+    release_dates: tuple[tuple[int, int, float, int | None], ...] = ()
+    fork_dates: tuple[tuple[int, int], ...] = ()
 
     @property
     def by_entity(self) -> bool:
@@ -330,6 +335,7 @@ def _budget(
     if report is None:
         return None
     counted = ledger or {}
+    released, forked = rows_of(report.get("dates"))
     try:
         return LaneBudget(
             app=body["app"],
@@ -345,6 +351,8 @@ def _budget(
             uncommitted=uncommitted,
             partitions=partitions,
             since=since_of(report) / 1000.0 or None,
+            release_dates=tuple(released),
+            fork_dates=tuple(forked),
             unit=report.get("unit", "one record, or all of an entity"),
             **{name: report[name] for name in _NUMBERS},
         )

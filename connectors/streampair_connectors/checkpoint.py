@@ -135,7 +135,7 @@ class Checkpoint:
         return done
 
     async def _one(self, held: OpenLane, clean: bool) -> None:
-        commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean)
+        commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean, when=round(time.time() * 1000))
         await held.store.commit(commit)
         held.lane.committed()
         held.dirty = False

@@ -24,6 +24,7 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine.batch import Batch
+from streampair.engine.dates import Dates
 from streampair.engine.envelope import check_key, is_signed, pack
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
@@ -194,6 +195,7 @@ class Lane:
         # Date of the first record: metadata, which neighbouring streams share (docs/privacy.md 1).
         # None: there is none yet; 0: nobody knows.
         self._since: int | None = None
+        self._dates = Dates()
         self._used = False
         self._torn = False
         if self._model.private is not None:
@@ -329,6 +331,8 @@ class Lane:
             quality=quality,
             weights=weights_shown(learner, _WEIGHTS),
             since=self._since / 1000.0 if self._since else None,
+            release_dates=tuple(self._dates.releases),
+            fork_dates=tuple(self._dates.forks),
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -380,7 +384,7 @@ class Lane:
             seen=self._batch.seen,
             bad=list(self._batch.bad),
             ledger=self._account(),
-            privacy=summary(self.privacy, self._since),
+            privacy=self._summary(),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -422,9 +426,13 @@ class Lane:
         batch.seen = saved.seen
         batch.bad = deque(saved.bad)
         self._since = since_of(saved.privacy) if saved.seen else None
+        self._dates.load(saved.privacy)
         self._continue(saved)
         self._state_bytes = len(data)
         self._torn = False
+
+    def _summary(self) -> dict[str, Any] | None:
+        return summary(self.privacy, self._since, self._dates.to_state())
 
     def _account(self) -> dict[str, Any] | None:
         """What a snapshot says of an account that is kept elsewhere."""

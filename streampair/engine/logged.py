@@ -14,7 +14,7 @@ from streampair.engine.log import LogKey
 from streampair.engine.opening import Facts, How
 from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Wanted
 from streampair.engine.reservations import Reservations
-from streampair.engine.snapshot import Snapshot, since_of, summary
+from streampair.engine.snapshot import Snapshot, since_of
 from streampair.errors import LaneStopped, PrivacyError, SnapshotError
 
 __all__ = ["LoggedLane"]
@@ -138,7 +138,7 @@ class LoggedLane(Lane):
         log = self._log
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
             log.check_content(b"" if snapshot is None else snapshot)
-        appends, warnings = log.start(facts, report=summary(self.privacy, self._since))
+        appends, warnings = log.start(facts, report=self._summary())
         known, private = log.known, self._model.private
         if snapshot is not None:
             self.restore(snapshot)
@@ -148,6 +148,8 @@ class LoggedLane(Lane):
             self._batch.next_offset = log.known.given_up.next_offset
             tip = log.known.tip
             self._since = self._since or (0 if tip is None else since_of(tip.privacy))
+        if log.known is not None and log.known.tip is not None:
+            self._dates.load(log.known.tip.privacy)  # commits after the snapshot have dates of their own
         log.restored()
         self._working = log.replay_until is None
         return appends, warnings
@@ -234,9 +236,7 @@ class LoggedLane(Lane):
         if account is not None and saved.ledger is not None and self._log.known is None:
             adopted = account.adopt(saved.ledger, journal)
         self.restore(snapshot)
-        appends, warnings = self._log.start(
-            facts, report=summary(self.privacy, self._since), adopting=True, adopted=adopted
-        )
+        appends, warnings = self._log.start(facts, report=self._summary(), adopting=True, adopted=adopted)
         self._log.restored()
         self._working = True
         return appends, warnings
@@ -340,7 +340,7 @@ class LoggedLane(Lane):
         """Records that a start would replay if the process died after the next commit without a snapshot."""
         return self._log.records_since_snapshot
 
-    def commit(self, *, snapshot: bool = False, clean: bool = False) -> Commit:
+    def commit(self, *, snapshot: bool = False, clean: bool = False, when: int = 0) -> Commit:
         """What is to be made durable once all outputs are stored.
 
         Parameters
@@ -349,6 +349,8 @@ class LoggedLane(Lane):
             Whether to save the state. A lane that cannot replay does so in any case.
         clean
             Whether the process ends here; implies a snapshot.
+        when
+            Milliseconds since the epoch: the date of releases and forks that are new; 0: they get none.
 
         Returns
         -------
@@ -359,10 +361,10 @@ class LoggedLane(Lane):
         log = self._log
         if not self._working:
             raise SnapshotError("the lane has not caught up", fix="replay first")
+        if self._reservations is not None:
+            self._dates.note(when, self.privacy, self._reservations.ledger.charged)
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        return log.commit(
-            self.next_offset, self._batch.seen, data, clean=clean, report=summary(self.privacy, self._since)
-        )
+        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=self._summary())
 
     def committed(self) -> None:
         """Say that the last commit is durable: what it reserves may be released from now on."""

@@ -303,6 +303,8 @@ class LaneGauges:
     since
         Date of the first record that the lane took, in seconds since the epoch, as its source says; None: it
         does not say, or nobody has written it down.
+    release_dates, fork_dates
+        As of `Dates`: for operators alone.
     weights
         The largest weights that are published: name, value, and the standard deviation of the noise in it,
         None where that is not known.
@@ -323,3 +325,5 @@ class LaneGauges:
     quality: Quality | None = None
     weights: tuple[tuple[str, float, float | None], ...] = ()
     since: float | None = None
+    release_dates: tuple[tuple[int, int, float, int | None], ...] = ()
+    fork_dates: tuple[tuple[int, int], ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -80,7 +81,9 @@ def unreadable(error: Exception) -> SnapshotError:
     )
 
 
-def summary(report: Any, since: int | None = None) -> dict[str, Any] | None:
+def summary(
+    report: Any, since: int | None = None, dates: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """The numbers of a privacy report, for whoever reads a snapshot without its model.
 
     Parameters
@@ -90,12 +93,15 @@ def summary(report: Any, since: int | None = None) -> dict[str, Any] | None:
     since
         Date of the first record in milliseconds, as its source says: metadata, as all dates of records are.
         None, 0: unknown.
+    dates
+        Of releases and forks, as `Dates.to_state` gives them.
     """
     if report is None:
         return None
-    dated = {"since": since} if since else {}
+    known: dict[str, Any] = {"since": since} if since else {}
+    known |= {"dates": dates} if dates else {}
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
-    return {**{name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}, **dated}
+    return {**{name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}, **known}
 
 
 def since_of(told: dict[str, Any] | None) -> int:

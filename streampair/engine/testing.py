@@ -336,11 +336,11 @@ class Driver:
             together.next_offset = output.next_offset
         return together
 
-    def commit(self, *, clean: bool = False, snapshot: bool | None = None) -> None:
-        """Commit, as a worker does once all outputs are stored."""
+    def commit(self, *, clean: bool = False, snapshot: bool | None = None, when: int = 0) -> None:
+        """Commit, as a worker does once all outputs are stored, at `when`: see `LoggedLane.commit`."""
         self._commits += 1
         save = self._commits % self._every == 0 if snapshot is None else snapshot
-        commit = self.lane.commit(snapshot=save, clean=clean)
+        commit = self.lane.commit(snapshot=save, clean=clean, when=when)
         self._step()
         self.store.save(commit)
         self.append(commit)

@@ -517,7 +517,7 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
     held = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
     held.take(60)
-    held.commit()
+    held.commit(when=1_700_000_009_000)
     held.close()
     assert json.loads(call("report", config, "--json"))["lanes"] == 1
     (account,) = json.loads(call("budget", "show", config, "--json"))["accounts"]
@@ -528,5 +528,10 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
         assert agrees(shown[name], account[name]), name
     says(page, "The account goes back to its first record, of 14 Nov 2023")
     assert "has held the lane" not in page.locator("body").inner_text()
+    (dates,) = account["release_dates"]
+    row = page.get_by_role("region", name="The latest releases").locator("tbody tr")
+    assert dates[1] == account["releases"]
+    assert agrees(row.locator("td").nth(0).inner_text(), dates[1])
+    assert "Not written down" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Learning").click()
     says(page, "A state at rest tells no scores")

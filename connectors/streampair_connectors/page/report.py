@@ -124,7 +124,10 @@ async def stored_run(config: Config) -> dict[str, Any]:
     told = frame(telemetry, public=False)
     for entry in told["lanes"]:
         # Nobody has held it or committed to it when the report was made.
-        entry["since"], entry["releases"] = None, []
+        entry["since"] = None
+        account = accounts.get(int(entry["partition"]))
+        if account is None or not account.release_dates:
+            entry["releases"] = []
     return told
 
 
@@ -142,6 +145,8 @@ def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...])
         privacy=None if account is None else _report(account).replace(notes=notes),
         forks=lane.forks,
         since=None if account is None else account.since,
+        release_dates=() if account is None else account.release_dates,
+        fork_dates=() if account is None else account.fork_dates,
         generation=None if account is None else account.generation,
     )
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from streampair import __version__
+from streampair.engine.lane import LaneGauges
 from streampair_connectors.card import for_everybody
 from streampair_connectors.history import POINTS, Track
 from streampair_connectors.series import SERIES, LaneLabels
@@ -104,13 +105,14 @@ def _lane(
         "partition": partition,
         "learner": learner,
         "since": track.since,
-        "releases": [list(row) for row in track.releases],
+        "releases": _releases(gauges, track, public=public),
         "values": values,
         "report": None
         if gauges is None or gauges.privacy is None
         else _report(gauges.privacy, public=public),
     }
     if not public:
+        told["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
         told["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
     quality = getattr(gauges, "quality", None)
     if quality is not None and not public:
@@ -118,6 +120,13 @@ def _lane(
     if gauges is not None and not public:
         told["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
     return told
+
+
+def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[list[Any]]:
+    """Dates of releases: to operators those that the state keeps, to others those that they could look on."""
+    if public or gauges is None or not gauges.release_dates:
+        return [list(row) for row in track.releases]
+    return [[t / 1000.0, *row] for t, *row in gauges.release_dates]
 
 
 def _report(report: Any, *, public: bool) -> dict[str, Any]:

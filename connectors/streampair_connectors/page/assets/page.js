@@ -485,6 +485,7 @@
     out.push(card("half", "How much is left", meter("Share of epsilon that is spent", [id], () => spentShare(id), 0),
       h("p", { class: "note" }, text([id], () => `${(100 * spentShare(id)).toFixed(1)} % of epsilon is spent. It is the largest spend of any one record, not a sum over records.`)), h("p", {}, text(null, () => exhaustion(id)))));
     out.push(card("half", "Forks and restarts", h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged. Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
+      h("p", {}, text([id], () => { const dates = (lane1(id).fork_dates || []).map(([t, n]) => `${when(t)} (${count(n)} by then)`); return dates.length ? `Charged with the commit of ${dates.join(", ")}.` : ""; })),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
     out.push(lines("half", { title: "Epsilon spent", series: [{ id, name: "spent", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "budget", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     out.push(card("half", "Releases", releases(id)));

@@ -1,0 +1,146 @@
+"""When models were released and forks charged: known after a restart, bounded, no part of what is learned."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streampair import auc
+from streampair.engine import Facts, LoggedLane, Record
+from streampair.engine.dates import KEPT, Dates, rows_of
+from streampair.engine.testing import decode_json
+from streampair.privacy import NoiseKey
+
+NOON = 1_700_000_000_000  # milliseconds
+
+
+class Life:
+    """A lane that is killed and started again, and what of it is durable."""
+
+    def __init__(self, *, horizon: int | None = 400) -> None:
+        self.log, self.snapshot = b"", None
+        self.offset = self.stored = 0
+        self.horizon = horizon
+        self.lane: Any = None
+
+    def start(self, **facts: Any) -> None:
+        learner = auc.PairFTRL(
+            1.0, 1e-4, self.horizon, warmup=10, solver="gradients", features=["a"], forks=2,
+            noise_key=NoiseKey(bytes(range(32))),
+        )  # fmt: skip
+        self.lane = LoggedLane(learner, decode_json, app="a", topic="t", partition=0)
+        self.lane.read(self.log)
+        appends, _ = self.lane.start(Facts(end=self.offset, registers=False, **facts), self.snapshot)
+        self.log += b"".join(frame for append in appends for frame in append.frames)
+        if self.lane.replay_until is not None:
+            self.lane.replay([self.record(i) for i in range(self.stored, self.offset)])
+            self.lane.replayed()
+
+    @staticmethod
+    def record(i: int, key: int = 7) -> Record:
+        return Record(i, json.dumps({"x": {"a": i % key / key}, "y": i % 2 == 0}).encode())
+
+    def go(self, count: int, when: int, *, saved: bool = False, key: int = 7) -> None:
+        line = self.lane.process([self.record(self.offset + i, key) for i in range(count)]).line
+        self.log += b"" if line is None else b"".join(line.frames)
+        commit = self.lane.commit(snapshot=saved, when=when)
+        self.log += b"".join(commit.frames)
+        self.lane.committed()
+        self.offset += count
+        if commit.snapshot is not None:
+            self.snapshot, self.stored = commit.snapshot, self.offset
+
+    @property
+    def dates(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        gauges = self.lane.gauges()
+        return [row[:2] for row in gauges.release_dates], list(gauges.fork_dates)
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["snapshot", "replay"])
+def test_a_restart_knows_when_models_were_released(saved: bool) -> None:
+    life = Life()
+    life.start()
+    life.go(10, NOON, saved=True)  # the warm-up is a release too
+    life.go(5, NOON + 1000, saved=saved)
+    life.go(5, NOON + 2000)
+    before = life.dates
+    assert before[0] == [(NOON, 1), (NOON + 1000, 6), (NOON + 2000, 11)]
+    life.start()
+    assert life.dates == before
+    life.go(2, NOON + 9000)
+    assert life.dates[0] == [*before[0], (NOON + 9000, 13)]
+
+
+def test_the_first_and_the_latest_are_kept() -> None:
+    life = Life(horizon=None)
+    life.start()
+    for i in range(40):
+        life.go(11, NOON + i)
+    released, _ = life.dates
+    assert len(released) == KEPT
+    assert released[0] == (NOON, 2)
+    assert released[1:] == [(NOON + i, 2 + 11 * i) for i in range(40 - KEPT + 1, 40)]
+    life.start()
+    assert life.dates[0] == released
+
+
+def test_a_fork_is_dated_by_the_commit_behind_it() -> None:
+    life = Life()
+    life.start()
+    life.go(12, NOON, saved=True)
+    # What was released after the commit is released anew, of other records.
+    line = life.lane.process([life.record(12 + i, 5) for i in range(3)]).line
+    life.log += b"".join(line.frames)
+    life.start()
+    life.go(3, NOON + 5000)
+    assert life.lane.gauges().forks == 1
+    assert life.dates[1] == [(NOON + 5000, 1)]
+    life.start()
+    assert life.dates[1] == [(NOON + 5000, 1)]
+
+
+def test_an_older_state_is_read_and_what_it_counts_is_never_dated() -> None:
+    """Not at the first commit of this release: nothing was released then."""
+    older, newer = Dates(), Dates()
+    report: Any = auc.PairFTRL(1.0, 1e-4, 100, seed=1).privacy.replace(releases=30)
+    older.load({"releases": 30, "epsilon_spent": 0.5})
+    older.note(NOON, report, 2)
+    assert (older.releases, older.forks) == ([], [])
+    older.note(NOON + 1, report.replace(releases=31), 3)
+    assert [row[:2] for row in older.releases] == [(NOON + 1, 31)]
+    assert older.forks == [(NOON + 1, 3)]
+    newer.load({"releases": 31, "dates": json.loads(json.dumps(older.to_state()))})
+    assert (newer.releases, newer.forks) == (older.releases, older.forks)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *(None, 3, "x", [], {}, {"releases": [[1]], "forks": []}, {"releases": 3, "forks": []}),
+        {"releases": [[NOON, "a", 0.1, None]], "forks": []},
+        {"releases": [[-5, 1, 0.1, None]], "forks": []},
+        {"releases": [[NOON, 1, 0.1, "left"]], "forks": []},
+    ],
+)
+def test_dates_that_cannot_be_read_are_as_if_never_written(kept: Any) -> None:
+    assert rows_of(kept) == ([], [])
+
+
+def test_without_a_clock_nothing_is_dated() -> None:
+    life = Life()
+    life.start()
+    life.go(20, 0)
+    assert life.dates == ([], [])
+
+
+def test_they_are_no_part_of_what_is_learned() -> None:
+    scores = []
+    for when in (0, NOON):
+        life = Life()
+        life.start()
+        life.go(20, when)
+        scores.append([s.score for s in life.lane.process([life.record(20 + i) for i in range(20)]).scores])
+        assert "dates" not in str(life.lane.privacy)
+    assert scores[0] == scores[1]
