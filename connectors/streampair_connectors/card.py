@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_routes",
+    "audit_shown",
     "card_html",
     "card_lines",
     "card_of",
@@ -232,14 +233,22 @@ def lane_card(
         "generation of the noise": gauges.generation,
     }
     report = for_everybody(gauges.privacy) if public else gauges.privacy
-    told, refused = None, ""
-    if audit is not None:
-        try:
-            told = checked_audit(read_audit(audit), report, learner)
-        except ConfigError as error:
-            refused = f"cannot be used: {error}"
-    card = card_of(report, deployment=deployment, status=status, audit=told)
-    return {**card, "audit": refused} if refused else card
+    card = card_of(report, deployment=deployment, status=status)
+    told = audit_shown(audit, report, learner)
+    return card if told is None else {**card, "audit": told}
+
+
+def audit_shown(audit: Path | None, report: PrivacyReport, learner: str) -> dict[str, Any] | str | None:
+    """What card and page say of the last audit: what it found, why it cannot be used, or None without one.
+
+    The file is read anew each time. Nothing in it depends on a record of the lane.
+    """
+    if audit is None:
+        return None
+    try:
+        return _audit(checked_audit(read_audit(audit), report, learner))
+    except ConfigError as error:
+        return f"cannot be used: {error}"
 
 
 def read_audit(file: Path) -> str:

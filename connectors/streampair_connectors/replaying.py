@@ -92,7 +92,7 @@ def replay_file(
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if record is not None:
             with _create(record) as file_of_run:
-                file_of_run.write(frame_json(replay.telemetry, public=False)[1])
+                file_of_run.write(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
         if letters.made:
             summary["dead_letter_file"] = str(letters.path)
         report(summary)

@@ -27,7 +27,7 @@ class MetricsServer:
     config
         Addresses; port 0 takes a free port, see `url`.
     audit
-        The file of the last audit, for the privacy cards.
+        The file of the last audit, for the page and the privacy cards.
     """
 
     def __init__(self, telemetry: Telemetry, config: MetricsConfig, audit: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class MetricsServer:
         app.router.add_get("/metrics", metrics)
         if not public:
             app.router.add_get("/healthz", healthz)
-        page.add_routes(app, self._telemetry, public=public)
+        page.add_routes(app, self._telemetry, public=public, audit=self._audit)
         card.add_routes(app, self._telemetry, public=public, audit=self._audit)
         probes.add_routes(app, self._telemetry, public=public)
         runner = web.AppRunner(app, access_log=None)

@@ -312,6 +312,67 @@ def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Ope
         assert "keys of the file" not in officer.locator("body").inner_text()
 
 
+AUDIT = {
+    "learner": "auc.PairFTRL",
+    "epsilon": 2.0,
+    "delta": 1e-4,
+    "date": "2026-01-02",
+    "verdict": "nothing speaks against the promise",
+    "parts": [{"part": "sums of blocks", "claimed": 0.62, "accounted": 0.5, "exact": 0.48, "lower": 0.4375}],
+}
+
+
+def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, learned: Any) -> None:
+    """On a usual desktop, with something that needs attention above: nothing below the fold, nothing cut."""
+    telemetry, file = Telemetry(), tmp_path / "audit.json"
+    server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0), file)
+    with _Background(server):  # type: ignore[attr-defined]
+        run = Run(telemetry, server.url, str(server.public_url), *learned)
+        file.write_text(json.dumps(AUDIT))
+        private = dataclasses.replace(learned[0], since=1_700_000_000.0)
+        ended = private.privacy.replace(horizon_left=0)
+        run.publish(("fraud-private", "events", "0", "PairFTRL"), since=private.since, privacy=ended)
+        run.telemetry.committed("fraud-private", 0.01)
+        officer = (
+            *("The horizon is reached.", "The guarantee holds", "Protected: the content of one record"),
+            *("of 14 Nov 2023, 22:13:20", "What is not covered", "several records of one person"),
+            *("What would void it", "a process that forks", "How much is left", "second views of a window"),
+            *("On 2026-01-02: Nothing speaks against the promise.", "at least 0.4375 of the 0.5000"),
+        )
+        operator = (
+            *("Live: running", "Lag", "Time to catch up", "Last commit", "AUC before learning"),
+            *("State and next step", "Nothing to do.", "Ignored: seen before", "The learner refused it"),
+        )
+        for url, tab, answers in (
+            (server.url, "Privacy", officer),
+            (run.public_url, "Privacy", officer),
+            (server.url, "Operation", operator),
+        ):
+            page = visit(f"{url}/#{tab.lower()}", viewport={"width": 1440, "height": 900}, timezone_id="UTC")
+            for answer in answers:
+                found = page.get_by_text(answer).first
+                found.wait_for()
+                box = found.bounding_box()
+                assert 0 <= box["y"] <= 900 - box["height"], answer
+            cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+            assert page.eval_on_selector_all(".tile .value, .alarm, .chip", cut) == []
+            page.context.close()
+        file.write_text("{}")
+        page = visit(f"{server.url}/#privacy")
+        says(page, "The file of the audit cannot be used")
+        page.context.close()
+
+
+def test_who_moves_along_the_lanes_stays_in_the_list(run: Run, visit: Open) -> None:
+    run.six()
+    page = visit(run.url, viewport={"width": 1280, "height": 600})
+    page.locator("#lane option").nth(6).wait_for(state="attached")
+    page.locator("#lane").focus()
+    page.keyboard.press("ArrowDown")
+    says(page, "Prequential AUC")
+    assert page.evaluate("[document.activeElement.id, scrollY]") == ["lane", 0]
+
+
 def test_the_public_port_shows_the_officers_tab_alone(run: Run, visit: Open) -> None:
     run.six()
     run.telemetry.health("fraud-open", "failed", "a secret reason", "")

@@ -121,7 +121,7 @@ async def stored_run(config: Config) -> dict[str, Any]:
         labels = (config.app, config.input.topic, str(lane.partition), config.learner.label())
         notes = () if config.shadow is None else (SHADOWED,)
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
-    told = frame(telemetry, public=False)
+    told = frame(telemetry, public=False, audit=config.audit_file)
     for entry in told["lanes"]:
         # Nobody has held it or committed to it when the report was made.
         entry["since"] = None

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import time
 from importlib import resources
+from pathlib import Path
 
 from aiohttp import web
 
@@ -46,7 +47,9 @@ def asset(name: str) -> bytes:
     return (resources.files("streampair_connectors.page") / "assets" / name).read_bytes()
 
 
-def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
+def add_routes(
+    app: web.Application, telemetry: Telemetry, *, public: bool, audit: Path | None = None
+) -> None:
     """Serve the page at `/`.
 
     Parameters
@@ -57,6 +60,8 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
         Where every number comes from.
     public
         Whether it is the public port: there the page has the privacy tab alone.
+    audit
+        The file of the last audit.
     """
     streams: set[asyncio.Task[object]] = set()
 
@@ -70,7 +75,7 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
         return _file(name, ASSETS[name])
 
     async def data(request: web.Request) -> web.Response:
-        _, body = frame_json(telemetry, public=public, card=_has_cards(request))
+        _, body = frame_json(telemetry, public=public, card=_has_cards(request), audit=audit)
         response = web.Response(body=body, content_type="application/json", headers=_SAFE)
         response.headers["Cache-Control"] = "no-store"
         response.enable_compression()
@@ -86,7 +91,7 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
             )
         streams.add(task)
         try:
-            return await _stream(request, telemetry, public=public)
+            return await _stream(request, telemetry, audit, public=public)
         finally:
             streams.discard(task)
 
@@ -108,7 +113,9 @@ def _file(name: str, kind: str) -> web.Response:
     return response
 
 
-async def _stream(request: web.Request, telemetry: Telemetry, *, public: bool) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, telemetry: Telemetry, audit: Path | None, *, public: bool
+) -> web.StreamResponse:
     after = _count(request.query.get("after"))
     response = web.StreamResponse(headers=_SAFE)
     response.content_type = "text/event-stream"
@@ -121,7 +128,7 @@ async def _stream(request: web.Request, telemetry: Telemetry, *, public: bool) -
         while True:
             now, pause = time.monotonic(), _LOOK_SECONDS
             if telemetry.history.counts[public] != after or now >= sent + _BEAT_SECONDS:
-                after, body = frame_json(telemetry, public=public, after=after, card=card)
+                after, body = frame_json(telemetry, public=public, after=after, card=card, audit=audit)
                 sent = time.monotonic()
                 pause = max(pause, _SHARE * (sent - now))
                 async with asyncio.timeout(_SLOW_SECONDS):  # wait_for may lose that it is cancelled

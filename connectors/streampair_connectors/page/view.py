@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair_connectors.card import for_everybody
+from streampair_connectors.card import audit_shown, for_everybody
 from streampair_connectors.history import POINTS, Track
 from streampair_connectors.series import SERIES, LaneLabels
 from streampair_connectors.telemetry import Telemetry
@@ -31,7 +32,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def frame(
-    telemetry: Telemetry, *, public: bool, after: int | None = None, card: bool = False
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    after: int | None = None,
+    card: bool = False,
+    audit: Path | None = None,
 ) -> dict[str, Any]:
     """Return what the page shows.
 
@@ -47,6 +53,8 @@ def frame(
         all lanes with their past.
     card
         Whether there are privacy cards to open.
+    audit
+        The file of the last audit.
 
     Returns
     -------
@@ -77,8 +85,8 @@ def frame(
             if values:
                 lane = _lane(telemetry, labels, track, values, public=public)
                 lane["history"] = track.points(names, most)
-                if after is not None and track.words_changed[public] <= after:
-                    del lane["report"]
+                if after is None or track.words_changed[public] > after:
+                    lane["report"] = _report(telemetry, labels, audit, public=public)
                 lanes.append(lane)
     told["lanes"] = lanes
     if not public:
@@ -87,10 +95,15 @@ def frame(
 
 
 def frame_json(
-    telemetry: Telemetry, *, public: bool, after: int | None = None, card: bool = False
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    after: int | None = None,
+    card: bool = False,
+    audit: Path | None = None,
 ) -> tuple[int, bytes]:
     """Return `frame` as one line of JSON, and its count. What is no number is null."""
-    told = frame(telemetry, public=public, after=after, card=card)
+    told = frame(telemetry, public=public, after=after, card=card, audit=audit)
     return told["seq"], _encode(told)
 
 
@@ -107,9 +120,6 @@ def _lane(
         "since": track.since,
         "releases": _releases(gauges, track, public=public),
         "values": values,
-        "report": None
-        if gauges is None or gauges.privacy is None
-        else _report(gauges.privacy, public=public),
     }
     if not public:
         told["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
@@ -129,13 +139,19 @@ def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[
     return [[t / 1000.0, *row] for t, *row in gauges.release_dates]
 
 
-def _report(report: Any, *, public: bool) -> dict[str, Any]:
-    """What is said of a guarantee; its numbers are among the series."""
-    report = for_everybody(report) if public else report
+def _report(
+    telemetry: Telemetry, labels: LaneLabels, audit: Path | None, *, public: bool
+) -> dict[str, Any] | None:
+    """What is said of a guarantee, and of the last audit; its numbers are among the series."""
+    gauges = telemetry.gauges(labels[0]).get(labels)
+    if gauges is None or gauges.privacy is None:
+        return None
+    report = for_everybody(gauges.privacy) if public else gauges.privacy
     fields = (f.name for f in dataclasses.fields(report))
     told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     told["card"] = [dict(line) for line in report.card]
     told["text"] = str(report)
+    told["audit"] = audit_shown(audit, report, labels[3])
     return told
 
 

@@ -48,6 +48,8 @@
     if (seconds < 172800) return plural(Math.round(seconds / 3600), "hour");
     return seconds < 3.2e8 ? plural(Math.round(seconds / 86400), "day") : "more than ten years";
   }
+  // In a tile there is room for little.
+  const brief = (seconds) => long(seconds).replace(/ seconds?$/, " s").replace(/ minutes?$/, " min").replace("more than ten years", "> 10 years");
   const when = (t) => new Date(t * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
   const hour = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
   const now = () => (recorded ? meta.now : Date.now() / 1000 + offset);
@@ -246,7 +248,7 @@
     return node;
   }
   function opener(id) {
-    return h("button", { type: "button", class: "link", onclick: () => choose(id) }, `${nameOf(lane1(id))}`);
+    return h("button", { type: "button", class: "link", onclick: () => choose(id, true) }, `${nameOf(lane1(id))}`);
   }
   const column = (id, name, x) => () => { const past = lane1(id) ? lane1(id).history : { t: [] }; return { x: past[x] || [], y: past[name] || past.t.map(() => null) }; };
   function banded(id, name, error, x, most = Infinity) {
@@ -326,8 +328,8 @@
         if (lag() === null) return ["–", "read from a file"];
         if (lag() === 0) return ["up to date", "nothing waits"];
         const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
-        if (speed() && lag() / speed() < 2) return ["2 seconds", "or less, at the present speed"];
-        return drain > 0 ? [long(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
+        if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
+        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
       };
       const age = () => { const at = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return at.length ? Math.max(0, now() - Math.min(...at)) : null; };
       const app = apps.length === 1 ? apps[0] : null;
@@ -335,25 +337,28 @@
         ["Speed", text(null, () => (speed() === null ? "–" : `${count(speed())}/s`)), "events, over ten seconds"],
         ["Lag", one ? num(one, "lag", count) : text(null, () => count(lag())), "records not committed yet"],
         ["Time to catch up", text(null, () => catchUp()[0]), text(null, () => catchUp()[1])],
-        ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : long(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
+        ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : brief(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
+        one ? ["AUC before learning", num(one, "prequential_auc", fixed(4)), text([one], () => `${count((value(lane1(one), "events_total") || {}).learned)} events learned`)]
+          : ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), text(null, () => `${count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).learned || 0), 0))} events learned`)],
         ["Dead letters", text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
         ["Rebalances", counted("rebalances_total", app), h("span", {}, "lanes brought back: ", counted("restores_total", app), ", taken over by another: ", counted("fences_total", app))],
       ));
-      out.push(card("half", "State and next step", ...apps.map((name) => {
+      out.push(card("third", "State and next step", ...apps.map((name) => {
         const state = () => meta.apps[name] || { state: "starting" };
         const chip = h("span", { class: "chip" });
         bind(null, () => { const [kind, words] = dead ? ["bad", "not answering"] : recorded ? ["wait", "recorded"] : STATES[state().state] || ["wait", state().state]; put(chip, "data-kind", kind); set(chip, words); });
         return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
       })));
-      out.push(card("half", "Where the time goes", split(ids, app)));
+      const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
+      const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
+      out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
+      out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is missing"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
       if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", "What changed in the configuration since the start", ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
       out.push(lines("half", { title: "Lag", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
-      if (one) {
-        out.push(card("half", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, num(one, "events_total", count, (v) => v && v[key])]))));
-        out.push(card("half", "Dead letters by stage", table("Dead letters by stage", [["Stage"], ["Events", "n"], ["Latest offset", "n"]], [["decode", "Decode: not readable"], ["features", "Features: missing or no number"], ["label", "Label: missing where it must be"], ["learn", "Learn: the learner refused"]].map(([key, words]) => [words, num(one, "dead_letters_total", count, (v) => v && v[key]), text([one], () => count((lane1(one).dead_letter_offsets || {})[key]))])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
-        out.push(card("", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
-      } else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
+      out.push(card(one ? "half" : "", "Where the time goes", split(ids, app)));
+      if (one) out.push(card("half", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
+      else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "offset", count), num(id, "lag", count), text([id], () => count(rate(lane1(id), "events", 10))), num(id, "events_total", count, (v) => v && v.dead_letter), num(id, "state_bytes", bytes)]))));
       return out;
     },
@@ -482,23 +487,37 @@
       ["Noise", num(id, "noise_std", four), meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))],
       report().auc && !report().auc.too_few ? ["Private AUC", text([id], () => fixed(4)((report().auc || {}).value)), text([id], () => `± ${fixed(4)((report().auc || {}).stderr)}`)] : report().auc ? ["Private AUC", "–", "too few labels yet to be told"] : null,
     ));
-    out.push(card("half", "How much is left", meter("Share of epsilon that is spent", [id], () => spentShare(id), 0),
-      h("p", { class: "note" }, text([id], () => `${(100 * spentShare(id)).toFixed(1)} % of epsilon is spent. It is the largest spend of any one record, not a sum over records.`)), h("p", {}, text(null, () => exhaustion(id)))));
-    out.push(card("half", "Forks and restarts", h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged. Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
-      h("p", {}, text([id], () => { const dates = (lane1(id).fork_dates || []).map(([t, n]) => `${when(t)} (${count(n)} by then)`); return dates.length ? `Charged with the commit of ${dates.join(", ")}.` : ""; })),
+    out.push(card("third", "How much is left", meter("Share of epsilon that is spent", [id], () => spentShare(id), 0),
+      h("p", { class: "note" }, text([id], () => `${(100 * spentShare(id)).toFixed(1)} % of epsilon is spent. It is the largest spend of any one record, not a sum over records.`)), h("p", {}, text(null, () => exhaustion(id))),
+      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
+    out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
+    const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
     out.push(lines("half", { title: "Epsilon spent", series: [{ id, name: "spent", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "budget", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     out.push(card("half", "Releases", releases(id)));
-    out.push(card("half", "What is not covered", h("ul", { class: "plain-list" }, ...UNCOVERED.map((t) => h("li", {}, t)))));
-    out.push(card("half", "What would void it", h("ul", { class: "plain-list" }, ...VOIDS.map((t) => h("li", {}, t)))));
-    const audit = report().audit;
-    const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
-    out.push(card("", "Evidence, and the mechanism", h("p", {}, ...typed(audit ? `The last audit: ${typeof audit === "string" ? audit : JSON.stringify(audit)}` : "No audit is recorded here. `streampair audit CONFIG` attacks a copy of this learner on made-up streams, and shows a lower bound of mu beside the claim; it reads no data and spends nothing.")),
+    out.push(card("", "The mechanism",
       h("p", {}, text([id], () => report().mechanism)),
       meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
       h("details", {}, h("summary", {}, "Everything the report says"), h("p", {}, text([id], () => report().text))),
       report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null));
     return out;
+  }
+
+  const listed = (title, items, ...more) => card("third", title, h("ul", { class: "plain-list" }, ...items.map((t) => h("li", {}, t))), ...more);
+
+  // What the last audit found, by what it was of.
+  function audited(ids) {
+    const said = new Map();
+    for (const id of ids) {
+      const { audit } = lane1(id).report;
+      const key = JSON.stringify(audit || null);
+      said.set(key, [audit, [...((said.get(key) || [])[1] || []), lane1(id)]]);
+    }
+    const several = said.size > 1;
+    return [...said.values()].map(([audit, group]) => h("p", {}, several ? h("b", {}, `${named(group)}: `) : null, ...typed(
+      !audit ? "None is recorded here. `streampair audit CONFIG` attacks a copy of the learner on made-up streams; it reads no data and spends nothing. `metrics.audit_file` names what it found."
+        : typeof audit === "string" ? sentence(`the file of the audit ${audit}`)
+          : `On ${audit.date}: ${sentence(audit.verdict)} ${audit.parts.map((part) => `${sentence(part.part)} Claimed: mu ${four(part["mu claimed"])}; the best attack shows at least ${four(part["mu at least, at confidence 0.9999"])} of the ${four(part["mu accounted for"])} that its slots are accounted with.`).join(" ")}`)));
   }
 
   function mechanism(rows) {
@@ -530,10 +549,10 @@
       if (of("void")) parts.push(`is void in ${of("void")}`);
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
     })), h("p", { class: "note" }, ...typed("Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
-    out.push(lines("half", { title: "Epsilon spent", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
-    out.push(card("half", "What is not covered", h("ul", { class: "plain-list" }, ...UNCOVERED.map((t) => h("li", {}, t)))));
-    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon spent", "n"], ["of", "n"], ["at delta", "n"], ["Mu spent", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"]],
-      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_spent", four), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count)]))));
+    out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
+    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon spent", "n"], ["of", "n"], ["at delta", "n"], ["Mu spent", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"], ["Since", "n"]],
+      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_spent", four), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
+    out.push(lines("", { title: "Epsilon spent", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     return out;
   }
 
@@ -614,12 +633,14 @@
     show(keys[(to + keys.length) % keys.length], true);
   }
 
-  function choose(id) {
+  function choose(id, focus) {
     chosen = id;
     $("lane").value = id;
     remember();
     fill(id ? [id] : [...lanes.keys()]);
-    $(`panel-${tab}`).focus();
+    if (!focus) return; // who moves along the list of lanes stays there
+    $(`panel-${tab}`).focus({ preventScroll: true });
+    scrollTo(0, 0);
   }
 
   function remember() {
