@@ -253,8 +253,8 @@ class Learner(base.Estimator):
         """Standard deviation of what noise adds to each of `weights`, about; of a private learner.
 
         Computed from releases and the plan alone, so that it costs nothing. None where there is no noise,
-        before a model is released, and where noise goes through the steps of the learner: how much of it is
-        left in the weights is not known then.
+        before a model is released, and of learners by gradients: their later steps answer to the noise by as
+        much as the records say, which is not released, so how much of it is left in the weights is not known.
 
         Examples
         --------

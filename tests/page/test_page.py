@@ -45,6 +45,7 @@ learner.options = { epsilon = 2.0, delta = 1e-4, horizon = 400, warmup = 20 }
 metrics.port = 0
 """
 NOTHING = "\u2013"  # what is shown of a series that a lane has not
+WIDTHS = "all => all.map(e => e.getAttribute('width'))"
 TABS = ("Learning", "Privacy", "Operation")
 
 
@@ -231,9 +232,13 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     figure = page.locator("figure", has_text="AUC before learning, with")
     figure.locator("path.band[d*='Z']").wait_for(state="attached")
     # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
-    names = [(name, weight, None) for name, weight, _ in run.private.weights]
-    run.publish(("fraud-private", "events", "0", "PairFTRL"), weights=tuple(names))
-    says(page, "it goes through the steps of the learner")
+    gradients = gauges("PairFTRL", 120, epsilon=2.0, delta=1e-4, horizon=400, warmup=20, solver="gradients")
+    assert {noise for *_, noise in gradients.weights} == {None}
+    run.publish(("fraud-private", "events", "0", "PairFTRL"), weights=gradients.weights)
+    says(page, "How much of it is left in a weight is not known")
+    assert "standard deviation of the noise" not in page.locator("body").inner_text()
+    assert rows.locator("td:nth-child(3)").all_inner_texts() == [NOTHING] * len(gradients.weights)
+    assert not any(float(w or 0) for w in rows.locator("rect.whisker").evaluate_all(WIDTHS))
     run.publish(("fraud-open", "events", "0", "PairOGD"))
     page.locator("#lane option").nth(2).wait_for(state="attached")
     page.get_by_label("Lane", exact=True).select_option(index=1)

@@ -11,9 +11,11 @@ from harness.learners import PRIVATE, stream, taught
 
 from streampair import auc, metric, ranking
 from streampair.kernels import project_ball
+from streampair.privacy.mechanisms import metric_noise
 from streampair.privacy.mechanisms.beside import BesideRun
 from streampair.privacy.mechanisms.leader import leader_of, noise_of_leader, unpacked
-from streampair.privacy.mechanisms.metric_moments import MetricRun
+from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of, seen_of
+from streampair.privacy.mechanisms.metric_noise import noise_of_metric
 from streampair.privacy.mechanisms.moments import MomentsRun
 from streampair.privacy.mechanisms.output import OutputRun
 from streampair.privacy.mechanisms.woods import WoodsRun
@@ -101,11 +103,93 @@ def test_a_broken_twin_is_caught(twin: Told) -> None:
     assert not all(agrees(case, twin) for case in CASES)
 
 
+#: Features, classes, standard deviation of the noise in a cell, how far the classes are apart, radius; and
+#: how far from the spread what is told may be: 600 draws tell it to 3 %, and four of these; much noise is no
+#: longer of first order.
+METRICS = {
+    "two classes": (5, 2, 0.0003, 1.0, 1e9, 0.12),
+    "much noise": (5, 2, 0.004, 1.0, 1e9, 0.25),
+    "three classes": (2, 3, 0.0003, 1.0, 1e9, 0.12),
+    "near": (4, 3, 0.0003, 0.5, 1e9, 0.12),
+    "on the ball": (4, 3, 0.0005, 0.6, 0.5, 0.12),
+}
+
+
+def class_moments(d: int, classes: int, gap: float) -> Floats:
+    """Packed moments of records of classes, one of them rare, in the unit ball."""
+    rng = np.random.default_rng(d)
+    labels = rng.choice(classes, size=40_000, p=[0.2, *[0.8 / (classes - 1)] * (classes - 1)])
+    centres = gap * rng.normal(size=(classes, d))
+    rows = rng.normal(size=(len(labels), d)) * np.linspace(1.0, 0.5, d) + centres[labels]
+    rows -= rows.mean(axis=0)
+    rows *= 0.5 / np.maximum(1.0, np.linalg.norm(rows, axis=1) / 2.0)[:, None]
+    low = np.tril_indices(d)
+    packed = (rows.T @ rows / len(rows))[low] * np.where(low[0] == low[1], 1.0, np.sqrt(2.0))
+    own = [labels == k for k in range(classes)]
+    sums = [rows[mine].sum(axis=0) / len(rows) for mine in own]
+    return np.concatenate((packed, *sums, [0.5 * mine.mean() for mine in own]))
+
+
+def metric_agrees(case: str, told: Told) -> bool:
+    """Within `most` in each coordinate of a metric, and a fiftieth of the largest."""
+    d, classes, std, gap, radius, most = METRICS[case]
+    rng, exact = np.random.default_rng(7), class_moments(d, classes, gap)
+    found, said = [], []
+    for _ in range(600):
+        mean = exact + std * rng.normal(size=len(exact))
+        w = metric_of(mean, d, classes, std * std)
+        project_ball(w, radius)
+        found.append(w)
+        said.append(told(mean, d, classes, std * std, radius, seen_of(mean, classes, std * std)))
+    spread, of_all = np.std(found, axis=0), np.sqrt(np.mean(np.square(said), axis=0))
+    return bool((abs(of_all - spread) < most * spread + 0.02 * spread.max()).all())
+
+
+@pytest.mark.parametrize("case", METRICS)
+def test_what_is_told_of_a_metric_is_what_many_draws_show(case: str) -> None:
+    assert metric_agrees(case, noise_of_metric)
+
+
+@pytest.mark.parametrize(("where", "size"), [("second", 0.0), ("sums", 0.0), ("sums", 2.0), ("second", 1.5)])
+def test_a_broken_twin_of_a_metric_is_caught(
+    where: str, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise in the matrix or in the sums that is left out, or taken for larger than it is."""
+    whole = metric_noise._directions
+
+    def part(d: int, classes: int) -> Any:
+        for moves in whole(d, classes):
+            yield moves._replace(**{where: size * getattr(moves, where)})
+
+    monkeypatch.setattr(metric_noise, "_directions", part)
+    assert not all(metric_agrees(case, noise_of_metric) for case in METRICS)
+
+
+def test_a_metric_of_so_much_noise_that_the_ball_cuts_it_needs_the_ball() -> None:
+    def no_ball(mean: Floats, d: int, classes: int, variance: float, radius: float, seen: Floats) -> Floats:
+        return noise_of_metric(mean, d, classes, variance, 1e9, seen)
+
+    assert not metric_agrees("on the ball", no_ball)
+
+
+def test_of_many_features_draws_tell_what_all_moves_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, std = class_moments(4, 3, 1.0), 0.001
+    asked = (exact, 4, 3, std * std, 1e9, seen_of(exact, 3, std * std))
+    right = noise_of_metric(*asked)
+    assert noise_of_metric(*asked).tolist() == right.tolist()
+    monkeypatch.setattr(metric_noise, "_EXACT", 24)
+    drawn = noise_of_metric(*asked)
+    assert drawn.tolist() != right.tolist()
+    assert (abs(drawn / right - 1.0) < 5.0 / np.sqrt(2.0 * metric_noise._DRAWS)).all()
+    assert noise_of_metric(*asked).tolist() == drawn.tolist()
+
+
 def taught_on(model: Any, n: int, seed: int) -> Any:
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(n, 3))
     labels = rows @ [1.0, 0.5, 0.0] + rng.normal(size=n)
-    y = labels > 0.5 if model.two_classes else np.tanh(labels)
+    classes = model.two_classes or isinstance(model, metric.PairFTRL)
+    y = labels > 0.5 if classes else np.tanh(labels)
     model = model.clone({"seed": seed})
     model.learn_many(rows, y)
     return model
@@ -118,8 +202,9 @@ def taught_on(model: Any, n: int, seed: int) -> Any:
         auc.PairFTRL(1.0, 1e-4, warmup=400, half_life=1000),
         ranking.PairFTRL(1.0, 1e-4, 4000, solver="moments"),
         auc.OnPairStrC(1.0, 1e-4, 4000, l2=0.1, releases=10),
+        metric.PairFTRL(2.0, 1e-4, 4000, classes=[False, True]),
     ],
-    ids=["moments", "forgetting", "ranking", "output"],
+    ids=["moments", "forgetting", "ranking", "output", "metric"],
 )
 def test_learners_tell_the_spread_of_their_weights(model: Any) -> None:
     """Over draws of all of their noise; that of the warm-up, which they do not count, is the smaller part."""
@@ -139,6 +224,7 @@ def test_where_it_is_not_known_nothing_is_told() -> None:
         while isinstance(rule, BesideRun):
             rule = rule.inner
         known = isinstance(rule, MomentsRun) and not isinstance(rule, (MetricRun, WoodsRun))
+        known = known or (isinstance(rule, MetricRun) and bool(rule.average.any()))  # two classes are seen
         known = known or (isinstance(rule, OutputRun) and rule.releases > 0)  # points at random do not count
         assert (noise is not None) is known, name
         if noise is not None:
@@ -150,3 +236,39 @@ def test_where_it_is_not_known_nothing_is_told() -> None:
         model.learn_one(x, y)
     assert model.weights_noise is not None
     assert model.weights_noise.keys() == model.weights.keys()
+
+
+def as_it_was_put_in(model: Any) -> float:
+    """Standard deviation of what noise adds to a weight if no step after it answered: of FTRL, in full."""
+    run = model.run.rule
+    plan, n = run.plan, run.steps
+    rates, c = plan.rates(0, n), plan.strategy.column[:n]
+    drawn = np.zeros(n)  # of one normal, in what noise adds to the sum: C^-1
+    drawn[0] = 1.0 / c[0]
+    for i in range(1, n):
+        drawn[i] = -(c[1 : i + 1] @ drawn[i - 1 :: -1][:i]) / c[0]
+    held = np.cumsum(drawn)
+    share = 2.0 * np.arange(1, n + 1) / (n * (n + 1.0)) * rates
+    moved = np.array([share[j:] @ held[: n - j] for j in range(n)])
+    return float(plan.sigma * np.sqrt(moved @ moved))
+
+
+def test_of_gradients_nothing_is_told_for_what_could_be_is_false() -> None:
+    """Later gradients push back what noise does; by how much depends on the records, and is not released.
+
+    Where every record is null nobody pushes, and the noise is what was put in: so that is what could be told.
+    """
+    model = auc.PairFTRL(1.0, 1e-4, 2000, solver="gradients", features=[0, 1, 2], warmup=0)
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(2000, 3))
+    labels = rows @ [1.0, 0.5, 0.0] + rng.normal(size=2000) > 0.5
+    spread = {}
+    for null in (True, False):
+        models = [model.clone({"seed": seed}) for seed in range(60)]
+        for one in models:
+            one.learn_many(np.full_like(rows, np.nan) if null else rows, labels)
+        assert all(one.weights_noise is None for one in models)
+        spread[null] = float(np.sqrt(np.mean(np.var([one.weights_vector for one in models], axis=0))))
+    told = as_it_was_put_in(models[0])
+    assert 0.8 < told / spread[True] < 1.25
+    assert told > 1.5 * spread[False]

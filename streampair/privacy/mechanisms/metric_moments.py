@@ -11,6 +11,7 @@ import numpy as np
 from streampair import kernels
 from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import unpacked
+from streampair.privacy.mechanisms.metric_noise import noise_of_metric
 from streampair.privacy.mechanisms.moments import Moments, MomentsRun
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["MetricMoments", "MetricRun", "metric_of"]
+__all__ = ["MetricMoments", "MetricRun", "metric_of", "seen_of"]
 
 _SEEN = 4.0  # standard deviations of its noise that the share of a class is above 0
 
@@ -60,7 +61,7 @@ def metric_of(mean: Floats, d: int, classes: int, variance: float) -> Floats:
     second, _ = unpacked(mean[: at + d], d)
     sums, shares = mean[at : at + classes * d].reshape(classes, d), 2.0 * mean[at + classes * d :]
     out = np.zeros(at)
-    seen = np.flatnonzero(shares > _SEEN * 2.0 * math.sqrt(variance))
+    seen = seen_of(mean, classes, variance)
     if len(seen) < 2:
         return out
     whole = _sum(np.maximum(shares, 0.0))
@@ -87,6 +88,11 @@ def metric_of(mean: Floats, d: int, classes: int, variance: float) -> Floats:
     w[np.diag_indices(d)] /= math.sqrt(2.0)
     out[:] = w[np.triu_indices(d)]
     return out
+
+
+def seen_of(mean: Floats, classes: int, variance: float) -> NDArray[np.intp]:
+    """Numbers of the classes whose share stands out of its noise."""
+    return np.flatnonzero(2.0 * mean[-classes:] > _SEEN * 2.0 * math.sqrt(variance))
 
 
 def _sum(values: Floats) -> float:
@@ -133,8 +139,15 @@ class MetricRun(MomentsRun):
         kernels.project_ball(w, plan.radius)
         return w, self._link
 
-    def _noise_of_weights(self) -> None:
-        """Not known: the metric is no smooth function of the moments where a class is hardly seen."""
+    def _noise_of_weights(self) -> Floats | None:
+        plan, known = self.plan, self._numbers[1]
+        if not known:
+            return None
+        mean = self._weighted / known
+        seen = seen_of(mean, plan.classes, 1.0 / known)
+        if len(seen) < 2:
+            return None
+        return noise_of_metric(mean, plan.features, plan.classes, 1.0 / known, plan.radius, seen)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ class Run(abc.ABC):
     def noise(self) -> Floats | None:
         """Standard deviation of what noise adds to each published weight, (d,), about: from the releases.
 
-        None before there are weights, and where noise goes through the steps of the learner, so that nobody
-        knows how much of it is left.
+        None before there are weights, and where later steps answer to the noise by as much as the records
+        say, so that nobody knows how much of it is left (docs/privacy.md, Lemma 89).
         """
         return None
 

@@ -436,7 +436,7 @@
       while (rows.length > found.length) { rows.pop(); body.lastChild.remove(); }
     });
     const noisy = () => mine().some(([, , s]) => known(s));
-    return h("div", {}, h("p", { class: "note" }, text([id], () => !lane1(id).report ? "Of the features as the learner scales them." : !value(lane1(id), "privacy_releases_total") ? "No model is released yet." : noisy() ? "Released. The line over a bar is one standard deviation of the noise to each side, to first order." : "Released. How much of the noise is left in them is not known: it goes through the steps of the learner.")),
+    return h("div", {}, h("p", { class: "note" }, text([id], () => !lane1(id).report ? "Of the features as the learner scales them." : !value(lane1(id), "privacy_releases_total") ? "No model is released yet." : noisy() ? "Released. The line over a bar is one standard deviation of the noise to each side, to first order." : "Released, under noise. How much of it is left in a weight is not known: the steps after it answer to it, by as much as the records say, which is not released. So no line is drawn.")),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The largest weights" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Feature", "Weight", "Noise", "From − to +"].map((c, i) => h("th", { class: i === 1 || i === 2 ? "n" : null, scope: "col" }, c)))), body)));
   }
 
