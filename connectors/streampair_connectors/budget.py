@@ -74,7 +74,7 @@ class LaneBudget:
     unit: str
     partitions: int | None = None
     since: float | None = None
-    release_dates: tuple[tuple[int, int, float, int | None], ...] = ()
+    release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from streampair.engine.lane import DeadLetter, LaneGauges
+from streampair.engine.lane import DeadLetter, LaneGauges, Record
 from streampair.errors import ConfigError
 from streampair_connectors.assemble import build_lane
 from streampair_connectors.config import Config
@@ -26,6 +26,8 @@ __all__ = ["Replay"]
 _json = msgspec.json.Encoder()
 # From one publication of the lane's numbers to the next: nobody looks more often, and each costs an AUC.
 _PUBLISH_SECONDS = 0.25
+# So many events, and then an eighth more each time, are told too: of a short file there is a past as well.
+_FIRST, _GROWTH, _LATEST = 64, 8, 8192
 
 
 @dataclass
@@ -97,8 +99,8 @@ class Replay:
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
-        publish_at = 0.0
-        for batch in source.batches:
+        publish_at, publish_after = 0.0, _FIRST
+        for batch in _in_parts(source.batches):
             output = timer.process(batch)
             start = time.perf_counter()
             self.scores(encoder.lines(output.scores))
@@ -107,15 +109,30 @@ class Replay:
                 self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
             timer.encoded(time.perf_counter() - start)
             self.events += len(batch)
-            if time.monotonic() >= publish_at:
-                self.telemetry.publish(labels, timer.gauges(), None, timer.seconds)
+            early = publish_after <= self.events <= _LATEST
+            if early or time.monotonic() >= publish_at:
+                self.telemetry.publish(labels, timer.gauges(final=early), None, timer.seconds)
                 publish_at = time.monotonic() + _PUBLISH_SECONDS
+                publish_after = self.events + max(_FIRST, self.events // _GROWTH)
             if progress is not None:
                 self.position = 0 if source.size is None else source.position()
                 progress(len(batch))
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
+
+
+def _in_parts(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """The same records, at first in small batches; a lane does with them what it does with large ones."""
+    done = 0
+    for batch in batches:
+        at = 0
+        while at < len(batch):
+            size = max(_FIRST, done // _GROWTH) if done < _LATEST else len(batch)
+            part = batch[at : at + size]
+            at += len(part)
+            done += len(part)
+            yield part
 
 
 def _letter_line(letter: DeadLetter) -> bytes:

@@ -28,7 +28,7 @@ Counts = tuple[int, int]
 """Changes that operators may know of, and that everybody may; an index is whether it is for everybody."""
 
 # Nearer points than that share a place: nobody sees them apart.
-_STEP_SECONDS = 0.25
+_STEP_SECONDS = 0.0  # of a run that has just begun: a file may be read in less than a second
 _NOTHING = float("nan")
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from streampair.engine.snapshot import dated
 
-__all__ = ["KEPT", "Dates"]
+__all__ = ["KEPT", "Dates", "ReleaseDate", "rows_of"]
+
+ReleaseDate = tuple[int, int, float, int | None, int]
 
 KEPT = 8
 """Rows of each kind that are kept: the first one, and the latest."""
@@ -22,7 +24,8 @@ class Dates:
     Attributes
     ----------
     releases
-        Milliseconds since the epoch, releases by then, mu spent, slots left (None: no horizon).
+        Milliseconds since the epoch, releases by then, mu spent, slots left (None: no horizon), and records
+        taken, each of which has a slot.
     forks
         Milliseconds since the epoch, forks charged by then.
 
@@ -31,23 +34,23 @@ class Dates:
     >>> from streampair import auc
     >>> from streampair.engine.dates import Dates
     >>> dates = Dates()
-    >>> dates.note(1_700_000_000_000, auc.PairFTRL(1.0, 1e-4, 100).privacy, 1)
+    >>> dates.note(1_700_000_000_000, auc.PairFTRL(1.0, 1e-4, 100).privacy, 1, 7)
     >>> dates.releases, dates.forks
     ([], [(1700000000000, 1)])
     """
 
     def __init__(self) -> None:
-        self.releases: list[tuple[int, int, float, int | None]] = []
+        self.releases: list[ReleaseDate] = []
         self.forks: list[tuple[int, int]] = []
         self._released = 0
         self._charged: int | None = 0  # None: nobody has written it down
 
-    def note(self, when: int, report: Any, forks: int) -> None:
+    def note(self, when: int, report: Any, forks: int, records: int) -> None:
         """Date what is new since the last call, at `when`; nothing if that is no date."""
         if not dated(when):
             return
         if report.releases > self._released:
-            self.releases.append((when, report.releases, report.mu_spent, report.horizon_left))
+            self.releases.append((when, report.releases, report.mu_spent, report.horizon_left, records))
             _bound(self.releases)
         self._released = report.releases
         if self._charged is not None and forks > self._charged:
@@ -86,13 +89,13 @@ def _bound(rows: list[Any]) -> None:
         del rows[1]
 
 
-def rows_of(kept: Any) -> tuple[list[tuple[int, int, float, int | None]], list[tuple[int, int]]]:
+def rows_of(kept: Any) -> tuple[list[ReleaseDate], list[tuple[int, int]]]:
     """Releases and forks, as of `Dates`, from what its `to_state` gave; none from anything else."""
     try:
-        releases = [(int(t), int(n), float(m), left) for t, n, m, left in kept["releases"]]
+        releases = [(int(t), int(n), float(m), left, int(slot)) for t, n, m, left, slot in kept["releases"]]
         forks = [(int(t), int(n)) for t, n in kept["forks"]]
     except (KeyError, TypeError, ValueError):
         return [], []
     good = all(dated(row[0]) for row in [*releases, *forks])
-    good = good and all(left is None or isinstance(left, int) for *_, left in releases)
+    good = good and all(left is None or isinstance(left, int) for *_, left, _ in releases)
     return (releases[-KEPT:], forks[-KEPT:]) if good else ([], [])

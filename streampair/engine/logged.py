@@ -362,7 +362,7 @@ class LoggedLane(Lane):
         if not self._working:
             raise SnapshotError("the lane has not caught up", fix="replay first")
         if self._reservations is not None:
-            self._dates.note(when, self.privacy, self._reservations.ledger.charged)
+            self._dates.note(when, self.privacy, self._reservations.ledger.charged, self._batch.seen)
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
         return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=self._summary())
 

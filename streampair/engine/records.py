@@ -325,5 +325,5 @@ class LaneGauges:
     quality: Quality | None = None
     weights: tuple[tuple[str, float, float | None], ...] = ()
     since: float | None = None
-    release_dates: tuple[tuple[int, int, float, int | None], ...] = ()
+    release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()

@@ -302,13 +302,13 @@ def test_the_dates_of_releases_stay_when_points_go(telemetry: Telemetry) -> None
 
 def test_what_the_state_dates_is_for_operators_and_what_a_worker_saw_for_everybody() -> None:
     """When a process got so far is no function of the plan: from before somebody looked nobody is told it."""
-    told, released = Telemetry(), ((BEGAN, 1, 0.25, 59), (BEGAN + 5000, 2, 0.5, 58))
+    told, released = Telemetry(), ((BEGAN, 1, 0.25, 59, 1), (BEGAN + 5000, 2, 0.5, 58, 2))
     told.history = ticking()
     gauges = dataclasses.replace(feed(lane(**PRIVATE), encoded(EVENTS[:20]), 0), release_dates=released)
     told.publish(LABELS, dataclasses.replace(gauges, fork_dates=((BEGAN + 9000, 1),)), 0)
     operators, everybody = (frame(told, public=public)["lanes"][0] for public in (False, True))
     seconds = BEGAN / 1000
-    assert operators["releases"] == [[seconds, 1, 0.25, 59], [seconds + 5, 2, 0.5, 58]]
+    assert operators["releases"] == [[seconds, 1, 0.25, 59, 1], [seconds + 5, 2, 0.5, 58, 2]]
     assert operators["fork_dates"] == [[seconds + 9, 1]]
     assert "fork_dates" not in everybody
     assert [row[0] for row in everybody["releases"]] == [told.history.tracks[LABELS].since]

@@ -69,6 +69,7 @@ def test_a_restart_knows_when_models_were_released(saved: bool) -> None:
     assert before[0] == [(NOON, 1), (NOON + 1000, 6), (NOON + 2000, 11)]
     life.start()
     assert life.dates == before
+    assert [row[4] for row in life.lane.gauges().release_dates] == [10, 15, 20]
     life.go(2, NOON + 9000)
     assert life.dates[0] == [*before[0], (NOON + 9000, 13)]
 
@@ -106,10 +107,10 @@ def test_an_older_state_is_read_and_what_it_counts_is_never_dated() -> None:
     older, newer = Dates(), Dates()
     report: Any = auc.PairFTRL(1.0, 1e-4, 100, seed=1).privacy.replace(releases=30)
     older.load({"releases": 30, "epsilon_spent": 0.5})
-    older.note(NOON, report, 2)
+    older.note(NOON, report, 2, 60)
     assert (older.releases, older.forks) == ([], [])
-    older.note(NOON + 1, report.replace(releases=31), 3)
-    assert [row[:2] for row in older.releases] == [(NOON + 1, 31)]
+    older.note(NOON + 1, report.replace(releases=31), 3, 61)
+    assert [(*row[:2], row[4]) for row in older.releases] == [(NOON + 1, 31, 61)]
     assert older.forks == [(NOON + 1, 3)]
     newer.load({"releases": 31, "dates": json.loads(json.dumps(older.to_state()))})
     assert (newer.releases, newer.forks) == (older.releases, older.forks)
@@ -119,9 +120,9 @@ def test_an_older_state_is_read_and_what_it_counts_is_never_dated() -> None:
     "kept",
     [
         *(None, 3, "x", [], {}, {"releases": [[1]], "forks": []}, {"releases": 3, "forks": []}),
-        {"releases": [[NOON, "a", 0.1, None]], "forks": []},
-        {"releases": [[-5, 1, 0.1, None]], "forks": []},
-        {"releases": [[NOON, 1, 0.1, "left"]], "forks": []},
+        {"releases": [[NOON, "a", 0.1, None, 1]], "forks": []},
+        {"releases": [[-5, 1, 0.1, None, 1]], "forks": []},
+        {"releases": [[NOON, 1, 0.1, "left", 1]], "forks": []},
     ],
 )
 def test_dates_that_cannot_be_read_are_as_if_never_written(kept: Any) -> None:

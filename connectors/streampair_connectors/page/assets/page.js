@@ -286,7 +286,7 @@
           has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
           has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
           ["Events learned", num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
-          has("weight_norm") ? ["Norm of weights", num(one, "weight_norm", four), has("buffer_records") ? h("span", {}, num(one, "buffer_records", count), " records in the buffer") : ""] : null,
+          has("weight_norm") ? ["Norm of weights", num(one, "weight_norm", four), text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })] : null,
         ));
         if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, "Drift"), " The AUC has changed within the latest thousand labelled events: the stream is another one, or the learner has caught up with it. Nothing is steered by this."));
       } else {
@@ -347,7 +347,7 @@
         const state = () => meta.apps[name] || { state: "starting" };
         const chip = h("span", { class: "chip" });
         bind(null, () => { const [kind, words] = dead ? ["bad", "not answering"] : recorded ? ["wait", "recorded"] : STATES[state().state] || ["wait", state().state]; put(chip, "data-kind", kind); set(chip, words); });
-        return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
+        return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : recorded ? "Nothing runs here: this is what was recorded." : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
       })));
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
@@ -465,6 +465,7 @@
     const left = value(lane1(id), "privacy_horizon_left");
     if (!known(left)) return "There is no horizon: the stream may go on for ever, and the spend never passes the budget.";
     if (left === 0) return "The horizon is reached: the model still scores, and learns no more.";
+    if (recorded) return `When this was recorded, ${plural(left, "record")} could still be learned.`;
     const pace = rate(lane1(id), "privacy_horizon_left", 60);
     if (!pace || pace >= 0) return "No records are being learned now, so no date can be given.";
     const seconds = left / -pace;
@@ -526,17 +527,22 @@
     return table("Mechanism card", [["Field"], ...rows.map((_, i) => [rows.length > 1 ? `Release ${i + 1}` : "Value", "words"])], names.map((name) => [name.replaceAll("_", " "), ...rows.map((row) => cell(row[name]))]));
   }
 
+  // When they were committed; which record was the last by then is known where the state dates them.
   function releases(id) {
-    const body = h("tbody");
+    const head = h("tr"), body = h("tbody");
     let last = "";
     bind([id], () => {
-      const rows = (lane1(id).releases || []).map(([t, n, mu, left]) => [when(t), count(n), four(mu), count(left)]).reverse();
+      const dates = lane1(id).releases || [], placed = dates.some((row) => known(row[4]));
+      const rows = dates.map(([t, n, mu, left, slot]) => [when(t), ...(placed ? [count(slot)] : []), count(n), four(mu), count(left)]).reverse();
       const key = JSON.stringify(rows);
       if (key === last) return;
       last = key;
-      body.replaceChildren(...(rows.length ? rows : [[known(lane1(id).since) ? "None yet" : "Not written down", "", "", ""]]).map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
+      const names = ["Committed on", ...(placed ? ["Record"] : []), "Releases", "Mu spent", "Horizon left"];
+      if (!rows.length) rows.push([known(lane1(id).since) ? "None yet" : "Not written down", ...names.slice(1).map(() => "")]);
+      head.replaceChildren(...names.map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)));
+      body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
     });
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, h("tr", {}, ...["Committed on", "Releases", "Mu spent", "Horizon left"].map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)))), body));
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, head), body));
   }
 
   function officers(ids, others) {
