@@ -30,6 +30,7 @@ Counts = tuple[int, int]
 # Nearer points than that share a place: nobody sees them apart.
 _STEP_SECONDS = 0.0  # of a run that has just begun: a file may be read in less than a second
 _NOTHING = float("nan")
+_ESTIMATED = ("regret_average", "regret_average_stderr", "pair_loss", "comparator_loss")
 
 
 @dataclass
@@ -45,12 +46,15 @@ class Track:
         for points go as a run grows longer.
     changed, words_changed
         The history's counts when its numbers, and the words about it, changed last.
+    estimate
+        Of the regret, as it was told last.
     """
 
     since: float
     changed: Counts = (0, 0)
     words_changed: Counts = (0, 0)
     words: object = None
+    estimate: object = None
     step: float = _STEP_SECONDS
     releases: deque[tuple[float, int, float, int | None]] = field(
         default_factory=lambda: deque(maxlen=RELEASES)
@@ -62,17 +66,20 @@ class Track:
         """Add a point; it takes the place of the last one if that is nearer than a step to the one before."""
         for name in point.keys() - self.columns.keys():
             self.columns[name] = array("d", [_NOTHING] * len(self.times))
+        replaced: dict[str, float] = {}
         if len(self.times) > 1 and self.times[-1] - self.times[-2] < self.step:
             del self.times[-1]
-            for column in self.columns.values():
-                del column[-1]
+            replaced = {name: column.pop() for name, column in self.columns.items()}
         self.times.append(now)
         for name, column in self.columns.items():
             value = point.get(name)
-            column.append(_NOTHING if value is None else value)
+            column.append(replaced.get(name, _NOTHING) if value is None else value)
         if len(self.times) > POINTS:
             self.times = self.times[::2]
-            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self.columns = {
+                name: array("d", (_last(column, i, 2) for i in range(0, len(column), 2)))
+                for name, column in self.columns.items()
+            }
             self.step = max(self.step * 2, (self.times[-1] - self.times[0]) / POINTS)
 
     def released(self, now: float, report: Any) -> None:
@@ -93,8 +100,16 @@ class Track:
         for name in names:
             column = self.columns.get(name)
             if column is not None:
-                out[name] = [None if v != v else float(f"{v:.7g}") for v in (column[i] for i in chosen)]
+                # The last point alone is that of now: nothing from before is put into it.
+                values = (_last(column, i, every if most > 1 else 1) for i in chosen)
+                out[name] = [None if v != v else float(f"{v:.7g}") for v in values]
         return out
+
+
+def _last(column: Sequence[float], at: int, count: int) -> float:
+    """The last one that is known of `count` values up to a place: estimates are rare, and none is lost."""
+    known = (column[i] for i in range(at, max(at - count, -1), -1) if column[i] == column[i])
+    return next(known, _NOTHING)
 
 
 class History:
@@ -156,6 +171,9 @@ class History:
             if track is None:
                 self.roster += 1
                 track = self.tracks[lane] = Track(since=now)
+            if gauges.regret is not None and track.estimate is gauges.regret:
+                point |= dict.fromkeys(_ESTIMATED)  # it is of an earlier event, where it is told already
+            track.estimate = gauges.regret
             track.add(now, point)
             if gauges.privacy is not None:
                 track.released(now, gauges.privacy)

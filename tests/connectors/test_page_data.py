@@ -283,6 +283,24 @@ def test_the_past_is_bounded_and_keeps_its_ends() -> None:
     assert all(math.isclose(t, lag) for t, lag in zip(some["t"], some["lag"], strict=True) if lag is not None)
 
 
+def test_an_estimate_is_drawn_where_it_was_made_and_not_lost(telemetry: Telemetry) -> None:
+    """One that is told again at later commits is not of their events; points that go leave theirs behind."""
+    told, gauges = Telemetry(), telemetry.gauges("fraud")[OPEN]
+    told.history = ticking()
+    assert gauges.regret is not None
+    for commit in range(3 * POINTS):
+        if commit % 50 == 7:
+            gauges = dataclasses.replace(
+                gauges, regret=dataclasses.replace(gauges.regret, average=commit / 8)
+            )
+        told.publish(OPEN, gauges, 0)
+    track = told.history.tracks[OPEN]
+    for most in (POINTS, POINTS // 4):
+        found = [v for v in track.points(["regret_average"], most)["regret_average"] if v is not None]
+        assert found[1:] == [commit / 8 for commit in range(7, 3 * POINTS, 50)]
+    assert track.points(["regret_average"], 1)["regret_average"] == [None]
+
+
 def test_the_dates_of_releases_stay_when_points_go(telemetry: Telemetry) -> None:
     told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
     seconds = itertools.count(1_000)

@@ -296,7 +296,7 @@ const Chart = (() => {
       const [sx, sy] = this.scales();
       let d = "", pen = false, only = 0;
       for (let i = 0; i < points.x.length; i++) {
-        if (points.y[i] === null) { pen = false; continue; }
+        if (points.y[i] === null) { pen = pen && this.options.series[index].sparse; continue; }
         d += `${pen ? "L" : "M"}${sx(points.x[i])} ${sy(points.y[i])}`;
         pen = true;
         only++;

@@ -109,7 +109,7 @@
     }
     for (const name of Object.keys(old)) {
       if (old[name].length === size) old[name].push(null);
-      if (old[name].length > KEPT) old[name] = old[name].filter((_, i) => i % 2 === 0);
+      if (old[name].length > KEPT) old[name] = old[name].map((v, i, all) => (v === null && i ? all[i - 1] : v)).filter((_, i) => i % 2 === 0);
     }
     return old;
   }
@@ -303,8 +303,8 @@
         auc.push({ id: one, name: "shadow, not private", colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
       }
       out.push(lines("half", { title: "AUC before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
-      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
-      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
+      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
+      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
       if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
       if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
@@ -326,7 +326,7 @@
       const speed = () => { const r = ids.map((id) => rate(lane1(id), "events", 10)).filter(known); return r.length ? r.reduce((a, b) => a + b, 0) : null; };
       const catchUp = () => {
         if (lag() === null) return ["–", "read from a file"];
-        if (lag() === 0) return ["up to date", "nothing waits"];
+        if (lag() === 0) return ["none", "nothing waits"];
         const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
         if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
         return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
