@@ -76,11 +76,19 @@ class Checkpoint:
         Of the lanes.
     on_trouble
         Told what keeps outputs from being stored.
+    count
+        Told what came of the commit of each lane: one of `series.OUTCOMES`.
     """
 
-    def __init__(self, store: Store, on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_trouble: Callable[[str], None],
+        count: Callable[[str], None] = lambda outcome: None,
+    ) -> None:
         self._store = store
         self._on_trouble = on_trouble
+        self._count = count
 
     async def run(
         self, lanes: Iterable[OpenLane], *, clean: bool, give_up: asyncio.Event, seconds: float | None = None
@@ -136,7 +144,13 @@ class Checkpoint:
 
     async def _one(self, held: OpenLane, clean: bool) -> None:
         commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean, when=round(time.time() * 1000))
-        await held.store.commit(commit)
+        try:
+            await held.store.commit(commit)
+        except BaseException as error:
+            known = {Fenced: "fenced", OutcomeUnknown: "unknown"}
+            self._count(next((name for kind, name in known.items() if isinstance(error, kind)), "failed"))
+            raise
+        self._count("committed")
         held.lane.committed()
         held.dirty = False
         if commit.content is not None:

@@ -17,6 +17,7 @@ __all__ = [
     "GUARANTEES",
     "HEALTH_STATES",
     "LANE",
+    "OUTCOMES",
     "SERIES",
     "STAGES",
     "LaneLabels",
@@ -27,6 +28,9 @@ __all__ = [
 
 HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "stopped", "failed")
 """The states of `streampair_health`; exactly one is 1 at any time."""
+
+OUTCOMES = ("committed", "fenced", "unknown", "failed")
+"""What may come of the commit of a lane: `fenced` by another owner; `unknown` if no broker said so."""
 
 STAGES = ("decode", "learn", "encode")
 """What the time of a lane goes into; `fetch` and `commit` are the worker's, for all of its lanes."""
@@ -206,6 +210,13 @@ SERIES: tuple[Series, ...] = (
         False,
         "Time of a commit: outputs stored, snapshot saved, group offsets sent.",
         ("app",),
+    ),
+    Series(
+        "streampair_transactions_total",
+        "counter",
+        False,
+        "Commits of single lanes by outcome: committed, fenced by another owner, unknown, failed.",
+        ("app", "outcome"),
     ),
     Series(
         "streampair_restores_total",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from streampair.engine.lane import LaneGauges
 from streampair_connectors.config import Changes
 from streampair_connectors.history import History
 from streampair_connectors.progress import Problem, Progress
-from streampair_connectors.series import HEALTH_STATES, LANE, SERIES, LaneLabels, LaneShown
+from streampair_connectors.series import HEALTH_STATES, LANE, OUTCOMES, SERIES, LaneLabels, LaneShown
 
 __all__ = ["Telemetry"]
 
@@ -111,6 +111,7 @@ class Telemetry:
         self._learn = make(Histogram, "learn_seconds", buckets=_EVENT_BUCKETS)
         self._commit = make(Histogram, "commit_seconds", buckets=_COMMIT_BUCKETS)
         self._seconds = make(Counter, "worker_seconds_total")
+        self._transactions = make(Counter, "transactions_total")
         self._restores = make(Counter, "restores_total")
         self._fences = make(Counter, "fences_total")
         self._changes = make(Gauge, "configuration_changes")
@@ -158,6 +159,8 @@ class Telemetry:
             self._apps[app] = _App(Progress(app))
             for counter in (self._restores, self._fences, self._rebalances):
                 counter.labels(app)  # at 0: what never happened is told too
+            for outcome in OUTCOMES:
+                self._transactions.labels(app, outcome)
         return self._apps[app]
 
     def publish(
@@ -216,6 +219,10 @@ class Telemetry:
         self._commit.labels(app).observe(seconds)
         self._seconds.labels(app, "commit").inc(seconds)
         self.history.committed(app)
+
+    def counted(self, app: str) -> Callable[[str], None]:
+        """Return what counts the commits of single lanes, by one of `OUTCOMES`."""
+        return lambda outcome: self._transactions.labels(app, outcome).inc()
 
     def fetched(self, app: str, seconds: float) -> None:
         """Record the time of a poll that gave records."""

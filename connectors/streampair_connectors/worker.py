@@ -181,7 +181,8 @@ class Worker:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
             self._outputs = Outputs(config, self._producer)
-            self._checkpoint = Checkpoint(self._store, self._health.waiting)
+            count = self.telemetry.counted(config.app)
+            self._checkpoint = Checkpoint(self._store, self._health.waiting, count)
             self._opener = Opener(
                 config,
                 self._store,

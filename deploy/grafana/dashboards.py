@@ -256,6 +256,11 @@ OPERATION = Row(
             [(f"increase(streampair_rebalances_total{APP}[1h])", "{{app}}")],
         ),
         Panel(
+            "Commits by outcome",
+            "Of single lanes, by second: committed, fenced by another owner, unknown, failed.",
+            [(f"rate(streampair_transactions_total{APP}[$__rate_interval])", "{{app}} {{outcome}}")],
+        ),
+        Panel(
             "Restores and fences",
             "Lanes brought back from what is stored, and lanes given up to another owner, in an hour.",
             [

@@ -7,20 +7,22 @@ import json
 import re
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.assemble import build_lane, build_logged_lane
+from streampair_connectors.checkpoint import Checkpoint
 from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.records import json_decoder
-from streampair_connectors.series import HEALTH_STATES, SERIES, STAGES, LaneLabels, Series
+from streampair_connectors.series import HEALTH_STATES, OUTCOMES, SERIES, STAGES, LaneLabels, Series
 from streampair_connectors.server import MetricsServer
 from streampair_connectors.telemetry import Telemetry
 from streampair_connectors.timing import DecodeClock, LaneTimer
 
 from streampair.engine import Facts, LaneGauges, Record
-from streampair.errors import SourceError
+from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
 
@@ -276,3 +278,40 @@ def test_a_public_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
             await server.stop()
 
     asyncio.run(body())
+
+
+def test_commits_are_counted_by_what_came_of_them() -> None:
+    """Of each lane; what another has taken, or nobody knows of, is told apart from what failed."""
+    lane: Any = SimpleNamespace(commit=lambda **_: SimpleNamespace(content=None), committed=lambda: None)
+
+    def held(error: Exception | None) -> Any:
+        async def commit(_: object) -> None:
+            if error is not None:
+                raise error
+
+        async def release(_: object) -> None: ...
+
+        store = SimpleNamespace(commit=commit, release=release)
+        return SimpleNamespace(lane=lane, store=store, snapshot_due=False, dirty=True)
+
+    async def flush(*_: object) -> bool:
+        return True
+
+    telemetry, store = Telemetry(), SimpleNamespace(flush=flush)
+    telemetry.health("fraud", "running")
+    assert telemetry.process()["transactions_total"] == [
+        {"app": "fraud", "outcome": outcome, "value": 0.0} for outcome in OUTCOMES
+    ]
+
+    async def commits() -> None:
+        checkpoint = Checkpoint(store, lambda _: None, telemetry.counted("fraud"))  # type: ignore[arg-type]
+        errors = [None, None, Fenced("x", fix="y"), OutcomeUnknown("x", fix="y")]
+        done = await checkpoint.run([held(e) for e in errors], clean=False, give_up=asyncio.Event())
+        assert (len(done.committed), len(done.fenced)) == (2, 2)
+        with pytest.raises(StoreError):
+            await checkpoint.run([held(StoreError("x", fix="y"))], clean=False, give_up=asyncio.Event())
+
+    asyncio.run(commits())
+    told = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
+    assert told == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
+    assert "transactions" not in telemetry.render(public=True).decode()
