@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -282,7 +283,13 @@ def test_a_public_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
 
 def test_commits_are_counted_by_what_came_of_them() -> None:
     """Of each lane; what another has taken, or nobody knows of, is told apart from what failed."""
-    lane: Any = SimpleNamespace(commit=lambda **_: SimpleNamespace(content=None), committed=lambda: None)
+    dates: list[int] = []
+
+    def commit_of(*, snapshot: bool, clean: bool, when: int) -> Any:
+        dates.append(when)
+        return SimpleNamespace(content=None)
+
+    lane: Any = SimpleNamespace(commit=commit_of, committed=lambda: None)
 
     def held(error: Exception | None) -> Any:
         async def commit(_: object) -> None:
@@ -311,7 +318,10 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
         with pytest.raises(StoreError):
             await checkpoint.run([held(StoreError("x", fix="y"))], clean=False, give_up=asyncio.Event())
 
+    begin = time.time()
     asyncio.run(commits())
+    assert len(dates) == 5
+    assert all(begin - 1.0 <= date / 1000.0 <= time.time() + 1.0 for date in dates)  # a lane has no clock
     told = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
     assert told == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
     assert "transactions" not in telemetry.render(public=True).decode()
