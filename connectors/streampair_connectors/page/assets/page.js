@@ -684,9 +684,8 @@
     take(JSON.parse(embedded.textContent), true);
   } else {
     load();
-    setInterval(() => {
-      if (ready && performance.now() - heard > SILENT_SECONDS * 1000) silent();
-      else if (ready) update(new Set());
-    }, 1000);
+    const hushed = () => ready && performance.now() - heard > SILENT_SECONDS * 1000;
+    setInterval(() => { if (hushed()) silent(); }, 250);
+    setInterval(() => { if (ready && !hushed()) update(new Set()); }, 1000);
   }
 })();
