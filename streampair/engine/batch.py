@@ -227,7 +227,7 @@ class Batch:
         """What the regret is told of labels: whether each is the one that ranks high, or where there is none
         that does, the labels.
         """
-        return batch.truth if self._two_classes else batch.ys
+        return batch.marks if self._two_classes else batch.ys
 
     def _origins(self, records: Sequence[Record]) -> Origins:
         """`_origin` of each."""

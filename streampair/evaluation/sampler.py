@@ -51,7 +51,7 @@ class Drawn:
         others: Sequence[Row] = (),
     ) -> None:
         self.hits, self.first = hits, first
-        told = hits.tolist()
+        told = hits.tolist() if len(hits) else ()
         paired = [hit for hit in told if hit[layout.HIT_PARTNER] >= 0.0]
         self.at = [int(hit[layout.HIT_AT]) for hit in told]
         self.stops = [int(hit[layout.HIT_AT]) for hit in paired] if stops is None else stops
@@ -156,7 +156,22 @@ class Sampler(abc.ABC):
         """The stratum of each."""
         if self._strata == 1:
             return np.zeros(len(labels), dtype=np.uint8)
-        return np.frombuffer(bytes(labels), dtype=np.uint8)
+        return np.frombuffer(labels if isinstance(labels, bytes) else bytes(labels), dtype=np.uint8)
+
+    def _nobody(self, labels: Sequence[Any]) -> bool:
+        """Count these events if none of them enters; False, with nothing changed, if one does."""
+        sample, n = self._sample, len(labels)
+        ones = 0
+        if self._strata == 2:
+            if not isinstance(labels, bytes):
+                return False  # to count them would take as long as to draw
+            ones = labels.count(1)
+            if ones > sample.left(1):
+                return False
+        if n - ones > sample.left(0):
+            return False
+        self.pass_over(n - ones, ones)
+        return True
 
     def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
         """Where the events are that may enter the sample, and how many of each stratum are to be skipped.
@@ -203,7 +218,7 @@ class Sampler(abc.ABC):
         Parameters
         ----------
         labels
-            Of the events.
+            Of the events; of two classes they may be bytes, 1 for the positive one and else 0.
         numbers
             Whether these records, if not all, are known to hold finite numbers only.
         rows
@@ -219,6 +234,8 @@ class Sampler(abc.ABC):
         self._later = self._later or first >= self.exact
         if not self._later or not (self.trusting or numbers or self.unusable is not None):
             return None
+        if self._nobody(labels):
+            return Drawn()
         strata = self._strata_of(labels)
         taken = self._sample.take(strata, rows) if rows is not None and self._strata == 2 else None
         if taken is not None:

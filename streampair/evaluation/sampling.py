@@ -118,7 +118,8 @@ class Sample:
         """Count so many events that do not enter."""
         if number:
             own = layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
-            self._state[[own + layout.SEEN, own + layout.STEP, own + layout.RECORD]] += number
+            for what in (layout.SEEN, layout.STEP, layout.RECORD):
+                self._state[own + what] += number
             self._state[own + layout.LEFT] -= number
 
     def draw(self, strata: NDArray[np.uint8]) -> Array:

@@ -113,6 +113,32 @@ def run(cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any, t
     return repr((flat, gauges.events, gauges.dead_letters, gauges.auc)), lane.snapshot()
 
 
+class Odd:
+    """A label whose comparison gives what is no truth value, but has one."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    def __eq__(self, other: object) -> Any:
+        return self._told
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "told", [np.bool_, int, float, lambda y: 5 * y, lambda y: -y, lambda y: 300 * y, str]
+)
+def test_labels_that_compare_to_anything_are_told_as_bytes(told: Any) -> None:
+    """Kernels take them as the numbers of strata."""
+    flags = [True, False, False, True]
+    given = [(y or "") if told is str else told(y) for y in flags]
+    lane = lane_of(auc.PairOGD(seed=1), [({"a": 0.1}, Odd(y)) for y in given], regret=True)
+    read = lane._batch._reader.read([Record(i, b"") for i in range(4)], 0)
+    assert read is not None
+    assert list(map(bool, read.truth)) == flags
+    assert read.marks == bytes(flags)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("regret", [False, True])
 @settings(max_examples=12)

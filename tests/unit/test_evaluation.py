@@ -571,8 +571,24 @@ class Late(PairRegret):
         super().settle(drawn, scores, [theirs[-1]] * len(theirs))
 
 
-@pytest.mark.parametrize("kind", [PairRegret, Late])
-def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret]) -> None:
+class Forgetful(PairRegret):
+    """Broken twin: a batch of which nobody enters is not counted."""
+
+    def _nobody(self, labels: Any) -> bool:
+        kept = self._sample._state.copy()
+        found = super()._nobody(labels)
+        self._sample._state[:] = kept
+        return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "form"),
+    [
+        *((PairRegret, width, form) for width in (3, 37) for form in (list, bytes)),
+        *((Late, 37, list), (Forgetful, 3, bytes)),
+    ],
+)
+def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret], width: int, form: Any) -> None:
     stream = Stream(500, 3, 0.2, losses.Hinge(), 2.0, seed=2)
     one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (PairRegret, kind))
     stream.observe(one)
@@ -581,8 +597,9 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret]) -> No
     labels = stream.y.tolist()
     assert drawing.draw(labels[:16]) is None
     stream.observe(drawing, 0, 16)
-    for start in range(16, 500, 37):
-        batch = labels[start : start + 37]
+    nobody = 0
+    for start in range(16, 500, width):
+        batch = form(labels[start : start + width])
         drawn = drawing.draw(batch)
         assert drawn is not None
         drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.at], batch)
@@ -591,6 +608,8 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret]) -> No
         scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
         if drawn.stops:
             drawing.settle(drawn, scores, theirs)
+        nobody += not drawn.at
+    assert (nobody > 20) == (width == 3)
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is PairRegret)
 
