@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import losses
+from streampair import kernels, losses
 from streampair.evaluation.pairs import Linear, Pairs
 
 __all__ = ["minimise"]
 
 Array = NDArray[np.float64]
+
+#: Losses that the compiled search knows, and the most weights that it is given: of more, products of matrices
+#: take most of the time.
+_COMPILED = (losses.Hinge, losses.Logistic, losses.SquaredHinge, losses.Square)
+_FEW = 64
 
 
 def minimise(
@@ -69,10 +74,14 @@ def minimise(
     w = best
     # A first guess at the curvature: the backtracking corrects it.
     reach = pairs.reach() or 1.0
+    rows = pairs.rows if isinstance(pairs, Linear) and pairs.size <= _FEW else None
     for width in widths:
-        w = _accelerate(
-            pairs, share, loss, width, radius, w, reach, pairs.patience * iterations // len(widths)
-        )
+        most = pairs.patience * iterations // len(widths)
+        if rows is not None and type(loss) in _COMPILED:
+            w = w.copy()
+            kernels.descent(rows, share, loss.code, width, radius, w, reach, most)
+        else:
+            w = _accelerate(pairs, share, loss, width, radius, w, reach, most)
         value = float(share @ loss.value(pairs.arguments(w)))
         if value < best_value:
             best, best_value = w, value

@@ -83,6 +83,11 @@ class Linear(Pairs):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def rows(self) -> Array | None:
+        """What the arguments are products with; None if there is more to them."""
+        return self._rows if self._offset is None else None
+
     def arguments(self, w: Array) -> Array:
         """As in the base."""
         out: Array = self._rows @ w

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -31,13 +31,19 @@ class Records(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.values)
 
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self[:])
+
     @overload
     def __getitem__(self, at: int) -> Row: ...
     @overload
     def __getitem__(self, at: slice) -> list[Row]: ...
     def __getitem__(self, at: int | slice) -> Row | list[Row]:
         if isinstance(at, slice):
-            return [self._row(values) for values in self.values[at].tolist()]
+            values, names = self.values[at], self.names
+            if not np.isnan(values).any():
+                return [dict(zip(names, row, strict=True)) for row in values.tolist()]
+            return [self._row(row) for row in values.tolist()]
         return self._row(self.values[at].tolist())
 
     def only(self, at: list[int]) -> Records:

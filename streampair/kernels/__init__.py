@@ -20,6 +20,7 @@ from streampair.kernels.buffers import (
     row_to_replace,
 )
 from streampair.kernels.correlated import blt_variances
+from streampair.kernels.descent import descent
 from streampair.kernels.design import clip_rows, prepare_rows
 from streampair.kernels.entities import entity_admit, entity_cell, entity_fill
 from streampair.kernels.forest import (
@@ -322,6 +323,7 @@ __all__ = [
     "cos_octant",
     "cross_sums",
     "cube_root",
+    "descent",
     "dot",
     "eigen",
     "entity_admit",

@@ -7,6 +7,7 @@ twin.
 from naive.all_pairs import metric_risk_gradient, pair_sums, pair_sums_logistic, risk_gradient
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.correlated import blt_variances
+from naive.descent import descent
 from naive.design import clipped, prepared
 from naive.entities import admitted, cell, table
 from naive.forest import Forest, Text
@@ -143,6 +144,7 @@ __all__ = [
     "cube_root",
     "dearest_windows",
     "dense",
+    "descent",
     "dot",
     "due",
     "eigenvalues",

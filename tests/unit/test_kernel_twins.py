@@ -1497,6 +1497,19 @@ def sample_take(kernel: Any, rng: Rng) -> None:
         assert records[place].tolist() == [own, label, *row]
 
 
+@against(naive.descent)
+def descent(kernel: Any, rng: Rng) -> None:
+    """Every step: the search may end early, after some, or stop at the boundary of the ball."""
+    n, d = int(rng.integers(5, 60)), int(rng.integers(1, 5))
+    rows, share = rng.normal(size=(n, d)) + 0.4, rng.random(n) / n
+    for code, width in ((0, 0.0), (1, 0.3), (1, 0.01), (2, 0.0), (3, 0.0)):
+        for radius, iterations in ((0.2, 60), (5.0, 7), (5.0, 60)):
+            w, reach = 0.1 * rng.normal(size=d), float(np.mean((rows**2).sum(axis=1)))
+            wanted, count = naive.descent(rows, share, code, width, radius, w, reach, iterations)
+            assert kernel(rows, share, code, width, radius, w, reach, iterations) == count
+            close(w, wanted, 1e-6)
+
+
 @against(naive.woven)
 def woven(kernel: Any, rng: Rng) -> None:
     n, d = int(rng.integers(1, 9)), 2
