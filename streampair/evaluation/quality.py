@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -102,10 +102,8 @@ def quality_of(
     scores, labels = scores[-_MOST:], labels[-_MOST:]
     if labels.all() or not labels.any():
         return None
-    # Events from the highest score down, and where each run of equal scores ends.
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    hits, seen = np.cumsum(labels[order])[ends].astype(np.float64), ends + 1.0
+    ranked = _ranked(scores, labels)
+    hits, seen = ranked.hits, ranked.seen
     fresh = np.diff(hits, prepend=0.0)
     precision = float((fresh * hits / seen).sum() / hits[-1])
     shares = {f"{share:g}": _recall(hits, seen, math.ceil(share * len(scores))) for share in SHARES}
@@ -114,7 +112,12 @@ def quality_of(
     slope = 1.0 / spread if spread > 0.0 else 1.0
     kernels.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * float(scores.mean()), counts)
     positives, negatives = counts.tolist()
-    drift = _drifts(scores[-_WATCHED:], labels[-_WATCHED:])
+    placed = _placed(ranked)
+    drift, late = False, labels[-_WATCHED:]
+    if len(scores) <= _WATCHED:
+        drift = _drifts(placed)
+    elif late.any() and not late.all():
+        drift = _drifts(placements(scores[-_WATCHED:], late))
     return Quality(
         BINS,
         tuple(positives),
@@ -122,14 +125,52 @@ def quality_of(
         precision,
         shares,
         drift,
-        auc_stderr=_stderr(scores, labels, sizes),
+        auc_stderr=_stderr(placed, labels, sizes),
         reliability=None if probabilities is None else _reliability(probabilities(scores), labels),
     )
 
 
-def _stderr(scores: Floats, labels: Flags, sizes: tuple[int, int]) -> float | None:
+class _Ranked(NamedTuple):
+    """Events from the highest score down.
+
+    Attributes
+    ----------
+    order
+        Their places.
+    labels
+        In this order.
+    hits, seen
+        Positives, and all, down to the end of each run of equal scores.
+    """
+
+    order: NDArray[np.intp]
+    labels: Flags
+    hits: Floats
+    seen: Floats
+
+
+def _ranked(scores: Floats, labels: Flags) -> _Ranked:
+    order = np.argsort(-scores, kind="stable")
+    above, flags = scores[order], labels[order]
+    ends = np.append(np.flatnonzero(above[1:] != above[:-1]), len(scores) - 1)
+    return _Ranked(order, flags, np.cumsum(flags)[ends].astype(np.float64), ends + 1.0)
+
+
+def _placed(ranked: _Ranked) -> Floats:
+    """`placements`, of events of which both classes are there."""
+    order, flags, hits, seen = ranked
+    out = np.empty(len(order))
+    runs = np.diff(seen, prepend=0.0).astype(np.intp)
+    for positive, others in ((True, seen - hits), (False, hits)):
+        # Of the others those below a run, and half of those in it.
+        below = others[-1] - 0.5 * (others + np.append(0.0, others[:-1]))
+        share = np.repeat(below / others[-1], runs)[flags == positive]
+        out[order[flags == positive]] = share if positive else 1.0 - share
+    return out
+
+
+def _stderr(values: Floats, labels: Flags, sizes: tuple[int, int]) -> float | None:
     """Standard error of the AUC over so many positives and others, of which the latest are looked at."""
-    values = placements(scores, labels)
     own = [values[labels], values[~labels]]
     if min(map(len, own)) < 2:
         return None
@@ -157,23 +198,14 @@ def _recall(hits: Floats, seen: Floats, most: int) -> float:
 
 def placements(scores: Floats, labels: Flags) -> Floats:
     """Of each event the share of the other class that it is on the right side of; their mean is the AUC."""
-    out = np.empty(len(scores))
-    for positive in (True, False):
-        own, others = scores[labels == positive], np.sort(scores[labels != positive])
-        left, right = np.searchsorted(others, own), np.searchsorted(others, own, side="right")
-        below = 0.5 * (left + right) / len(others)
-        out[labels == positive] = below if positive else 1.0 - below
-    return out
+    return _placed(_ranked(scores, labels))
 
 
-def _drifts(scores: Floats, labels: Flags) -> bool:
-    """ADWIN's test (Bifet and Gavalda 2007, 3.2) of all ways to cut the events in two.
+def _drifts(values: Floats) -> bool:
+    """ADWIN's test (Bifet and Gavalda 2007, 3.2) of all ways to cut the events in two, by their placements.
 
     As `river.drift.ADWIN` does it, with which the tests compare; that takes two seconds to import.
     """
-    if labels.all() or not labels.any():
-        return False
-    values = placements(scores, labels)
     n = len(values)
     first = np.arange(_PART, n - _PART + 1)
     if not len(first):
