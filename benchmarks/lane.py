@@ -34,7 +34,7 @@ from streampair.engine import Event, Lane, Record, RegretConfig, Rows
 BATCH = 500
 #: Batches between two snapshots and gauges: about one second of a busy worker.
 COMMIT = 500
-#: Batches that are not counted: kernels compile, caches fill.
+#: Batches that are not counted: kernels compile or are loaded, those of a commit too; caches fill.
 WARM = 40
 #: Share of the lane's time that the estimate of the regret may take.
 GOAL = 0.05
@@ -108,7 +108,7 @@ def through_lane(model: Any, *, decoding: bool, commits: bool = False, regret: b
             upcoming.update(zip((record.offset for record in records), events, strict=True))
         lane.process(records)
         batches += 1
-        if commits and batches % COMMIT == 0:
+        if commits and (batches % COMMIT == 0 or batches == WARM // 2):
             lane.snapshot()
             lane.gauges()
 

@@ -103,7 +103,7 @@ class Batch:
         Both ways give the same outputs and the same state; in bulk, each question is asked once a batch.
         """
         output = LaneOutput([], [], None)
-        labels: list[bool] = []
+        labels: list[int] = []
         given: list[float] = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
@@ -123,7 +123,7 @@ class Batch:
         self,
         records: Sequence[Record],
         output: LaneOutput,
-        labels: list[bool],
+        labels: list[int],
         given: list[float],
     ) -> int:
         """Take all together, or else labelled events until the first that fails; how many were taken."""
@@ -227,7 +227,7 @@ class Batch:
         """What the regret is told of labels: whether each is the one that ranks high, or where there is none
         that does, the labels.
         """
-        return batch.marks if self._two_classes else batch.ys
+        return batch.truth if self._two_classes else batch.ys
 
     def _origins(self, records: Sequence[Record]) -> Origins:
         """`_origin` of each."""
@@ -307,7 +307,7 @@ class Batch:
         self,
         records: Sequence[Record],
         output: LaneOutput,
-        labels: list[bool],
+        labels: list[int],
         given: list[float],
     ) -> None:
         """Any record at all, one by one."""
@@ -457,5 +457,5 @@ class _Taken(NamedTuple):
     scores: list[float]
     admitted: list[bool]
     refused: dict[int, tuple[Exception, str]]
-    truth: list[bool]
+    truth: Sequence[int]
     told: list[float]

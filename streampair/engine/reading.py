@@ -36,9 +36,7 @@ class Read(NamedTuple):
     ys
         The labels; None where there is nothing to learn.
     truth
-        Whether each has the label that ranks high.
-    marks
-        The same as bytes, 1 or 0 each, if somebody asked for flags; else none.
+        Whether each has the label that ranks high; bytes, 1 or 0 each, if somebody asked for flags.
     nulls
         Positions of what has no label, or was refused, ascending.
     refused
@@ -51,8 +49,7 @@ class Read(NamedTuple):
     xs: Sequence[Any]
     ys: Sequence[Any]
     ids: Iterable[str | None]
-    truth: list[bool]
-    marks: bytes
+    truth: Sequence[int]
     nulls: list[int]
     refused: dict[int, tuple[Exception, str]]
 
@@ -69,7 +66,7 @@ class Reader:
     is_bad
         From an error and the stage that it came in to whether it is about the event.
     flags
-        Whether `truth` has to be of truth values, whatever labels say when they are compared.
+        Whether `truth` has to be bytes, whatever labels say when they are compared.
     """
 
     def __init__(
@@ -122,15 +119,22 @@ class Reader:
             nulls = [at for at, y in enumerate(ys) if y is None] if None in ys else []
             if nulls and not self._marks:
                 return None
-            positive = self._positive
-            truth = [y == positive for y in ys]
-            marks = _marks(truth) if self._flags else b""
-            if marks is None:
-                truth = list(map(bool, truth))
-                marks = bytes(truth)
+            truth = self._truth(ys)
         except Exception:
             return None  # whatever it is, the careful way meets it again, alone
-        return Read(offsets, table, raw, xs, ys, ids, truth, marks, nulls, refused)
+        return Read(offsets, table, raw, xs, ys, ids, truth, nulls, refused)
+
+    def _truth(self, ys: list[Any]) -> Sequence[int]:
+        positive = self._positive
+        # Most often labels are truth values, or numbers 0 and 1, already.
+        marks = _marks(ys) if positive is True else None
+        if marks is not None:
+            return marks
+        told = [y == positive for y in ys]
+        if not self._flags:
+            return told
+        marks = _marks(told)
+        return bytes(map(bool, told)) if marks is None else marks
 
     def _each(
         self,
@@ -181,14 +185,15 @@ class _Dicts(Sequence[dict[str, Any]]):
         return dict(zip(names, rows, strict=True))
 
 
-def _marks(truth: list[Any]) -> bytes | None:
-    """What comparisons gave as bytes of 0 and 1; None if it is anything else, as NumPy's truth values."""
-    # A tenth of the time that a look at each type takes; what is no integer raises.
+def _marks(told: Sequence[Any]) -> bytes | None:
+    """These as bytes of 0 and 1; None if they are anything else, as text, or NumPy's truth values."""
+    # A fraction of the time that a look at each type, or a comparison, takes; what is no integer raises.
     try:
-        marks = bytes(truth)
+        marks = bytes(told)
     except (TypeError, ValueError):
         return None
-    return None if marks.strip(b"\x00\x01") else marks
+    # Of an array, bytes are those that it lies in.
+    return None if len(marks) != len(told) or marks.strip(b"\x00\x01") else marks
 
 
 def refuse_nan(x: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ class AUCWindow:
         self._clear()
 
     def _clear(self) -> None:
-        self._labels: list[bool] = []
+        self._labels: list[int] = []
         self._scores: list[float] = []
         self._state = np.zeros(k.AUC_HEADER + 2 * self.size + k.AUC_NODE * (self.size + 1))
         self._state[k.AUC_WINDOW] = self.size
@@ -46,8 +46,8 @@ class AUCWindow:
         self._settle()
         k.auc_add(self._state, score, 1 if positive else 0)
 
-    def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
-        """Add many events whose labels are already True or False and whose scores are known not to be NaN.
+    def extend(self, labels: Sequence[int], scores: Sequence[float]) -> None:
+        """Add many events: labels True or False, or 1 or 0, and scores that are known not to be NaN.
 
         They are counted when somebody asks: of a fast stream only those that are still in the window then.
         """

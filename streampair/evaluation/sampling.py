@@ -84,7 +84,7 @@ class Sample:
     # ---- drawing ---------------------------------------------------------------------------------------
 
     def _of(self, what: int, stratum: int) -> float:
-        return float(self._state[layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM + what])
+        return self._state.item(layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM + what)
 
     def ranks(self, stratum: int) -> tuple[Array, Array]:
         """Views of the ranks of the steps of a stratum, and of their numbers."""
@@ -117,10 +117,10 @@ class Sample:
     def pass_over(self, stratum: int, number: int) -> None:
         """Count so many events that do not enter."""
         if number:
-            own = layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
+            state, own = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
+            state[own + layout.LEFT] -= number
             for what in (layout.SEEN, layout.STEP, layout.RECORD):
-                self._state[own + what] += number
-            self._state[own + layout.LEFT] -= number
+                state[own + what] += number
 
     def draw(self, strata: NDArray[np.uint8]) -> Array:
         """Count events of these strata (n,), and draw which enter: a row each, until the next call.
