@@ -113,7 +113,9 @@ class LearnsBatches(PlainLearner):
         columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
         if columns is not None and isinstance(values, np.ndarray):
             rows = _features.arrange(columns, values, self._names, self._index)
-            return np.nan_to_num(rows, nan=0.0) if np.isnan(rows).any() else rows
+            flat = rows.ravel()
+            square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
+            return np.nan_to_num(rows, nan=0.0) if square != square else rows
         packed, names = _features.packed(self._names, xs), self._names
         return (
             np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
