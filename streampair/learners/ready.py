@@ -112,6 +112,8 @@ class ReadyRows:
         """
         scores, begin, end = np.empty(self._count), 0, 0
         kept: list[Array] = []
+        if stops and self._steady is not None:
+            weights, end = self._weights().copy(), self._steady()
         for stop in stops:
             if stop >= end:  # while the weights stay as they are, there is no need to
                 self._part(slice(begin, stop), scores)
