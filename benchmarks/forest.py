@@ -1,12 +1,17 @@
 """What random trees are worth beside River's adaptive random forest: quality, time and memory in one run.
 
     python benchmarks/forest.py [--quick] [--records N] [--seeds 3] [--no-arf] [--again] [--draw] [NAME ...]
+    python benchmarks/forest.py --pairs [--seeds 3] [NAME ...]
 
 One pass, defaults, each record scored before it is learned; AUC and average precision (AP) are those of the
 second half. `us` is the time of the processor to score and learn a record, a dictionary; `array` that of a
 row of an array. ARF is River's with 10 trees. `Forest` has `--seeds` seeds, the others one.
 LogisticRegression and PairOGD have a StandardScaler in front, and a column for each text; the trees get texts
 as they are.
+
+`--pairs` sets leaves that are fitted to records, by the logistic loss, beside leaves that are fitted to
+pairs, by each of the pair losses; `positive` is the share of positives, `us` the time for a row of a frame.
+It adds two streams with rare positives: one positive of ijcnn1 in ten, and the letter A among all letters.
 
 The sets are those of the other benchmarks, whole and in the order of their files, and `--records` records of
 River's generators; where a stream changes, it does in the middle. What ARF gives is kept in
@@ -35,7 +40,7 @@ from river import datasets, forest, linear_model, preprocessing, tree
 from river.datasets import synth
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from streampair import auc
+from streampair import auc, losses
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "forest.json"
@@ -58,6 +63,17 @@ def _file(name: str) -> Callable[[int], Records]:
         return [({k: v for k, v in x.items() if v == v}, y) for x, y in zip(rows, labels, strict=True)]
 
     return take
+
+
+def _turned(n: int) -> Records:
+    """The letters, whose labels change places in the middle."""
+    records = _file("letter")(n)
+    return [(x, y != (i >= len(records) // 2)) for i, (x, y) in enumerate(records)]
+
+
+def _moving(n: int) -> Records:
+    """The letters in the order of their left edges: what a label means stays, what is seen moves."""
+    return sorted(_file("letter")(n), key=lambda record: float(record[0]["x_box"]))
 
 
 def _river(make: Callable[[int], Any], positive: Callable[[Any], bool] = bool) -> Callable[[int], Records]:
@@ -109,9 +125,48 @@ STREAMS: dict[str, tuple[Callable[[int], Records], float]] = {
         _river(lambda n: synth.Hyperplane(seed=1, n_features=10, n_drift_features=10, mag_change=0.01)),
         0.02,
     ),
+    "letter-turned": (_turned, 0.02),
+    "letter-moving": (_moving, 0.02),
     "random-tree": (_river(lambda n: synth.RandomTree(1, 1, n_classes=2)), 0.02),
 }
 QUICK = ("Phishing", "Bananas")
+
+
+def _rarer(n: int) -> Records:
+    """ijcnn1 with one of its positives in ten."""
+    places = itertools.count()
+    return [(x, y) for x, y in _file("ijcnn1")(n) if not y or next(places) % 10 == 0]
+
+
+def _first_letter(n: int) -> Records:
+    frame = pd.read_csv(_sets.DATA / "letter.csv.gz")
+    labels = (frame.pop("label") == "A").tolist()
+    return list(zip(frame.to_dict("records"), labels, strict=True))
+
+
+RARE: dict[str, Callable[[int], Records]] = {"ijcnn1-rarer": _rarer, "letter-A": _first_letter}
+PAIRED = (
+    *(
+        "Phishing",
+        "Bananas",
+        "letter",
+        "ijcnn1",
+        "adult",
+        "bank",
+        "usps",
+        "Agrawal-abrupt",
+        "RBF-slow",
+        "RBF-fast",
+    ),
+    *("Sine-abrupt", "Hyperplane-fast", "random-tree", "letter-turned", "letter-moving", *RARE),
+)
+LOSSES: dict[str, losses.PairLoss | None] = {
+    "records": None,
+    "pairs, Logistic": losses.Logistic(),
+    "pairs, Hinge": losses.Hinge(),
+    "pairs, SquaredHinge": losses.SquaredHinge(),
+    "pairs, Square": losses.Square(),
+}
 
 
 class Encoded:
@@ -193,8 +248,28 @@ def _arf(name: str, records: Records, *, again: bool) -> dict[str, float]:
     return told
 
 
+def paired(options: Namespace) -> Iterator[_timing.Row]:
+    """A row for each loss on each stream."""
+    for name in options.name or (QUICK if options.quick else PAIRED):
+        records = RARE[name](options.records) if name in RARE else STREAMS[name][0](options.records)
+        frame, labels = pd.DataFrame([x for x, _ in records]), [y for _, y in records]
+        y = pd.Series(labels)
+        for learner, loss in LOSSES.items():
+            auc.Forest(seed=1, loss=loss).score_learn_many(frame[:9], y[:9])  # compiles
+            start, told = time.process_time(), []
+            for seed in range(1, options.seeds + 1):
+                told.append(_second_half(labels, auc.Forest(seed=seed, loss=loss).score_learn_many(frame, y)))
+            us = (time.process_time() - start) / len(records) / options.seeds * 1e6
+            means = {key: float(np.mean([each[key] for each in told])) for key in ("auc", "ap")}
+            row: _timing.Row = {**means, "us": us, "stream": name, "learner": learner}
+            yield row | {"positive": float(np.mean(labels)), "n": len(records)}
+
+
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each learner on each stream."""
+    if options.pairs:
+        yield from paired(options)
+        return
     few = [({"a": float(i)}, i % 2 == 0) for i in range(8)]
     forests(few, 1)  # compiles
     one_by_one(LEARNERS["PairOGD"](), few)
@@ -252,6 +327,8 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
         ("MB", "mb", ">7.2f"),
         ("ARF us / us", "times", ">13.1f"),
     ]
+    if options.pairs:
+        columns = [*columns[:4], ("us", "us", ">7.1f"), ("positive", "positive", ">10.3f")]
     seen: list[_timing.Row] = []
 
     def kept() -> Iterator[_timing.Row]:
@@ -259,12 +336,15 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
             seen.append(row)
             yield row
 
-    yield from _timing.table(columns, kept(), goals=True)
+    yield from _timing.table(columns, kept(), goals=not options.pairs)
     yield ""
     yield f"means of {len({row['stream'] for row in seen})} streams"
-    for learner in ("Forest", *LEARNERS):
+    for learner in LOSSES if options.pairs else ("Forest", *LEARNERS):
         own = [row for row in seen if row["learner"] == learner]
-        if own:
+        if own and options.pairs:
+            means = [float(np.mean([row[key] for row in own])) for key in ("auc", "ap", "us")]
+            yield "{:<20}AUC {:.3f}  AP {:.3f}  {:5.1f} us".format(learner, *means)
+        elif own:
             means = [float(np.mean([row[key] for row in own])) for key in ("auc", "ap", "us", "mb")]
             yield "{:<20}AUC {:.3f}  AP {:.3f}  {:8.1f} us  {:.2f} MB".format(learner, *means)
     if options.draw:
@@ -277,6 +357,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--records": {"type": int, "default": 10_000, "help": "of a generated stream"},
     "--seeds": {"type": int, "default": 3},
     "--no-arf": {"action": "store_true", "help": "without ARF, which takes nearly all of the time"},
+    "--pairs": {"action": "store_true", "help": "leaves fitted to pairs beside leaves fitted to records"},
     "--draw": {"action": "store_true", "help": "draw docs/images/forest.svg"},
     "--again": {"action": "store_true", "help": "run ARF again"},
 }

@@ -20,19 +20,22 @@ from streampair.kernels.forest_layout import (
     FOREST_BEST,
     FOREST_CAP,
     FOREST_D,
+    FOREST_ETA,
+    FOREST_GAMMA,
     FOREST_HEADER,
     FOREST_LOSSES,
     FOREST_MEAN,
     FOREST_NODES,
+    FOREST_PAIRS,
     FOREST_READY,
     FOREST_RECORDS,
     FOREST_SEEN,
     FOREST_SINCE,
     FOREST_SLOW,
     FOREST_SPREAD,
-    FOREST_SQUARED,
     FOREST_STACK,
     FOREST_STEPS,
+    FOREST_TASK,
     FOREST_TEXTS,
     FOREST_TREES,
     PAYLOAD,
@@ -43,20 +46,13 @@ from streampair.kernels.forest_layout import (
     forest_places,
     forest_weights_at,
 )
-from streampair.kernels.forest_trees import (
-    forest_bucket,
-    forest_empty,
-    forest_grow,
-    forest_moments,
-    forest_right,
-)
+from streampair.kernels.forest_pairs import forest_pair, forest_step
+from streampair.kernels.forest_scores import forest_evaluate, forest_stacked
+from streampair.kernels.forest_trees import forest_bucket, forest_empty, forest_grow, forest_moments
 from streampair.kernels.numerics import exp_negative, log_positive, sigmoid
 from streampair.kernels.vectors import MAX_ABS
 
-_ETA = (0.1, 0.2, 0.02, 0.1)
-_GAMMA = (0.99, 0.95, 1.0, 1.0)
 _EVERY = 1000  # records after which a tree is emptied
-_CLIP = 4.0
 _WORST = 5.0
 
 
@@ -77,134 +73,11 @@ def _loss(squared: bool, score: float, label: float) -> float:
 
 
 @kernel
-def forest_descend(s: Array) -> bool:
-    """Standardise the record in the state and find its leaves; False if those at hand are its own."""
-    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
-    trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
-    _, _, _, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
-    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
-    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    bits, known = x.view(np.int64), last.view(np.int64)
-    if s[FOREST_READY] == 1.0:
-        same = True
-        for j in range(d):
-            same = same and bits[j] == known[j]
-        if same:
-            return False
-    for j in range(d):
-        known[j] = bits[j]
-        value = x[j]
-        z[j] = 0.0
-        if value == value:
-            spread = s[FOREST_HEADER + 2 * cap + j]
-            if spread > 0.0:
-                scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
-                z[j] = min(max(scaled, -_CLIP), _CLIP)
-    marks = s[at_nodes:at_scratch]
-    links = marks.view(np.int32)
-    leaves = s[at_scratch:end].view(np.int64)
-    one, two, three = forest_cut(1, nodes), forest_cut(2, nodes), forest_cut(3, nodes)
-    at_two, at_three = 2 * trees * one, 2 * trees * (one + two)
-    # All trees a level down, then the next level: no step waits for the one before it.
-    going = s[end - trees : end].view(np.int64)
-    for t in range(trees):
-        going[t] = t
-        leaves[4 * t] = 0
-        leaves[4 * t + 1] = 0
-        leaves[4 * t + 3] = 0
-    count = trees
-    while count > 0:
-        left = 0
-        for i in range(count):
-            t = going[i]
-            at = t * nodes + leaves[4 * t + 3]
-            child = links[4 * at + 3]
-            if child > 0:
-                node = child + forest_right(links[4 * at + 2], marks[2 * at], x, bits)
-                leaves[4 * t + 3] = node
-                if child < two:
-                    leaves[4 * t + 1] = node
-                    if child < one:
-                        leaves[4 * t] = node
-                going[left] = t
-                left += 1
-        count = left
-    for t in range(trees):
-        leaves[4 * t] = 2 * (t * one + leaves[4 * t])
-        leaves[4 * t + 1] = at_two + 2 * (t * two + leaves[4 * t + 1])
-        leaves[4 * t + 2] = at_three + 2 * (t * three + leaves[4 * t + 3])
-    s[FOREST_READY] = 1.0
-    return True
-
-
-@kernel
-def forest_add(s: Array, block: Array) -> None:
-    """Scores that the experts of a block give the record whose leaves are at hand."""
-    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
-    trees, texts = int(s[FOREST_TREES]), int(s[FOREST_TEXTS])
-    at_texts, at_weights, at_used, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
-    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    bits, leaves = x.view(np.int64), s[at_scratch:end].view(np.int64)
-    weights = block[at_weights:at_used]
-    s0 = 0.0
-    s1 = 0.0
-    s2 = 0.0
-    s3 = 0.0
-    for j in range(d):
-        if x[j] == x[j]:
-            at = FOREST_HEADER + 3 * cap + EXPERTS * j
-            s0 += z[j] * block[at]
-            s1 += z[j] * block[at + 1]
-            s2 += z[j] * block[at + 2]
-            s3 += z[j] * block[at + 3]
-        elif texts > 0 and bits[j] & PAYLOAD:
-            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
-            s0 += block[at]
-            s1 += block[at + 1]
-            s2 += block[at + 2]
-            s3 += block[at + 3]
-    for t in range(trees):
-        s1 += weights[leaves[4 * t]]
-        s2 += weights[leaves[4 * t + 1]]
-        s3 += weights[leaves[4 * t + 2]]
-    block[SCORES] = s0
-    block[SCORES + 1] = s1
-    block[SCORES + 2] = s2
-    block[SCORES + 3] = s3
-
-
-@kernel
-def forest_stacked(block: Array) -> float:
-    """What the stack makes of the scores of a block."""
-    score = 0.0
-    for k in range(EXPERTS):
-        score += block[FOREST_STACK + k] * block[SCORES + k]
-    return score
-
-
-@kernel
-def forest_evaluate(s: Array) -> float:
-    """Score of the record in the state, by the stack of all experts; its leaves are at hand then."""
-    if forest_descend(s):
-        forest_add(s, s)
-    return forest_stacked(s)
-
-
-@kernel
-def _step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float) -> None:
-    """One step of a weight, against the derivative h, by the sum of squares that fades."""
-    s[total] = gamma * s[total] + h * h
-    s[weight] -= eta * h / math.sqrt(s[total] + 0.1)
-
-
-@kernel
 def _fit(s: Array, block: Array, label: float) -> None:
     """Step every expert of a block along its own loss, and the stack along that of all."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    squared = s[FOREST_SQUARED] == 1.0
+    squared = s[FOREST_TASK] == 1.0
     at_texts, at_weights, _, _, at_scratch, end = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
@@ -214,14 +87,14 @@ def _fit(s: Array, block: Array, label: float) -> None:
     share = 50.0 / trees
     for k in range(EXPERTS):
         g = _slope(squared, block[SCORES + k], label)
-        eta, gamma = _ETA[k], _GAMMA[k]
+        eta, gamma = FOREST_ETA[k], FOREST_GAMMA[k]
         for j in range(d):
             if x[j] == x[j]:
                 at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
-                _step(block, at, at + EXPERTS * cap, g * z[j], eta, gamma)
+                forest_step(block, at, at + EXPERTS * cap, g * z[j], eta, gamma)
             elif texts > 0 and bits[j] & PAYLOAD:
                 at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k
-                _step(block, at, at + EXPERTS, g, eta, gamma)
+                forest_step(block, at, at + EXPERTS, g, eta, gamma)
         if k > 0:
             h2 = g * g
             h = eta * share * g
@@ -239,7 +112,7 @@ def _fit(s: Array, block: Array, label: float) -> None:
 @kernel
 def _judge(s: Array, block: Array, label: float) -> None:
     """Average the losses of the experts; the slow one begins again where it is left behind."""
-    squared = s[FOREST_SQUARED] == 1.0
+    squared = s[FOREST_TASK] == 1.0
     for k in range(EXPERTS):
         block[FOREST_LOSSES + k] = 0.995 * block[FOREST_LOSSES + k] + 0.005 * _loss(
             squared, block[SCORES + k], label
@@ -326,9 +199,13 @@ def forest_visit(s: Array, others: Array) -> None:
 def _take(s: Array, label: float) -> None:
     """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared."""
     target = 1.0 if label > 0.0 else 0.0
-    if s[FOREST_SQUARED] == 1.0:
-        target = _standardised(s, label)
-    forest_fit(s, s, target)
+    if s[FOREST_TASK] >= FOREST_PAIRS:
+        if forest_pair(s, target):
+            _judge(s, s, target)
+    else:
+        if s[FOREST_TASK] == 1.0:
+            target = _standardised(s, label)
+        forest_fit(s, s, target)
     forest_visit(s, s[:0].reshape(0, 0))
 
 
@@ -347,7 +224,7 @@ def forest_usable(s: Array, gaps: bool) -> bool:
 @kernel
 def _told(s: Array, score: float) -> float:
     """What a score is to others: in the unit of the labels, if the loss is squared."""
-    return s[FOREST_MEAN] + forest_deviation(s) * score if s[FOREST_SQUARED] == 1.0 else score
+    return s[FOREST_MEAN] + forest_deviation(s) * score if s[FOREST_TASK] == 1.0 else score
 
 
 @kernel

@@ -10,15 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.forest import (
-    forest_add,
-    forest_descend,
-    forest_fit,
-    forest_load,
-    forest_stacked,
-    forest_usable,
-    forest_visit,
-)
+from streampair.kernels.forest import forest_fit, forest_load, forest_usable, forest_visit
+from streampair.kernels.forest_scores import forest_add, forest_descend, forest_stacked
 
 
 @kernel

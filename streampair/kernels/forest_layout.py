@@ -19,7 +19,7 @@ FOREST_TREES = 2
 FOREST_NODES = 3
 FOREST_SEED = 4
 FOREST_TEXTS = 5  # places for weights of texts: 0 until there is one
-FOREST_SQUARED = 6  # squared loss on real labels, rather than logistic loss
+FOREST_TASK = 6  # 0: logistic loss of records; 1: squared loss on real labels; FOREST_PAIRS + code: of pairs
 FOREST_RECORDS = 7
 FOREST_DRAWS = 8  # random numbers drawn
 FOREST_READY = 9  # the scratch has the leaves and scores of the record in `last`
@@ -35,11 +35,18 @@ FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum 
 SCORES = 28  # scratch: scores of the experts
 FOREST_HEADER = 32
 
+FOREST_PAIRS = 2
+
 EXPERTS = 4
 FOREST_BUCKETS = 4096
 FOREST_COLUMN = 14  # cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised
 RECORD_AT = 11
+FOREST_KEPT = 32  # last records of each class that further ones are paired with
+FOREST_LINK = 32  # cells of the link from score to probability: as many as the scalars of other learners
 SLOW = 2  # the expert that never forgets: it is reset instead
+
+FOREST_ETA = (0.1, 0.2, 0.02, 0.1)  # step sizes of the experts
+FOREST_GAMMA = (0.99, 0.95, 1.0, 1.0)  # what is left of their sums of squares from one record to the next
 
 _CUT = (0, 31, 127, 1 << 30)
 PAYLOAD = (1 << 51) - 1
@@ -80,3 +87,19 @@ def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
     for k in range(1, expert):
         at += 2 * trees * forest_cut(k, nodes)
     return at
+
+
+@kernel
+def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
+    """Where a forest that learns from pairs has what they need, behind all else.
+
+    Returns
+    -------
+    tuple
+        (how many records of each class came, the record at hand with its standardised values, its leaves and
+        scores, the records that are kept, length); the link is at 0.
+    """
+    at_own = FOREST_LINK + 2
+    at_leaves = at_own + 2 * cap
+    at_kept = at_leaves + EXPERTS * trees + EXPERTS
+    return FOREST_LINK, at_own, at_leaves, at_kept, at_kept + 2 * FOREST_KEPT * cap

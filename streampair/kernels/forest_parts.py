@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.forest import forest_descend, forest_deviation
+from streampair.kernels.forest import forest_deviation
 from streampair.kernels.forest_layout import (
     EXPERTS,
     FOREST_CAP,
@@ -13,8 +13,8 @@ from streampair.kernels.forest_layout import (
     FOREST_HEADER,
     FOREST_MEAN,
     FOREST_NODES,
-    FOREST_SQUARED,
     FOREST_STACK,
+    FOREST_TASK,
     FOREST_TEXTS,
     FOREST_TREES,
     PAYLOAD,
@@ -24,6 +24,7 @@ from streampair.kernels.forest_layout import (
     forest_places,
     forest_weights_at,
 )
+from streampair.kernels.forest_scores import forest_descend
 from streampair.kernels.forest_trees import forest_bucket, forest_right
 
 
@@ -82,7 +83,7 @@ def forest_explain(s: Array, block: Array, out: Array) -> None:
                 child += forest_right(column, marks[2 * (first + node)], x, bits)
                 out[column if column >= 0 else ~column] += share * (means[child] - means[node])
                 node = child
-    if s[FOREST_SQUARED] == 1.0:  # in the unit of the labels, as the score is
+    if s[FOREST_TASK] == 1.0:  # in the unit of the labels, as the score is
         out *= forest_deviation(s)
         out[d] += s[FOREST_MEAN]
 

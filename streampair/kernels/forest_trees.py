@@ -64,7 +64,7 @@ def forest_right(column: int, mark: float, x: Array, bits: Bits) -> int:
 
 
 @kernel
-def _draw(s: Array) -> float:
+def forest_draw(s: Array) -> float:
     u = uniform(int(s[FOREST_SEED]), int(s[FOREST_DRAWS]), 0)
     s[FOREST_DRAWS] += 1.0
     return u
@@ -107,14 +107,14 @@ def forest_grow(s: Array, others: Array) -> None:
             links[4 * node + 3] = -visits
         column = links[4 * node + 2]
         if visits == 1:
-            column = int(_draw(s) * d)
+            column = int(forest_draw(s) * d)
             links[4 * node + 2] = column
             mark_bits[2 * node] = bits[column]
         elif visits < _VISITS:
-            if _draw(s) * visits < 1.0:
+            if forest_draw(s) * visits < 1.0:
                 mark_bits[2 * node] = bits[column]
         elif not _part(s, marks, mark_bits, links, node, x, bits):
-            column = int(_draw(s) * d)
+            column = int(forest_draw(s) * d)
             links[4 * node + 2] = column
             mark_bits[2 * node] = bits[column]
         else:
@@ -135,7 +135,7 @@ def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: A
     one, two = _hash(mark_bits[2 * node], kept), _hash(bits[column], value)
     if one != 0 or two != 0:
         for _ in range(_SALTS):
-            salt = math.floor(_draw(s) * 1048576.0)
+            salt = math.floor(forest_draw(s) * 1048576.0)
             if _bit(one, int(salt)) != _bit(two, int(salt)):
                 marks[2 * node] = salt
                 links[4 * node + 2] = ~column
@@ -147,7 +147,7 @@ def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: A
         marks[2 * node] = -math.inf  # nothing to the left, any number to the right
         return True
     low, high = min(kept, value), max(kept, value)
-    mark = low + _draw(s) * (high - low)
+    mark = low + forest_draw(s) * (high - low)
     marks[2 * node] = mark if mark < high else low
     return True
 

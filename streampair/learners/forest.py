@@ -16,7 +16,7 @@ from streampair import kernels as k
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.learners.forest_rows import ForestRows
-from streampair.learners.forest_state import columns_of, exported, restore, sections_of
+from streampair.learners.forest_state import columns_of, exported, pairs_moved, restore, sections_of
 from streampair.learners.plain import PlainLearner
 from streampair.learners.ready import labels_of, refusal
 from streampair.records import features as _features
@@ -52,10 +52,11 @@ class ForestLearner(PlainLearner):
     takes_text: ClassVar[bool] = True
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
+    later_params: ClassVar[frozenset[str]] = PlainLearner.later_params | {"loss"}
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
             *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
-            *("_task", "_high", "_low", "_flipped", "_in_one"),
+            *("_task", "_high", "_low", "_flipped", "_in_one", "_pairs", "_tail"),
         )
     )
 
@@ -78,6 +79,7 @@ class ForestLearner(PlainLearner):
     def _bind(self) -> None:
         """Take from the parameters what the hot path needs."""
         task = self._make_task()
+        self._pairs: losses.PairLoss | None = task.checked_loss(getattr(self, "loss", None))
         self._task, self._high, self._low = task, task.high, task.low
         kind, own = type(self), ForestLearner
         self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
@@ -87,7 +89,7 @@ class ForestLearner(PlainLearner):
         header, seed = np.zeros(k.FOREST_HEADER), self.seed
         header[k.FOREST_TREES] = self.trees
         header[k.FOREST_NODES] = self.nodes
-        header[k.FOREST_SQUARED] = self._squared
+        header[k.FOREST_TASK] = self._squared if self._pairs is None else k.FOREST_PAIRS + self._pairs.code
         if seed is None:
             header[k.FOREST_SEED] = secrets.randbits(53)
         elif isinstance(seed, int | np.integer):
@@ -103,8 +105,12 @@ class ForestLearner(PlainLearner):
     ) -> None:
         """A state for these names and scalars; `coded` are the columns that have had texts."""
         texts = k.FOREST_BUCKETS if coded else 0
-        state = np.zeros(k.forest_places(self.trees, self.nodes, capacity, texts)[-1])
+        end = k.forest_places(self.trees, self.nodes, capacity, texts)[-1]
+        further = 0 if self._pairs is None else k.forest_pair_places(self.trees, capacity)[-1]
+        state = np.zeros(end + further)
         state[: k.FOREST_HEADER] = header
+        self._tail = state[end:]  # what pairs need
+        self._tail[k.SLOPE : k.SLOPE + 1] = 1.0
         state[k.FOREST_D], state[k.FOREST_CAP], state[k.FOREST_TEXTS] = len(names), capacity, texts
         state[k.FOREST_READY] = 0.0
         self._state, self._names, self._coded = state, names, coded
@@ -139,7 +145,7 @@ class ForestLearner(PlainLearner):
         if len(names) > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
             capacity = len(names) if not self._d else min(max(len(names), 2 * capacity), self.max_features)
-        before, d = self._blocks(), self._d
+        before, d, kept = self._blocks(), self._d, self._tail
         self._allocate(names, self._state[: k.FOREST_HEADER], capacity, tuple(sorted(coded)))
         for old, block in zip(before, self._blocks(), strict=True):
             columns, sections = columns_of(old), sections_of(old)
@@ -148,6 +154,8 @@ class ForestLearner(PlainLearner):
             for name, view in sections_of(block).items():
                 if name != "texts" or len(sections[name]):
                     view.view(np.int64)[:] = sections[name].view(np.int64)
+        if self._pairs is not None:
+            pairs_moved(self, kept, int(before[0][k.FOREST_CAP]), d)
 
     def _blocks(self) -> list[Array]:
         """What labels have a say in, of each class; the state is the first of them."""
@@ -420,11 +428,14 @@ class ForestLearner(PlainLearner):
         return self._published()
 
     def _proba(self, score: float) -> float:
-        return float(k.sigmoid(score))
+        return float(k.sigmoid(score) if self._pairs is None else k.link_proba(self._tail, score))
 
     def _probas(self, scores: Array) -> Array:
         p = np.empty(len(scores))
-        k.sigmoid_many(scores, p)
+        if self._pairs is None:
+            k.sigmoid_many(scores, p)
+        else:
+            k.link_many(self._tail, scores, p)
         return p
 
     @property
@@ -434,8 +445,8 @@ class ForestLearner(PlainLearner):
 
     @property
     def pair_loss(self) -> losses.PairLoss:
-        """What a lane measures the regret by: the trees themselves are fitted to no pairs."""
-        return losses.Logistic()
+        """What a lane measures the regret by; the logistic one where leaves are fitted to no pairs."""
+        return losses.Logistic() if self._pairs is None else self._pairs
 
     @property
     def comparator_radius(self) -> float:

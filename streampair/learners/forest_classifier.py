@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from streampair import losses
 from streampair.learners.faces import Classifier
 from streampair.learners.forest import ForestLearner
 from streampair.learners.forest_multiclass import MulticlassForest
@@ -30,6 +31,11 @@ class Forest(Classifier, ForestLearner):
         Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
     positive
         The label that ranks high; every other label is negative.
+    loss
+        None: each expert steps along the logistic loss of the record. Or a pair loss, such as
+        `losses.Logistic`: the record is paired with one of the last 32 of the other class, both are scored
+        anew, and both step along the loss of the difference of their scores. It takes about three times as
+        long; see docs/papers.md for what it is worth.
     seed
         Of what is drawn; None takes one from the operating system.
     max_features
@@ -45,7 +51,9 @@ class Forest(Classifier, ForestLearner):
     A record takes O(trees log nodes + features), and memory is bounded: 1.8 MB, with texts 2.0 MB, and 112
     bytes a feature. Texts share 4096 linear weights. A state is as large as the memory.
 
-    The score is the log-odds that the stack gives, and `predict_proba_one` their logistic curve. `weights`
+    The score is the log-odds that the stack gives, and `predict_proba_one` their logistic curve. From pairs,
+    which know no intercept, it is a curve of two numbers that follow the scores (Platt), as for `PairOGD`;
+    pairs take 528 bytes a feature more. `weights`
     are those of the linear part alone. A `learn_one` after a score of the same record uses its leaves.
 
     References
@@ -82,6 +90,7 @@ class Forest(Classifier, ForestLearner):
     trees: int = 50
     nodes: int = 1023
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
     seed: int | None = None
     max_features: int = 10_000
 

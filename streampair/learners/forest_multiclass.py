@@ -425,7 +425,7 @@ class MulticlassForest(Classifier, ForestLearner):
             fresh._admit(label)
         for block, own in zip(fresh._others, others, strict=True):
             restore_block(block, own)
-        for name in ("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"):
+        for name in ("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded", "_tail"):
             setattr(self, name, getattr(fresh, name))
         self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers
         self._y_name = fresh._y_name

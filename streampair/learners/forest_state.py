@@ -13,7 +13,7 @@ from streampair import kernels as k
 if TYPE_CHECKING:
     from streampair.learners.forest import ForestLearner
 
-__all__ = ["columns_of", "exported", "restore", "sections_of"]
+__all__ = ["columns_of", "exported", "pairs_moved", "restore", "sections_of"]
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.int64]
@@ -23,6 +23,7 @@ _SALTS = 1 << 20
 _SCALARS = ("RECORDS", "DRAWS", "SEED", "SINCE")
 _AVERAGES = ("BEST", "SLOW", "SEEN")
 _LABELS = ("MEAN", "SPREAD")  # of a forest that fits them by least squares
+_LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")  # of a forest that learns from pairs
 _STACKED = ("STACK", "STEPS", "LOSSES")
 # What a column has: its place among the cells of columns, and how many cells.
 _PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
@@ -46,6 +47,44 @@ def sections_of(state: Array) -> dict[str, Array]:
     return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))}
 
 
+def _pairs_of(tail: Array, trees: int, cap: int, d: int) -> tuple[Array, Bits]:
+    """Views of how many records of each class came, and of the bits of those that are kept, (2, kept, d)."""
+    at_came, at_own, _, at_kept, end = k.forest_pair_places(trees, cap)
+    kept = tail[at_kept:end].view(np.int64).reshape(2, k.FOREST_KEPT, cap)
+    return tail[at_came:at_own], kept[:, :, :d]
+
+
+def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None:
+    """Take what pairs need from a tail of `cap` columns, d of them known; new ones are gaps."""
+    tail, names = learner._tail, len(learner.feature_names)
+    tail[: k.FOREST_LINK] = before[: k.FOREST_LINK]
+    came, kept = _pairs_of(tail, learner.trees, int(learner._state[k.FOREST_CAP]), names)
+    old_came, old = _pairs_of(before, learner.trees, cap, d)
+    came[:] = old_came
+    kept[:, :, :d] = old
+    kept[:, :, d:] = np.array([np.nan]).view(np.int64)
+
+
+def _exported_pairs(learner: ForestLearner) -> dict[str, Any]:
+    tail, d = learner._tail, len(learner.feature_names)
+    came, kept = _pairs_of(tail, learner.trees, int(learner._state[k.FOREST_CAP]), d)
+    link = np.array([tail[getattr(k, name)] for name in _LINK])
+    return {"link": link, "came": came.astype(np.int64), "kept": kept.copy()}
+
+
+def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]:
+    """Link, counts and kept records: kernels trust counts as indices, and records as usable."""
+    link, came = _floats(saved["link"], (len(_LINK),)), _whole_numbers(saved["came"], (2,))
+    if link[0] < 0.0 or link[2] < 0.0 or link[4] < k.LEAST:
+        raise ValueError("a link that is none")
+    if not ((came >= 0) & (came < 2**53)).all():
+        raise ValueError("counts of records out of range")
+    kept = _whole_numbers(saved["kept"], (2, k.FOREST_KEPT, d))
+    if (np.abs(kept.view(np.float64)) > k.MAX_ABS).any():
+        raise ValueError("kept records that cannot be")
+    return link, came, kept
+
+
 def exported(learner: ForestLearner) -> dict[str, Any]:
     """What has been learned, as plain values and arrays."""
     state = learner._state
@@ -60,6 +99,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "averages": _scalars(state, _AVERAGES),
         "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
+        **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
         **{name: view.copy() for name, view in columns_of(state).items()},
         **({"texts": sections["texts"].copy()} if learner._coded else {}),
         "used": sections["used"].astype(np.int64),
@@ -127,12 +167,18 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     if (leaves[1::2] < 0.0).any():
         raise ValueError("sums of squares below 0")
     y_name = saved["y_name"]
+    pairs = None if learner._pairs is None else _checked_pairs(saved["pairs"], d)
     learner._allocate(names, header, capacity=d, coded=tuple(np.flatnonzero(coded).tolist()))
     for name, view in columns_of(learner._state).items():
         view[:] = columns[name]
     sections = sections_of(learner._state)
     sections["texts"][:], sections["used"][:], sections["leaves"][:] = texts, used, leaves
     sections["nodes"].view(np.int64)[:] = links
+    if pairs is not None:
+        came, kept = _pairs_of(learner._tail, trees, d, d)
+        came[:], kept[...] = pairs[1], pairs[2]
+        for name, value in zip(_LINK, pairs[0].tolist(), strict=True):
+            learner._tail[getattr(k, name)] = value
     learner._y_name = y_name
 
 
@@ -144,7 +190,7 @@ def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
             raise ValueError(f"{name} is {value!r}")
         header[getattr(k, f"FOREST_{name}")] = value
     _take_averages(header, saved)
-    if header[k.FOREST_SQUARED]:
+    if header[k.FOREST_TASK] == 1.0:
         labels = _floats(saved["labels"], (len(_LABELS),))
         if labels[1] < 0.0:
             raise ValueError("a spread of labels below 0")

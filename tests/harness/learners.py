@@ -41,6 +41,7 @@ LEARNERS: list[Any] = [
     metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=12),
     # Small ones: they are as large from the first record on as they ever are.
     auc.Forest(3, 31, seed=13),
+    auc.Forest(3, 31, loss=losses.Logistic(), seed=17),
     auc.MulticlassForest(3, 31, positive=2, seed=16),
     ranking.Forest(3, 31, seed=14),
     ranking.Forest(3, 31, relevance=(-2, 4), seed=15),

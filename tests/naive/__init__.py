@@ -12,7 +12,8 @@ from naive.design import clipped, prepared
 from naive.entities import admitted, cell, table
 from naive.forest import Forest, Text
 from naive.forest_classes import Classes
-from naive.forest_layout import places
+from naive.forest_layout import pair_places, places
+from naive.forest_pairs import PairForest
 from naive.forest_parts import importances, parts
 from naive.fourier import fourier, normals_from_seed
 from naive.hashing import blake2b, hash_chain
@@ -114,6 +115,7 @@ __all__ = [
     "LeastSquares",
     "Link",
     "Pair",
+    "PairForest",
     "PairMetric",
     "PairOGD",
     "Places",
@@ -186,6 +188,7 @@ __all__ = [
     "output",
     "pair_descent",
     "pair_gradient",
+    "pair_places",
     "pair_slope",
     "pair_sums",
     "pair_sums_logistic",

@@ -147,7 +147,6 @@ class Forest:
             self.labels.append(label)
             mean, deviation = self.of_labels()
             y = (label - mean) / deviation if deviation > 0.0 else 0.0
-        deepest = [self.leaf(3, root, x) for root in self.roots]
         q = self.slope(score, y)
         for k in range(4):
             g = self.slope(scores[k], y)
@@ -163,6 +162,11 @@ class Forest:
         for k in range(4):
             self.losses[k].append(self.loss(scores[k], y))
         self.judge()
+        self.visit_all(x)
+
+    def visit_all(self, x: list[Value]) -> None:
+        """Let a record that is learned into the moments and the trees."""
+        deepest = [self.leaf(3, root, x) for root in self.roots]
         for j, value in enumerate(x):
             if isinstance(value, float):
                 self.keep(j, value)

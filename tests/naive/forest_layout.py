@@ -16,3 +16,15 @@ def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
         5 * trees,
     ]
     return [sum(lengths[: i + 1]) for i in range(len(lengths))]
+
+
+def pair_places(trees: int, cap: int) -> list[int]:
+    """Where what pairs need begins, and where it ends."""
+    lengths = [
+        32,  # the link
+        2,  # how many came, of each class
+        2 * cap,  # the record and its standardised values
+        4 * trees + 4,  # its leaves and scores
+        2 * 32 * cap,  # 32 records of each class
+    ]
+    return [sum(lengths[: i + 1]) for i in range(len(lengths))]

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 from harness.learners import frozen
 from river import datasets
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import parse_config
 
-from streampair import auc, ranking
+from streampair import auc, losses, ranking
 from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.learners.forest_state import sections_of
@@ -155,6 +155,119 @@ def test_labels_that_are_turned_round_are_learned_anew() -> None:
     scores = auc.Forest(seed=1).score_learn_many(X, y)
     assert roc_auc_score(y[2000:3000], scores[2000:3000]) > 0.9
     assert roc_auc_score(y[5000:], scores[5000:]) > 0.9
+
+
+# ---- pairs
+
+
+def test_pairs_of_texts_gaps_and_late_names_come_back_bit_for_bit() -> None:
+    """Records that are kept get a column for a name that came later, and go with the state."""
+    model, rows = small(loss=losses.Hinge()), mixed(300)
+    for i, (x, y) in enumerate(rows):
+        if i % 40 == 0:
+            other = small(loss=losses.Hinge())
+            other.load_state(model.to_state())
+            assert frozen(other) == frozen(model)
+            model = other
+        one = model.clone(include_attributes=True)
+        assert model.predict_proba_one(x) == one.predict_proba_one(x)
+        model.learn_one(x, y)
+        one.learn_one(x, y)
+        assert frozen(one) == frozen(model)
+    assert model.feature_names == ("amount", "country", "late")
+    straight = small(loss=losses.Hinge())
+    for x, y in rows:
+        straight.learn_one(x, y)
+    assert frozen(straight) == frozen(model)
+    assert straight.pair_loss == losses.Hinge()
+
+
+def test_pairs_rank_what_no_line_parts_and_tell_probabilities() -> None:
+    model = auc.Forest(trees=20, seed=1, loss=losses.Logistic())
+    assert model.predict_proba_one({"1": 0.5}) == {False: 0.5, True: 0.5}
+    assert _auc(model) > 0.93
+    records = [(x, y) for x, y in datasets.Bananas()][3000:5000]
+    told = [model.predict_proba_one(x)[True] for x, _ in records]
+    truth = [bool(y) for _, y in records]
+    assert log_loss(truth, told) < 0.45  # of the base rate: .69
+    assert np.mean(told) == pytest.approx(np.mean(truth), abs=0.05)
+
+
+def test_records_that_are_kept_for_pairs_survive_a_new_name() -> None:
+    model = small(loss=losses.Hinge())
+    rows = mixed(40)
+    for x, y in rows:
+        model.learn_one(x, y)
+    before = model.to_state()["pairs"]["kept"]  # type: ignore[index]
+    model.learn_one({"amount": 1.0, "new": 2.0}, True)
+    after = model.to_state()["pairs"]["kept"]  # type: ignore[index]
+    assert (after[0, :, :2] == before[0]).all()  # negatives: none came
+    assert np.isnan(after[0, :, 2].copy().view(np.float64)).all()  # a gap in all of them
+
+
+def test_one_class_alone_makes_no_pairs() -> None:
+    model = small(loss=losses.Square())
+    for i in range(100):
+        model.learn_one({"a": float(i % 7)}, True)
+    assert model.score_one({"a": 3.0}) == 0.0
+    assert model.predict_proba_one({"a": 3.0})[True] > 0.9
+    model.learn_one({"a": 3.0}, False)
+    assert model.score_one({"a": 3.0}) < 0.0
+
+
+def test_memory_of_pairs_is_bounded() -> None:
+    model = small(loss=losses.Logistic())
+    for x, y in mixed(200):
+        model.learn_one(x, y)
+    before = model._raw_memory_usage
+    for x, y in mixed(2000, seed=1):
+        model.learn_one(x, y)
+    assert model._raw_memory_usage <= before
+
+
+def test_states_from_before_losses_could_be_chosen_are_read() -> None:
+    model = small()
+    for x, y in mixed(50):
+        model.learn_one(x, y)
+    state = model.to_state()
+    assert "loss" not in state["params"]  # as it was
+    assert "pairs" not in state
+    other = small()
+    other.load_state(state)
+    assert frozen(other) == frozen(model)
+    with pytest.raises(SnapshotError, match="loss="):
+        small(loss=losses.Logistic()).load_state(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("link", np.array([1.0, 0.0, 1.0, 0.0, 0.0])),  # a slope that could turn the ranking
+        ("link", np.array([1.0, 0.0, math.nan, 0.0, 1.0])),
+        ("came", np.array([-1, 3])),
+        ("came", np.array([1.0, 3.0])),
+        ("kept", np.zeros((2, 31, 3), dtype=np.int64)),
+        ("kept", np.full((2, 32, 3), math.inf).view(np.int64)),
+    ],
+)
+def test_a_snapshot_of_pairs_that_is_damaged(name: str, value: Any) -> None:
+    model = small(loss=losses.Logistic())
+    for x, y in mixed(100):
+        model.learn_one(x, y)
+    state, before = model.to_state(), frozen(model)
+    state["pairs"] = {**state["pairs"], name: value}  # type: ignore[dict-item]
+    with pytest.raises(SnapshotError, match="damaged"):
+        model.load_state(state)
+    assert frozen(model) == before
+
+
+@pytest.mark.parametrize("loss", [losses.MinimumErrorEntropy(), "logistic", 1])
+def test_what_is_no_loss_of_pairs(loss: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Fix: "):
+        small(loss=loss)
+
+
+# ---- regression
 
 
 def relevances(n: int, seed: int = 0) -> list[tuple[dict[str, Any], float]]:

@@ -1129,7 +1129,7 @@ def forest(trees: int, nodes: int, d: int, seed: int, squared: bool = False) -> 
     state = np.zeros(k.forest_places(trees, nodes, d, k.FOREST_BUCKETS)[-1])
     state[k.FOREST_D] = state[k.FOREST_CAP] = d
     state[k.FOREST_TREES], state[k.FOREST_NODES], state[k.FOREST_SEED] = trees, nodes, seed
-    state[k.FOREST_TEXTS], state[k.FOREST_SQUARED] = k.FOREST_BUCKETS, squared
+    state[k.FOREST_TEXTS], state[k.FOREST_TASK] = k.FOREST_BUCKETS, squared
     k.forest_fresh(state)
     return state
 
@@ -1157,6 +1157,12 @@ def put(state: np.ndarray, row: np.ndarray) -> None:
 def forest_places(kernel: Any, rng: Rng) -> None:
     for trees, nodes, cap, texts in rng.integers(1, 300, (20, 4)).tolist():
         assert list(kernel(trees, nodes, cap, texts)) == naive.places(trees, nodes, cap, texts)
+
+
+@against(naive.pair_places)
+def forest_pair_places(kernel: Any, rng: Rng) -> None:
+    for trees, cap in rng.integers(1, 300, (20, 2)).tolist():
+        assert list(kernel(trees, cap)) == naive.pair_places(trees, cap)
 
 
 @against(naive.Forest)
@@ -1233,6 +1239,33 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     assert state[k.FOREST_DRAWS] == twin.draws
     assert twin.resets == (state[k.FOREST_SINCE] < n)
     assert squared or twin.resets == 1
+
+
+PAIRS = {"Logistic": k.LOGISTIC, "Hinge": k.HINGE, "SquaredHinge": k.SQUARED_HINGE, "Square": k.SQUARE}
+
+
+@pytest.mark.parametrize("loss", PAIRS)
+def test_a_forest_from_pairs_against_its_twin(loss: str) -> None:
+    """Past the first tree that is emptied, past rings that are full, and past a change of labels."""
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        rows, values = mixed(rng, 480)
+        labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
+        labels[300:] *= -1.0
+        flat = forest(2, 33, 5, seed)
+        flat[k.FOREST_TASK] = k.FOREST_PAIRS + PAIRS[loss]
+        state = np.zeros(len(flat) + k.forest_pair_places(2, 5)[-1])
+        state[: len(flat)] = flat
+        tail = state[len(flat) :]
+        tail[k.SLOPE] = 1.0
+        twin, scores = naive.PairForest(2, 33, seed, loss), np.empty(480)
+        k.forest_learn_many(state, rows, labels, scores)
+        for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
+            close(score, twin.score(x), 1e-6)
+            twin.learn(x, y)
+        assert state[k.FOREST_DRAWS] == twin.draws
+        assert state[k.FOREST_SINCE] == len(twin.losses[2])
+        close(k.link_proba(tail, 0.1), twin.link.probability(0.1), 1e-6)
 
 
 @against(naive.Forest)

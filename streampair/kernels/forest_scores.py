@@ -1,0 +1,144 @@
+"""What a forest makes of a record: its leaves, the scores of the experts, and that of their stack."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streampair.kernels._jit import Array, kernel
+from streampair.kernels.forest_layout import (
+    EXPERTS,
+    FOREST_CAP,
+    FOREST_D,
+    FOREST_HEADER,
+    FOREST_NODES,
+    FOREST_READY,
+    FOREST_STACK,
+    FOREST_TEXTS,
+    FOREST_TREES,
+    PAYLOAD,
+    RECORD_AT,
+    SCORES,
+    forest_cut,
+    forest_places,
+)
+from streampair.kernels.forest_trees import forest_bucket, forest_right
+
+_CLIP = 4.0
+
+
+@kernel
+def forest_descend(s: Array) -> bool:
+    """Standardise the record in the state and find its leaves; False if those at hand are its own."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, _, _, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, known = x.view(np.int64), last.view(np.int64)
+    if s[FOREST_READY] == 1.0:
+        same = True
+        for j in range(d):
+            same = same and bits[j] == known[j]
+        if same:
+            return False
+    for j in range(d):
+        known[j] = bits[j]
+        value = x[j]
+        z[j] = 0.0
+        if value == value:
+            spread = s[FOREST_HEADER + 2 * cap + j]
+            if spread > 0.0:
+                scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
+                z[j] = min(max(scaled, -_CLIP), _CLIP)
+    marks = s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
+    leaves = s[at_scratch:end].view(np.int64)
+    one, two, three = forest_cut(1, nodes), forest_cut(2, nodes), forest_cut(3, nodes)
+    at_two, at_three = 2 * trees * one, 2 * trees * (one + two)
+    # All trees a level down, then the next level: no step waits for the one before it.
+    going = s[end - trees : end].view(np.int64)
+    for t in range(trees):
+        going[t] = t
+        leaves[4 * t] = 0
+        leaves[4 * t + 1] = 0
+        leaves[4 * t + 3] = 0
+    count = trees
+    while count > 0:
+        left = 0
+        for i in range(count):
+            t = going[i]
+            at = t * nodes + leaves[4 * t + 3]
+            child = links[4 * at + 3]
+            if child > 0:
+                node = child + forest_right(links[4 * at + 2], marks[2 * at], x, bits)
+                leaves[4 * t + 3] = node
+                if child < two:
+                    leaves[4 * t + 1] = node
+                    if child < one:
+                        leaves[4 * t] = node
+                going[left] = t
+                left += 1
+        count = left
+    for t in range(trees):
+        leaves[4 * t] = 2 * (t * one + leaves[4 * t])
+        leaves[4 * t + 1] = at_two + 2 * (t * two + leaves[4 * t + 1])
+        leaves[4 * t + 2] = at_three + 2 * (t * three + leaves[4 * t + 3])
+    s[FOREST_READY] = 1.0
+    return True
+
+
+@kernel
+def forest_add(s: Array, block: Array) -> None:
+    """Scores that the experts of a block give the record whose leaves are at hand."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, texts = int(s[FOREST_TREES]), int(s[FOREST_TEXTS])
+    at_texts, at_weights, at_used, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, leaves = x.view(np.int64), s[at_scratch:end].view(np.int64)
+    weights = block[at_weights:at_used]
+    s0 = 0.0
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    for j in range(d):
+        if x[j] == x[j]:
+            at = FOREST_HEADER + 3 * cap + EXPERTS * j
+            s0 += z[j] * block[at]
+            s1 += z[j] * block[at + 1]
+            s2 += z[j] * block[at + 2]
+            s3 += z[j] * block[at + 3]
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            s0 += block[at]
+            s1 += block[at + 1]
+            s2 += block[at + 2]
+            s3 += block[at + 3]
+    for t in range(trees):
+        s1 += weights[leaves[4 * t]]
+        s2 += weights[leaves[4 * t + 1]]
+        s3 += weights[leaves[4 * t + 2]]
+    block[SCORES] = s0
+    block[SCORES + 1] = s1
+    block[SCORES + 2] = s2
+    block[SCORES + 3] = s3
+
+
+@kernel
+def forest_stacked(block: Array) -> float:
+    """What the stack makes of the scores of a block."""
+    score = 0.0
+    for k in range(EXPERTS):
+        score += block[FOREST_STACK + k] * block[SCORES + k]
+    return score
+
+
+@kernel
+def forest_evaluate(s: Array) -> float:
+    """Score of the record in the state, by the stack of all experts; its leaves are at hand then."""
+    if forest_descend(s):
+        forest_add(s, s)
+    return forest_stacked(s)
