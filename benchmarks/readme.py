@@ -29,6 +29,8 @@ BLOCKS = {
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
     ],
     "forest-more": ["python benchmarks/forest.py bank german diabetes SEA Hyperplane-fast random-tree"],
+    "forest-changes": ["python benchmarks/forest.py usps LED-drift letter-turned letter-moving"],
+    "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
     "yang2021": ["streampair reproduce yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
