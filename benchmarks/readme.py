@@ -29,7 +29,10 @@ BLOCKS = {
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
     ],
     "forest-more": ["python benchmarks/forest.py bank german diabetes SEA Hyperplane-fast random-tree"],
-    "forest-changes": ["python benchmarks/forest.py usps LED-drift letter-turned letter-moving"],
+    "forest-changes": [
+        "python benchmarks/forest.py usps LED-drift letter-turned letter-moving",
+        "python benchmarks/forest.py RBF-fast RBF-fast-2 RBF-fast-3",
+    ],
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
     "yang2021": ["streampair reproduce yang2021"],
