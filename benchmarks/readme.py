@@ -35,6 +35,7 @@ BLOCKS = {
     ],
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
+    "private-forest-gram": ["python benchmarks/private_forest.py --gram"],
     "yang2021": ["streampair reproduce yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],

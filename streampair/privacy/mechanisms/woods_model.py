@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Told", "forest_of"]
+__all__ = ["Told", "forest_of", "weights_of"]
 
 _SEED = 0x57A8  # of the made-up rows: public, and the same each time
 # Share of the variance of the labels that all leaves together may explain, as a prior: .3 for few columns,
@@ -168,6 +168,27 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     ridge = np.full(count, _RIDGE * told.std * told.std)
     kernels.wood_rake(leaves, told.counts, ridge, _SWEEPS, np.zeros((count, size)), weights)
     scores = _linear(_vectors(places, cap), weights, told, linear)
+    return weights_of(told, scores, leaves, weights)
+
+
+def weights_of(
+    told: Told, scores: Floats, leaves: NDArray[np.int64], weights: Floats
+) -> tuple[Floats, float]:
+    """Ridge regression of what scores leave of the labels, on leaves whose overlap is that of weighted rows.
+
+    Parameters
+    ----------
+    told
+        What was released.
+    scores
+        The linear score of the rows, (n,).
+    leaves
+        Which one a row is in, (trees, n).
+    weights
+        Of the rows, (n,); they add up to 1.
+    """
+    count, size = told.counts.shape
+    shown = np.empty(len(weights))
     scores = scores - float(kernels.dot(weights, scores))
     left = told.signs - told.centre * told.counts
     # `Phi' W f` is the Gram matrix's kernel on scores that are there already.
@@ -179,7 +200,6 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     most, spread = _TAU
     prior = min(most, spread / len(told.second) ** 2) * variance / count
     records = variance / told.records
-    shown = np.empty(rows)
 
     def dot(a: Floats, b: Floats) -> float:
         return float(kernels.dot(a.ravel(), b.ravel()))
