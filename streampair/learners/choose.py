@@ -225,7 +225,7 @@ def woods(learner: Any, features: int | None) -> Mechanism:
     if learner.trees is not None:
         return Woods(trees=_at_most("trees", learner.trees, MOST_TREES), depth=depth)
     if isinstance(horizon, int) and not worthwhile(
-        learner.epsilon, learner.delta, horizon, depth, features or 1
+        *(learner.epsilon, learner.delta, horizon, depth, features or 1), earlier=learner._earlier
     ):
         return Moments()
     return Woods(depth=depth)

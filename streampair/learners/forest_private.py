@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streampair.learners import choose
 from streampair.learners.faces import Classifier
 from streampair.learners.private import PrivateLearner
+from streampair.learners.run import SlotRun
 from streampair.records.woods import DEPTH
 
 __all__ = ["PrivateForest"]
@@ -38,8 +39,8 @@ class PrivateForest(Classifier, PrivateLearner):
         spend stays within the budget on an infinite stream, at a little more noise.
     trees
         How many; each has its share of the budget, so more of them tell little more. None: 100, or none where
-        a horizon is too short for leaves to tell more than noise (some 4000 records at epsilon 1): then it is
-        `PairFTRL` by moments.
+        a horizon is too short for leaves to tell more than what the linear score loses (some 8000 records at
+        epsilon 1, more with over 50 features): then it is `PairFTRL` by moments.
     depth
         How often a record is asked on its way to a leaf.
     features, bounds, warmup, positive, noise_key, seed, forks, window, entity, radius
@@ -73,12 +74,12 @@ class PrivateForest(Classifier, PrivateLearner):
     --------
     >>> from river import datasets
     >>> from streampair import auc
-    >>> model = auc.PrivateForest(epsilon=8.0, delta=1e-4, horizon=1250)
+    >>> model = auc.PrivateForest(epsilon=12.0, delta=1e-4, horizon=1250)
     >>> for x, y in datasets.Phishing():
     ...     model.learn_one(x, y)
     >>> report = model.privacy
     >>> report.kind, round(report.epsilon_spent, 6), report.horizon_left
-    ('holds', 8.0, 0)
+    ('holds', 12.0, 0)
     """
 
     _: KW_ONLY
@@ -89,6 +90,26 @@ class PrivateForest(Classifier, PrivateLearner):
     """Whether `weights` are all that a score is made of."""
 
     _choose = choose.woods
+    _earlier = False  # whether leaves are worthwhile from fewer records on, as once
+
+    def _begin(
+        self,
+        names: Sequence[Hashable],
+        plan: Mapping[str, Any] | None = None,
+        rule: Mapping[str, Any] | None = None,
+    ) -> SlotRun:
+        """As of any private learner; a plan with leaves that would have none today goes on with them."""
+        try:
+            return super()._begin(names, plan, rule)
+        except ValueError:
+            if plan is None or self._earlier:
+                raise
+            self._earlier = True
+            try:
+                return super()._begin(names, plan, rule)
+            except ValueError:
+                self._earlier = False
+                raise
 
     def _published(self) -> Array:
         d = len(self.feature_names)

@@ -33,15 +33,33 @@ MOST_TREES, MOST_DEPTH = 500, 8
 _ROWS = (4096, 16384)
 """Synthetic rows for a model on the way, and for the one at the horizon."""
 
+_MOST_NOISE, _MOST_NOISE_EARLIER = 0.1, 0.25
+"""Of the records: noise in the leaves of a tree, at the end."""
 
-def worthwhile(epsilon: float, delta: float, horizon: int, depth: int = DEPTH, features: int = 1) -> bool:
+
+def worthwhile(
+    epsilon: float,
+    delta: float,
+    horizon: int,
+    depth: int = DEPTH,
+    features: int = 1,
+    *,
+    earlier: bool = False,
+) -> bool:
     """Whether leaves will tell more than noise at the end: by public numbers alone.
 
-    All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a quarter of the
-    records; else the linear score has the whole budget.
+    All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a tenth of the
+    records, or of many features as much less as leaves have less of the budget; else the linear score has the
+    whole budget. With less than that it loses more than leaves tell.
+
+    Parameters
+    ----------
+    earlier
+        As it was decided at first: a quarter, of any number of features.
     """
     sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(shares(features)[1]))
-    return sigma * math.sqrt(2.0**depth) <= 0.25 * horizon
+    most = _MOST_NOISE_EARLIER if earlier else _MOST_NOISE * shares(features)[1] / shares(1)[1]
+    return sigma * math.sqrt(2.0**depth) <= most * horizon
 
 
 class WoodsRun(MomentsRun):
@@ -82,8 +100,8 @@ class WoodsRun(MomentsRun):
         linear, link = super()._leader()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
-        # Noise of a leaf's share of the records. Twice as much as in `worthwhile` will do on the way: what
-        # leaves cost is spent, and the more noise there is, the smaller are their weights.
+        # Noise of a leaf's share of the records. Five times as much as in `worthwhile` will do on the way:
+        # what leaves cost is spent, and the more noise there is, the smaller are their weights.
         std = 1.0 / (math.sqrt(known) * plan.leaf) if known else math.inf
         if not std * math.sqrt(2.0**plan.depth) <= 0.5:
             return w, link
