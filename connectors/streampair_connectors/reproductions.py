@@ -81,8 +81,10 @@ class _Job:
 def _measured(folder: Path, job: _Job) -> protocol.Outcome:
     try:
         data = _sample(folder, job.what["data"], job.what["measure"] in _TUNED)
-    except StreampairError as error:
-        return protocol.Outcome(reason=error.problem)
+    except StreampairError as error:  # where the user keeps things is nobody's business
+        return protocol.Outcome(
+            reason=error.problem.replace(f"{folder}/", "").replace(str(folder), "the folder")
+        )
     return measuring.measure(job.what, data, job.seed)
 
 

@@ -32,6 +32,8 @@ class Summary:
         Why there is no value, if there is none.
     extra
         Means of further numbers, by name.
+    lacking, why
+        How many more seeds gave no value, and the reason of the first of them.
     """
 
     mean: float = math.nan
@@ -40,6 +42,8 @@ class Summary:
     epsilon: float = math.nan
     reason: str = ""
     extra: Mapping[str, float] = field(default_factory=dict)
+    lacking: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Result:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Summary:
-    """Several seeds of one measurement, as one.
+    """Several seeds of one measurement, as one. A mean of the fewer half would be one of the luckier ones.
 
     Examples
     --------
@@ -67,8 +71,10 @@ def summary(outcomes: Sequence[Outcome]) -> Summary:
     (0.6, 0.1, 2)
     """
     good = [each for each in outcomes if not each.reason]
-    if not good:
-        return Summary(reason=outcomes[0].reason if outcomes else "nothing was measured")
+    why = next((each.reason for each in outcomes if each.reason), "nothing was measured")
+    lacking = len(outcomes) - len(good)
+    if 2 * len(good) <= len(outcomes):
+        return Summary(reason=f"{why.rstrip('.')}, in {lacking} of {len(outcomes)} runs" if good else why)
     values = np.array([each.value for each in good])
     names = good[0].extra
     return Summary(
@@ -77,6 +83,8 @@ def summary(outcomes: Sequence[Outcome]) -> Summary:
         seeds=len(good),
         epsilon=float(max(each.epsilon for each in good)),
         extra={name: float(np.mean([each.extra[name] for each in good])) for name in names},
+        lacking=lacking,
+        why=why if lacking else "",
     )
 
 
@@ -91,6 +99,9 @@ def verdict(cell: Cell, found: Mapping[str, Summary]) -> str:
     A value is reproduced if it is within a point of the printed one, or within the printed deviation.
     """
     said = [*_of_value(cell, found["paper"], found["tight"])]
+    if found["paper"].lacking:
+        short, runs = found["paper"].lacking, found["paper"].lacking + found["paper"].seeds
+        said.append(f"{short} of {runs} runs are not in it: {found['paper'].why.rstrip('.')}.")
     said += _of_epsilon(cell, found["paper"])
     bound = found["paper"].extra.get("bound")
     if bound is not None:

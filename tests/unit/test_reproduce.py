@@ -300,6 +300,12 @@ def test_seeds_are_summed_up_without_those_that_refuse() -> None:
     )
     assert (found.mean, found.seeds, found.epsilon) == (pytest.approx(0.6), 2, 1.0)
     assert results.summary([protocol.Outcome(reason="x")]).reason == "x"
+    half = [protocol.Outcome(0.5), protocol.Outcome(reason="too slow.")]
+    assert results.summary(half).reason == "too slow, in 1 of 2 runs"
+    most = results.summary([protocol.Outcome(0.4), *half])
+    assert (most.mean, most.seeds, most.lacking, most.reason) == (0.45, 2, 1, "")
+    told = results.verdict(cell_of("Table 4", "DPGDSC"), dict.fromkeys(manifest.VARIANTS, most))
+    assert "1 of 3 runs are not in it: too slow." in told
     assert math.isnan(results.summary([protocol.Outcome(0.5)]).stderr)
 
 
