@@ -1,6 +1,6 @@
 """A private forest beside a private linear score, and beside what nothing is private about.
 
-    python benchmarks/private_forest.py [--data DIR] [--epsilon 1] [--splits 5] [--gram] [NAME ...]
+    python benchmarks/private_forest.py [--data DIR] [--epsilon 1] [--splits 5] [--gram] [--linear] [NAME ...]
 
 Mean and standard error of the AUC on held-out fifths of random 80/20 splits, and seconds of the processor for
 one pass over the others. delta is one over the number of all rows; horizons are declared, but where it says
@@ -12,6 +12,8 @@ With `--gram` there is another row in the place of what is not private or has no
 not private either. It has the same releases, noise and settings, but what leaves have in common is counted on
 the records themselves, where `PrivateForest` makes rows up. The last lines say how much of the way from
 `PairFTRL` up to it `PrivateForest` covers; where it is not above `PairFTRL` there is no way.
+
+With `--linear` there is the linear part of `PrivateForest` alone: the same model without what its leaves add.
 
 A goal of `PrivateForest` is that of its set, or what `PairFTRL` has less .005, if that is more.
 """
@@ -42,6 +44,7 @@ ALLOWED = 0.005
 FIRST_SPLIT = 3000  # as of `make utility`: earlier ones served to choose the defaults
 
 CEILING = "true Gram, not private"
+ALONE = "PrivateForest, linear part"
 
 Fitted = Callable[[_sets.Set, np.ndarray, float], Any]
 
@@ -83,6 +86,12 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
     return _sets.in_order("auc", data.y[test], scores)
 
 
+def _alone(model: auc.PrivateForest, data: _sets.Set, test: np.ndarray) -> float:
+    """AUC of the linear part of a model, with nothing of its leaves."""
+    scores = model.design_many(data.x.iloc[test].to_dict("records")) @ model._published()
+    return _sets.in_order("auc", data.y[test], scores)
+
+
 def _forest(data: _sets.Set, train: np.ndarray, epsilon: float) -> Any:
     model = auc.Forest(seed=1)
     model.learn_many(data.x.iloc[train], pd.Series(data.y[train]))
@@ -118,11 +127,15 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 scores.setdefault(learner, []).append(_sets.judged(data, model, test))
                 if options.gram and isinstance(model._run.rule, woods.WoodsRun):
                     scores.setdefault(CEILING, []).append(_true_gram(model, data, train, test))
+                if options.linear and learner == "PrivateForest":
+                    scores.setdefault(ALONE, []).append(_alone(model, data, test))
             row = _row(data, learner, scores[learner])
             least = None
             if learner == "PrivateForest" and options.epsilon == 1.0:
                 least = max(GOALS.get(name, 0.0), round(float(np.mean(scores["PairFTRL"])) - ALLOWED, 4))
             yield _timing.judged({**row, "seconds": float(np.mean(seconds))}, "auc", least=least)
+        if ALONE in scores:
+            yield _timing.judged(_row(data, ALONE, scores[ALONE]), "auc")
         if CEILING in scores:
             row = _row(data, CEILING, scores[CEILING])
             low, high = np.mean(scores["PairFTRL"]), row["auc"]
@@ -166,6 +179,7 @@ if __name__ == "__main__":
         "names": {"nargs": "*", "metavar": "NAME", "help": f"of two classes; {', '.join(GOALS)} without"},
         "--data": {"type": Path, "default": _sets.DATA, "help": "folder with NAME.csv.gz"},
         "--epsilon": {"type": float, "default": 1.0},
+        "--linear": {"action": "store_true", "help": "beside the linear part of the private forest alone"},
         "--gram": {"action": "store_true", "help": "beside the model with the true Gram matrix"},
         "--splits": {"type": int, "default": 5, "help": "how many, at least 2"},
     }
