@@ -20,7 +20,8 @@ them in the same run. The bars: 10 us by arrays, 14 us by dictionaries, 60 times
 
 The sets are those of the other benchmarks, whole and in the order of their files, and `--records` records of
 River's generators; where a stream changes, it does in the middle. What ARF gives is kept in
-.cache/forest.json, so that it is run once; `--again` runs it again. The bars: AUC at least ARF's - .005 on
+.cache/forest.json, so that it is run once; `--again` runs it again. `--capymoa PYTHON` adds the forest of
+CapyMOA with as many trees, on streams of numbers; it needs Java. The bars: AUC at least ARF's - .005 on
 the first thirteen, - .02 on the others; letter .975, ijcnn1 .975, Bananas .96; 3 MB.
 """
 
@@ -29,7 +30,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
 import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -137,6 +140,7 @@ STREAMS: dict[str, tuple[Callable[[int], Records], float]] = {
     "random-tree": (_river(lambda n: synth.RandomTree(1, 1, n_classes=2)), 0.02),
 }
 QUICK = ("Phishing", "Bananas")
+CAPYMOA = "ARF of CapyMOA"
 SMALL = (*QUICK, "letter", "ijcnn1", "Agrawal-abrupt", "RBF-slow", "Sine-abrupt", "SEA", "Hyperplane-fast")
 
 
@@ -256,6 +260,22 @@ def _arf(name: str, records: Records, *, again: bool) -> dict[str, float]:
     return told
 
 
+def _capymoa(python: str, records: Records) -> dict[str, float] | None:
+    """CapyMOA's forest of as many trees, by another Python; None for records with texts or gaps."""
+    frame = pd.DataFrame([x for x, _ in records])
+    rows = frame.select_dtypes("number").to_numpy(float)
+    if rows.shape != frame.shape or np.isnan(rows).any():
+        return None
+    labels = [y for _, y in records]
+    with tempfile.TemporaryDirectory() as folder:
+        given, told = (str(Path(folder) / name) for name in ("rows.npz", "scores.npy"))
+        np.savez(given, rows=rows, labels=np.array(labels, dtype=int))
+        words = [python, str(Path(__file__).with_name("_capymoa.py")), given, told]
+        ran = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+        us = float(ran.stdout.split()[-1])
+        return {**_second_half(labels, np.load(told)), "us": us, "bytes": math.nan}
+
+
 def paired(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each loss on each stream."""
     for name in options.name or (QUICK if options.quick else PAIRED):
@@ -318,6 +338,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 others[learner] = one_by_one(make(), records)
             elif not options.no_arf:
                 others[learner] = _arf(name, records, again=options.again)
+        moa = _capymoa(options.capymoa, records) if options.capymoa else None
+        if moa is not None:
+            others[CAPYMOA] = moa
         own = forests(records, options.seeds)
         base = others.get("ARF", {}).get("us", math.nan)
         for learner, told in {"Forest": own, **others}.items():
@@ -338,6 +361,7 @@ def _drawn(rows: list[_timing.Row]) -> str:
         "HoeffdingTree": _chart.Look("#d68910"),
         "LogisticRegression": _chart.Look("#777"),
         "PairOGD": _chart.Look("#1e8449"),
+        CAPYMOA: _chart.Look("#884ea0"),
     }
     panels = []
     for name, group in itertools.groupby(rows, key=lambda row: row["stream"]):
@@ -379,7 +403,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     yield from _timing.table(columns, kept(), goals=not options.pairs)
     yield ""
     yield f"means of {len({row['stream'] for row in seen})} streams"
-    for learner in LOSSES if options.pairs else ("Forest", *LEARNERS):
+    for learner in LOSSES if options.pairs else ("Forest", *LEARNERS, CAPYMOA):
         own = [row for row in seen if row["learner"] == learner]
         if own and options.pairs:
             means = [float(np.mean([row[key] for row in own])) for key in ("auc", "ap", "us")]
@@ -397,6 +421,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--records": {"type": int, "default": 10_000, "help": "of a generated stream"},
     "--seeds": {"type": int, "default": 3},
     "--no-arf": {"action": "store_true", "help": "without ARF, which takes nearly all of the time"},
+    "--capymoa": {"metavar": "PYTHON", "help": "CapyMOA's ARF too, by a Python that has it"},
     "--speed": {"action": "store_true", "help": "times alone, of few features"},
     "--pairs": {"action": "store_true", "help": "leaves fitted to pairs beside leaves fitted to records"},
     "--draw": {"action": "store_true", "help": "draw docs/images/forest.svg"},

@@ -111,8 +111,9 @@ def test_a_score_before_changes_nothing_of_what_is_learned() -> None:
     assert frozen(one) == frozen(two)
 
 
-def test_parts_add_up_to_the_score() -> None:
-    model = small()
+@pytest.mark.parametrize("loss", [None, losses.Hinge()], ids=repr)
+def test_parts_add_up_to_the_score(loss: Any) -> None:
+    model = small(loss=loss)
     assert model.explain_one({"a": 1.0}) == (0.0, {})
     for x, y in mixed(300):
         model.learn_one(x, y)
@@ -124,8 +125,9 @@ def test_parts_add_up_to_the_score() -> None:
     assert telling.features["country"] > other.features["country"] + 0.5
 
 
-def test_importances_tell_what_matters() -> None:
-    rng, model = random.Random(1), small()
+@pytest.mark.parametrize("loss", [None, losses.Hinge()], ids=repr)
+def test_importances_tell_what_matters(loss: Any) -> None:
+    rng, model = random.Random(1), small(loss=loss)
     assert model.feature_importances == {}
     for _ in range(500):
         x = {name: rng.gauss(0, 1) for name in "abc"}
