@@ -31,6 +31,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError
 from streampair_connectors.assemble import build_logged_lane
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
+from streampair_connectors.kafka.register import read_register
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore, TopicStore
 
@@ -326,11 +327,15 @@ class Trial:
 
     # Evidence
 
-    def evidence(self) -> Evidence:
-        """Ask the broker, now."""
-        return asyncio.run(self._evidence())
+    def evidence(self, *, settled: bool = False) -> Evidence:
+        """Ask the broker, now.
 
-    async def _evidence(self) -> Evidence:
+        A broker that has ended a transaction may still be about to write its offsets down, and gives those
+        before. Where no transaction is open (`settled`) it is asked to wait for them.
+        """
+        return asyncio.run(self._evidence(settled))
+
+    async def _evidence(self, settled: bool) -> Evidence:
         app, bootstrap = self.app, self.app.kafka.bootstrap
         log = load_config(app.path).log_topic
         topics = {app.output: 1, app.dead: 1, log: len(self.values)}
@@ -346,7 +351,15 @@ class Trial:
         for record in found[log]:
             entries[record.partition] = max(entries.get(record.partition, 0), record.offset + 1)
         dead = Counter(map(_where, found[app.dead]))
+        if settled:
+            await self._written_down()
         return Evidence(scores, dead, seen, await self._offsets(), entries)
+
+    async def _written_down(self) -> None:
+        config = load_config(self.app.path)
+        await read_register(
+            config.kafka, self.app.name, [Partition(config.input.topic, p) for p in self.values]
+        )
 
     async def _offsets(self) -> dict[int, tuple[int, str]]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.app.kafka.bootstrap)
@@ -366,7 +379,7 @@ class Trial:
         """The group's offsets, each with the text beside it."""
         return asyncio.run(self._offsets())
 
-    def look(self, before: Evidence | None = None) -> Evidence:
+    def look(self, before: Evidence | None = None, *, settled: bool = False) -> Evidence:
         """The broker's word between two lives of a worker; what may never be so.
 
         Raises
@@ -375,7 +388,7 @@ class Trial:
             An output is committed twice; an offset or a log has gone back; a slot was released whose line
             was not durable.
         """
-        now = self.evidence()
+        now = self.evidence(settled=settled)
         if self.app.store == "kafka" and now.duplicates:
             raise Wrong(f"{now.duplicates} outputs are committed twice")
         for where, found in now.scores.items():
@@ -419,7 +432,7 @@ class Trial:
         Wrong
             With what differs.
         """
-        found = self.look()
+        found = self.look(settled=True)
         charged = 0
         for p, values in self.values.items():
             reference = Reference(self.app, p)

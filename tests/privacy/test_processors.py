@@ -39,7 +39,7 @@ def told(how: str, file: Path, environment: dict[str, str]) -> Any:
         env={**os.environ, **environment, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -52,8 +52,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return file, told("write", file, {})
 
 
-#: Compiles every kernel anew, which takes longer than all else here.
-ANEW = {"kernels for any processor": pytest.mark.verifier(short=False)}
+#: Compiles every kernel anew, which takes minutes where other tests run beside it.
+ANEW = {"kernels for any processor": (pytest.mark.verifier(short=False), pytest.mark.timeout(900))}
 
 
 @pytest.mark.parametrize("processor", [pytest.param(name, marks=ANEW.get(name, ())) for name in PROCESSORS])
