@@ -70,7 +70,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             part = data.x.iloc[which[at : at + 256]].to_numpy()
             yield model._run.prepared(columns, part)
 
-    def known(told: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> tuple[np.ndarray, float]:
+    def known(told: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> woods_model.Fitted:
         d, (count, size) = len(linear), told.counts.shape
         leaves, vectors = [], []
         for part in marked(train):

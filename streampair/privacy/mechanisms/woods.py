@@ -13,7 +13,7 @@ from streampair import kernels
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.mechanisms.base import Settings
 from streampair.privacy.mechanisms.fitted import under
-from streampair.privacy.mechanisms.link import Link, normal_link
+from streampair.privacy.mechanisms.link import Link
 from streampair.privacy.mechanisms.moments import MOST_CENTRE, Moments, MomentsRun
 from streampair.privacy.mechanisms.moments_plan import ANYTIME
 from streampair.privacy.mechanisms.woods_model import Told, forest_of
@@ -126,12 +126,10 @@ class WoodsRun(MomentsRun):
         # The linear score as a regression of the labels, which are 1 and -1 here.
         unit = 2.0 * self._told
         at_end = self._at_horizon()
-        forest, variance = forest_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
-        w[: plan.features] = unit * linear
-        w[plan.features : plan.features + plan.leaves] = forest.ravel()
-        rate = 0.5 * (1.0 + centre)
-        # A score that is the mean of the label given the record goes with the label as with itself.
-        return w, normal_link(0.5 * variance, variance, rate) if variance > 0.0 else link
+        model = forest_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
+        w[: plan.features] = model.factor * unit * linear
+        w[plan.features : plan.features + plan.leaves] = model.leaves.ravel()
+        return w, model.link
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from streampair import kernels
+from streampair.privacy.mechanisms.link import Link, rate_link
 from streampair.records.woods import BINS, CAP, Trees
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Told", "forest_of", "weights_of"]
+__all__ = ["Fitted", "Told", "forest_of", "half_odds", "weights_of"]
 
 _SEED = 0x57A8  # of the made-up rows: public, and the same each time
 # Share of the variance of the labels that all leaves together may explain, as a prior: .3 for few columns,
@@ -33,6 +34,11 @@ _SWEEPS = 10
 _SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
 _STEPS = 40  # of conjugate gradients
 _AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
+_PROBES = 3  # draws of noise: they tell its part within some hundredths
+_MOST_SHARE = 1.5  # of the ridge regression's weights: its prior is narrow
+_STEEPEST = 20.0  # half log-odds in a standard deviation of a score
+_NEWTON = 50
+_FARTHEST, _HALVES = 50.0, 50  # log-odds of a rate
 _WIDTH = 0.98  # as in the kernel of the places
 
 
@@ -145,8 +151,26 @@ def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
     return scores
 
 
-def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> tuple[Floats, float]:
-    """Weights (trees, leaves), and the variance of the whole score.
+class Fitted(NamedTuple):
+    """A model, `factor x.linear + phi.leaves`, in log-odds or nearly so.
+
+    Parameters
+    ----------
+    factor
+        Of the linear score.
+    leaves
+        Weights of the leaves, (trees, leaves).
+    link
+        From a score to a probability.
+    """
+
+    factor: float
+    leaves: Floats
+    link: Link
+
+
+def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> Fitted:
+    """The model that the releases describe.
 
     Parameters
     ----------
@@ -171,60 +195,153 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     return weights_of(told, scores, leaves, weights)
 
 
-def weights_of(
-    told: Told, scores: Floats, leaves: NDArray[np.int64], weights: Floats
-) -> tuple[Floats, float]:
+def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, float]:
+    """(a, b) with which labels 1 and -1 have the mean `tanh(a s + b)`: a logistic regression on one score.
+
+    It needs no labels, but their mean and that of `s y`, which is that of `s s`, for s is a regression of the
+    labels: `E[tanh] = centre, E[s tanh] = E[s s]`.
+
+    Parameters
+    ----------
+    scores, weights
+        Of rows, (n,): the scores have the mean 0, the weights add up to 1.
+    centre
+        Mean of the labels.
+    """
+    square = float(kernels.dot(weights * scores, scores))
+    start = 0.5 * rate_link(0.5 * (1.0 + centre)).offset
+    if not square > 0.0:
+        return 0.0, start
+    most = _STEEPEST / math.sqrt(square)
+    a, b = min(1.0 / (1.0 - centre * centre), most), start
+    means = np.empty(len(scores))
+    for _ in range(_NEWTON):
+        kernels.sigmoid_many(2.0 * (a * scores + b), means)
+        means = 2.0 * means - 1.0
+        bent = weights * (1.0 - means * means)
+        left = square - float(kernels.dot(weights * scores, means))
+        rest = centre - float(kernels.dot(weights, means))
+        ss, s1 = float(kernels.dot(bent * scores, scores)), float(kernels.dot(bent, scores))
+        one = _total(bent)
+        # Where all is as sure as can be there is nothing left to move.
+        over = ss * one - s1 * s1
+        if not over > 1e-12 * square:
+            break
+        da, db = (one * left - s1 * rest) / over, (ss * rest - s1 * left) / over
+        # No step is longer than twice the slope, or two of the half log-odds.
+        short = min(1.0, 2.0 * a / abs(da) if da else 1.0, 2.0 / abs(db) if db else 1.0)
+        a, b = min(max(a + short * da, 0.1 * a), most), b + short * db
+        if abs(da) <= 1e-9 * a and abs(db) <= 1e-9:
+            break
+    return a, b
+
+
+def weights_of(told: Told, scores: Floats, leaves: NDArray[np.int64], weights: Floats) -> Fitted:
     """Ridge regression of what scores leave of the labels, on leaves whose overlap is that of weighted rows.
+
+    Scores leave `y - tanh(a s + b)`: a straight line through labels 1 and -1 would leave a bend that every
+    linear class has, which leaves would learn, and which ranks nothing.
+
+    The weights are multiplied by what makes the risk least (Stein 1981): of noise alone they would have
+    `e'A e` with the labels, of which some draws of e tell the mean. So leaves fade where they tell nothing.
 
     Parameters
     ----------
     told
         What was released.
     scores
-        The linear score of the rows, (n,).
+        The linear score of the rows, (n,), in units of the labels.
     leaves
         Which one a row is in, (trees, n).
     weights
         Of the rows, (n,); they add up to 1.
     """
-    count, size = told.counts.shape
-    shown = np.empty(len(weights))
     scores = scores - float(kernels.dot(weights, scores))
-    left = told.signs - told.centre * told.counts
-    # `Phi' W f` is the Gram matrix's kernel on scores that are there already.
-    apart, again = np.empty((count, size)), np.empty((count, size))
-    _spread_out(leaves, weights * scores, apart)
-    left = left - apart
     variance = 1.0 - told.centre * told.centre
-    noise = told.std * told.std * (1.0 + told.centre * told.centre)
-    most, spread = _TAU
-    prior = min(most, spread / len(told.second) ** 2) * variance / count
-    records = variance / told.records
+    a, b = half_odds(scores, weights, told.centre)
+    means = np.empty(len(weights))
+    kernels.sigmoid_many(2.0 * (a * scores + b), means)
+    left = np.empty(told.counts.shape)
+    _spread_out(leaves, weights * (2.0 * means - 1.0 - told.centre), left)
+    left = told.signs - told.centre * told.counts - left
+    ridge = _Ridge(told, leaves, weights)
+    w = ridge.solve(left)
+    shown, again = ridge.gram(w)
+    of_noise = ridge.noise()
+    length = _dot(w, again)
+    share = min(max((_dot(w, left) - of_noise) / length, 0.0), _MOST_SHARE) if length > 0.0 else 0.0
+    # Weights of leaves are means of labels: of log-odds they are `2 / variance`, near those of the rate.
+    w *= 2.0 * share / variance
+    whole = 2.0 * a * scores + (2.0 * share / variance) * (shown / np.maximum(weights, 1e-300))
+    return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, told.centre)))
 
-    def dot(a: Floats, b: Floats) -> float:
-        return float(kernels.dot(a.ravel(), b.ravel()))
 
-    x, r = np.zeros((count, size)), left.copy()
-    p = r.copy()
-    square = first = dot(r, r)
-    for _ in range(_STEPS):
-        if not square > 1e-10 * first:
-            break
-        kernels.wood_gram(leaves, weights, p, shown, apart)
-        kernels.wood_gram(leaves, weights, apart, shown, again)
-        q = prior * again + records * apart + noise * p
-        step = square / dot(p, q)
-        x += step * p
-        r -= step * q
-        new = dot(r, r)
-        p = r + (new / square) * p
-        square = new
-    kernels.wood_gram(leaves, weights, x, shown, apart)
-    w = prior * apart
-    kernels.wood_gram(leaves, weights, w, shown, apart)
-    whole = scores + shown / np.maximum(weights, 1e-300)
-    mean = float(kernels.dot(weights, whole))
-    return w, float(kernels.dot(weights * (whole - mean), whole - mean))
+def _offset(scores: Floats, weights: Floats, centre: float) -> float:
+    """What to add to log-odds (n,) so that the labels have the mean `centre`: by halving an interval."""
+    means = np.empty(len(scores))
+    low, high = -_FARTHEST, _FARTHEST
+    for _ in range(_HALVES):
+        middle = 0.5 * (low + high)
+        kernels.sigmoid_many(scores + middle, means)
+        if 2.0 * float(kernels.dot(weights, means)) - 1.0 < centre:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+class _Ridge:
+    """`prior G (prior G^2 + G v / n + noise)^-1 r`, G being the Gram matrix of leaves over weighted rows."""
+
+    def __init__(self, told: Told, leaves: NDArray[np.int64], weights: Floats) -> None:
+        self.leaves, self.weights, self.shape = leaves, weights, told.counts.shape
+        variance = 1.0 - told.centre * told.centre
+        self.left = told.std * told.std * (1.0 + told.centre * told.centre)
+        most, spread = _TAU
+        self.prior = min(most, spread / len(told.second) ** 2) * variance / self.shape[0]
+        self.records = variance / told.records
+
+    def gram(self, v: Floats) -> tuple[Floats, Floats]:
+        """`W Phi v`, (n,), and `G v`."""
+        shown, out = np.empty(len(self.weights)), np.empty(self.shape)
+        kernels.wood_gram(self.leaves, self.weights, v, shown, out)
+        return shown, out
+
+    def solve(self, r: Floats, near: float = 1e-10) -> Floats:
+        """By conjugate gradients, until the residual's square is `near` of what it was."""
+        x, r = np.zeros(self.shape), r.copy()
+        p = r.copy()
+        square = first = _dot(r, r)
+        for _ in range(_STEPS):
+            if not square > near * first:
+                break
+            one = self.gram(p)[1]
+            q = self.prior * self.gram(one)[1] + self.records * one + self.left * p
+            step = square / _dot(p, q)
+            x += step * p
+            r -= step * q
+            new = _dot(r, r)
+            p = r + (new / square) * p
+            square = new
+        out: Floats = self.prior * self.gram(x)[1]
+        return out
+
+    def noise(self) -> float:
+        """Mean of `e' solve(e)`, e being what noise and chance put into the leaves' sums: by public draws."""
+        size = self.shape[0] * self.shape[1]
+        drawn = np.empty(size + len(self.weights))
+        total = 0.0
+        for probe in range(_PROBES):
+            kernels.normals_from_seed(_SEED + 1 + probe, drawn)
+            e = np.empty(self.shape)
+            _spread_out(self.leaves, np.sqrt(self.records * self.weights) * drawn[size:], e)
+            e += math.sqrt(self.left) * drawn[:size].reshape(self.shape)
+            total += _dot(e, self.solve(e, 1e-4))
+        return total / _PROBES
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    return float(kernels.dot(a.ravel(), b.ravel()))
 
 
 def _spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
