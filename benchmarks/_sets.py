@@ -96,7 +96,7 @@ def load(name: str, folder: Path) -> Set:
         y = _POSITIVE[name](label).to_numpy()
     text = list(frame.select_dtypes(exclude="number").columns)
     if text:
-        frame = pd.get_dummies(frame.fillna(dict.fromkeys(text, "missing")), columns=text)
+        frame = pd.get_dummies(frame.fillna(dict.fromkeys(text, "missing")), columns=text, prefix_sep="=")
     return Set(name, family, frame.astype(float), y)
 
 

@@ -4,7 +4,8 @@ A value z, of a standard deviation of about 1, is seen as `u = 1/2 + z / (2 sqrt
 increasing, and of + - * / and roots alone, so that a record is in the same leaf on every processor. A tree is
 complete; its nodes are numbered from the root, 1, and the children of i are 2 i and 2 i + 1. Each splits the
 part of the cube that it is, at a uniform place of a column drawn at random: from coins and numbers that are
-public, so no record decides about it.
+public, so no record decides about it. Columns that are the categories of one field are split as one: a hash
+sends each of them to the left or to the right.
 """
 
 from __future__ import annotations
@@ -20,74 +21,163 @@ from streampair.kernels.vectors import MAX_FINITE
 
 SCALE2 = 0.98  # 2 s^2, s = .7: half of a normal's values are within half of the range
 COIN = 0x57A7  # public, the same for all: lanes of one stream can be merged
+SALTS = 8  # hashes that a node may tell categories apart by, and fields that it may try
 
 
 @kernel
-def wood_trees(d: int, columns: NDArray[np.int64], cuts: Array) -> None:
-    """Draw trees over d columns: the column and the cut of each node, (trees, nodes); node 0 is none."""
-    for t in range(columns.shape[0]):
-        for node in range(1, columns.shape[1]):
-            f = min(int(uniform(COIN, t, 2 * node) * d), d - 1)
-            low, high = 0.0, 1.0
-            below = node
+def wood_trees(sizes: NDArray[np.int64], fields: NDArray[np.int64], cuts: Array) -> None:
+    """Draw trees over fields of so many columns: the field and the cut of each node, (trees, nodes).
+
+    Node 0 is none. A field of several columns has a category for each, and one for none of them: its cut is
+    which of `SALTS` hashes tells them apart.
+    """
+    nodes = fields.shape[1]
+    for t in range(fields.shape[0]):
+        for node in range(1, nodes):
+            for attempt in range(SALTS):
+                lane = 2 * node if attempt == 0 else 2 * nodes + SALTS * node + attempt
+                f = min(int(uniform(COIN, t, lane) * len(sizes)), len(sizes) - 1)
+                fields[t, node] = f
+                if sizes[f] == 1:
+                    low, high = 0.0, 1.0
+                    below = node
+                    while below > 1:
+                        above = below // 2
+                        if fields[t, above] == f:
+                            if below % 2:
+                                low = max(low, cuts[t, above])
+                            else:
+                                high = min(high, cuts[t, above])
+                        below = above
+                    cuts[t, node] = low + (high - low) * uniform(COIN, t, 2 * node + 1)
+                    break
+                if _tell_apart(t, node, sizes[f], fields, cuts):
+                    break
+
+
+@kernel
+def _tell_apart(t: int, node: int, size: int, fields: NDArray[np.int64], cuts: Array) -> bool:
+    """Take the first hash that parts the categories which reach a node; False if there is none."""
+    for salt in range(SALTS):
+        cuts[t, node] = salt
+        left = right = False
+        for code in range(size + 1):
+            below, reached = node, True
             while below > 1:
                 above = below // 2
-                if columns[t, above] == f:
-                    if below % 2:
-                        low = max(low, cuts[t, above])
-                    else:
-                        high = min(high, cuts[t, above])
+                if fields[t, above] == fields[t, node]:
+                    reached = reached and _right(t, above, cuts[t, above], code) == (below % 2 == 1)
                 below = above
-            columns[t, node] = f
-            cuts[t, node] = low + (high - low) * uniform(COIN, t, 2 * node + 1)
+            if reached:
+                if _right(t, node, cuts[t, node], code):
+                    right = True
+                else:
+                    left = True
+        if left and right:
+            return True
+    return False
 
 
 @kernel
-def wood_leaves(places: Array, columns: NDArray[np.int64], cuts: Array, leaves: NDArray[np.int64]) -> None:
-    """The leaf (n, trees), from 0, that rows of places (n, d) fall into: up to the cut to the left."""
-    nodes = columns.shape[1]
+def _right(t: int, node: int, salt: float, code: int) -> bool:
+    """Whether a category goes to the right at a node of tree t."""
+    return uniform(COIN + 1 + int(salt), t, (node << 16) + code) < 0.5
+
+
+@kernel
+def wood_leaves(
+    places: Array,
+    sizes: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    cuts: Array,
+    leaves: NDArray[np.int64],
+) -> None:
+    """The leaf (n, trees), from 0, that rows of places (n, fields) fall into: up to the cut to the left.
+
+    Of a field of several columns the place is the number of its category.
+    """
+    nodes = fields.shape[1]
     for r in range(places.shape[0]):
-        for t in range(columns.shape[0]):
+        for t in range(fields.shape[0]):
             node = 1
             while node < nodes:
-                node = 2 * node + (1 if places[r, columns[t, node]] > cuts[t, node] else 0)
+                f, cut = fields[t, node], cuts[t, node]
+                place = places[r, f]
+                right = place > cut if sizes[f] == 1 else _right(t, node, cut, int(place))
+                node = 2 * node + (1 if right else 0)
             leaves[r, t] = node - nodes
 
 
 @kernel
 def wood_places(
-    raw: Array, scale: Array, shift: Array, mean: Array, factor: Array, cap: float, unit: float, places: Array
+    raw: Array,
+    sizes: NDArray[np.int64],
+    scale: Array,
+    shift: Array,
+    mean: Array,
+    factor: Array,
+    cap: float,
+    unit: float,
+    places: Array,
 ) -> None:
     """Where the values of raw rows (n, d), standardised as in `prepare_rows`, are in (0, 1); 1/2 if lost.
 
-    `unit` makes a standard deviation 1 of them.
+    `unit` makes a standard deviation 1 of them. The place of a field of several columns, (n, fields), is the
+    number of the first that is nearer to 1 than to 0, and their number if none is.
     """
     for r in range(raw.shape[0]):
-        for i in range(raw.shape[1]):
+        i = 0
+        for f in range(len(sizes)):
+            if sizes[f] > 1:
+                code = 0
+                while code < sizes[f] and not raw[r, i + code] > 0.5:
+                    code += 1
+                places[r, f] = code
+                i += sizes[f]
+                continue
             value = raw[r, i]
             if not abs(value) <= MAX_FINITE:
-                places[r, i] = 0.5
-                continue
-            value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
-            value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
-            z = min(max(value, -cap), cap) * unit
-            places[r, i] = 0.5 + 0.5 * z / math.sqrt(SCALE2 + z * z)
+                places[r, f] = 0.5
+            else:
+                value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
+                value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
+                z = min(max(value, -cap), cap) * unit
+                places[r, f] = 0.5 + 0.5 * z / math.sqrt(SCALE2 + z * z)
+            i += 1
 
 
 @kernel
 def wood_marks(
-    places: Array, columns: NDArray[np.int64], cuts: Array, bins: int, leaves: NDArray[np.int64], out: Array
+    places: Array,
+    sizes: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    cuts: Array,
+    bins: int,
+    leaves: NDArray[np.int64],
+    out: Array,
 ) -> None:
-    """From column d of out on, by places (n, d): 1 for each tree's leaf, then each column's bin, else 0."""
-    trees, size = columns.shape
-    d = places.shape[1]
-    wood_leaves(places, columns, cuts, leaves)
+    """Behind the columns of out, (n, d + ...), by places: 1 for each tree's leaf, then each field's bin.
+
+    A field of one column has so many bins, one of several a bin for each; what is in none of them has no bin.
+    """
+    trees, size = fields.shape
+    wood_leaves(places, sizes, fields, cuts, leaves)
+    d = 0
+    for f in range(len(sizes)):
+        d += sizes[f]
     for r in range(places.shape[0]):
         out[r, d:] = 0.0
         for t in range(trees):
             out[r, d + t * size + leaves[r, t]] = 1.0
-        for i in range(d):
-            out[r, d + trees * size + i * bins + min(int(places[r, i] * bins), bins - 1)] = 1.0
+        at = d + trees * size
+        for f in range(len(sizes)):
+            if sizes[f] > 1:
+                if places[r, f] < sizes[f]:
+                    out[r, at + int(places[r, f])] = 1.0
+                at += sizes[f]
+            else:
+                out[r, at + min(int(places[r, f] * bins), bins - 1)] = 1.0
+                at += bins
 
 
 @kernel
@@ -152,16 +242,24 @@ def wood_rake(
 
 @kernel
 def wood_gram(leaves: NDArray[np.int64], weights: Array, v: Array, scores: Array, out: Array) -> None:
-    """`G v` for the leaves' Gram matrix G over weighted rows; v and out (trees, leaves), scores (n,)."""
+    """`G v` of several v, for the leaves' Gram matrix G over weighted rows.
+
+    v and out (k, trees, leaves), scores (n, k): what a row has of each v, times its weight.
+    """
+    count = v.shape[0]
     trees, n = leaves.shape
-    for r in range(n):
-        scores[r] = 0.0
+    scores[:, :] = 0.0
+    out[:, :, :] = 0.0
     for t in range(trees):
         for r in range(n):
-            scores[r] += v[t, leaves[t, r]]
+            leaf = leaves[t, r]
+            for j in range(count):
+                scores[r, j] += v[j, t, leaf]
     for r in range(n):
-        scores[r] *= weights[r]
-    out[:, :] = 0.0
+        for j in range(count):
+            scores[r, j] *= weights[r]
     for t in range(trees):
         for r in range(n):
-            out[t, leaves[t, r]] += scores[r]
+            leaf = leaves[t, r]
+            for j in range(count):
+                out[j, t, leaf] += scores[r, j]

@@ -223,12 +223,13 @@ def woods(learner: Any, features: int | None) -> Mechanism:
         )
     depth = _at_most("depth", learner.depth, MOST_DEPTH)
     if learner.trees is not None:
-        return Woods(trees=_at_most("trees", learner.trees, MOST_TREES), depth=depth)
+        trees = _at_most("trees", learner.trees, MOST_TREES)
+        return Woods(trees=trees, depth=depth, fields=learner._fields)
     if isinstance(horizon, int) and not worthwhile(
         *(learner.epsilon, learner.delta, horizon, depth, features or 1), earlier=learner._earlier
     ):
         return Moments()
-    return Woods(depth=depth)
+    return Woods(depth=depth, fields=learner._fields)
 
 
 def ranking_leader(learner: Any, features: int | None) -> Mechanism:

@@ -13,7 +13,8 @@ from streampair.learners import choose
 from streampair.learners.faces import Classifier
 from streampair.learners.private import PrivateLearner
 from streampair.learners.run import SlotRun
-from streampair.records.woods import DEPTH
+from streampair.records.features import in_order
+from streampair.records.woods import DEPTH, fields_of
 
 __all__ = ["PrivateForest"]
 
@@ -28,7 +29,8 @@ class PrivateForest(Classifier, PrivateLearner):
     them. What leaves the learner are noisy sums over blocks of records: second moments, as in `PairFTRL`, the
     counts of records and labels in the leaves, and histograms of the features. From them rows are made up
     that have the released correlations, marginals and counts, and on these the weights of the leaves are a
-    ridge regression of what the linear score leaves.
+    ridge regression of what the linear score's probability leaves, times the share of it that is not noise:
+    where leaves tell nothing they fade. A score is a log-odds.
 
     Parameters
     ----------
@@ -60,7 +62,8 @@ class PrivateForest(Classifier, PrivateLearner):
     protected record itself is not covered. `privacy` tells what is spent, by the releases so far.
 
     A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
-    null record and raises nothing. Texts are no features: encode them by a public list first.
+    null record and raises nothing. Texts are no features: `preprocessing.OneHot` makes columns of their
+    declared values, and trees take the columns of a field, `country=NL` and `country=BE`, for one.
 
     `weights` are those of the linear score, which is a part of the score only. A model takes some tenths of a
     second at the end of a block, of which there are some dozens, and a record some 20 microseconds.
@@ -69,6 +72,8 @@ class PrivateForest(Classifier, PrivateLearner):
     ----------
     Fletcher, S. and Islam, M. Z. (2019). Decision tree classification with differential privacy: a survey.
     ACM Computing Surveys 52(4).
+    Stein, C. M. (1981). Estimation of the mean of a multivariate normal distribution. The Annals of
+    Statistics 9(6).
 
     Examples
     --------
@@ -91,6 +96,7 @@ class PrivateForest(Classifier, PrivateLearner):
 
     _choose = choose.woods
     _earlier = False  # whether leaves are worthwhile from fewer records on, as once
+    _fields: tuple[int, ...] = ()  # columns of each, once they are known
 
     def _begin(
         self,
@@ -99,6 +105,7 @@ class PrivateForest(Classifier, PrivateLearner):
         rule: Mapping[str, Any] | None = None,
     ) -> SlotRun:
         """As of any private learner; a plan with leaves that would have none today goes on with them."""
+        self._fields = fields_of(in_order(names))
         try:
             return super()._begin(names, plan, rule)
         except ValueError:

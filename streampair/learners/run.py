@@ -95,6 +95,7 @@ class SlotRun:
             saved = plan["rule"]
         self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.rule.cap
+        self.rule.how = self.design.how
         again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
         if plan is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from streampair import kernels
 from streampair.records.design import Design
 
-__all__ = ["BINS", "CAP", "DEPTH", "TREES", "Trees", "WoodDesign"]
+__all__ = ["BINS", "CAP", "DEPTH", "TREES", "Trees", "WoodDesign", "fields_of", "marks_of"]
 
 Array = NDArray[np.float64]
 
@@ -27,24 +27,62 @@ CAP = 3.0
 """Standard deviations, where standardised values end."""
 
 
+def fields_of(names: Iterable[Hashable]) -> tuple[int, ...]:
+    """How many columns each field has, of columns in the order of a design.
+
+    Those that `preprocessing.OneHot` makes of one field, `country=NL` and `country=BE`, are one.
+
+    Examples
+    --------
+    >>> from streampair.records.woods import fields_of
+    >>> fields_of(["amount", "card=credit", "card=debit", "country=BE", "hour"])
+    (1, 2, 1, 1)
+    """
+    sizes: list[int] = []
+    before: str | None = None
+    for name in names:
+        field, equals, _ = name.partition("=") if isinstance(name, str) else ("", "", "")
+        if equals and field == before:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+        before = field if equals else None
+    return tuple(sizes)
+
+
+def marks_of(sizes: Iterable[int]) -> int:
+    """How many bins there are: of fields of so many columns, `BINS` where it is one, else one a column."""
+    return sum(BINS if size == 1 else size for size in sizes)
+
+
 class Trees:
-    """The trees for d columns, a function of numbers alone: of public coins, and of nothing that was learned.
+    """Trees over fields, a function of numbers alone: of public coins, and of nothing that was learned.
+
+    Parameters
+    ----------
+    sizes
+        How many columns each field has: more than one are categories.
+    trees, depth
+        How many, and how often a record is asked.
 
     Attributes
     ----------
-    columns, cuts
+    sizes
+        The same, as an array.
+    fields, cuts
         Of each node, (trees, 2^depth), the root being node 1.
     """
 
-    def __init__(self, d: int, trees: int = TREES, depth: int = DEPTH) -> None:
-        self.columns = np.zeros((trees, 2**depth), dtype=np.int64)
+    def __init__(self, sizes: Sequence[int], trees: int = TREES, depth: int = DEPTH) -> None:
+        self.sizes = np.array(sizes, dtype=np.int64)
+        self.fields = np.zeros((trees, 2**depth), dtype=np.int64)
         self.cuts = np.zeros((trees, 2**depth))
-        kernels.wood_trees(d, self.columns, self.cuts)
+        kernels.wood_trees(self.sizes, self.fields, self.cuts)
 
     def leaves(self, places: Array) -> NDArray[np.int64]:
-        """The leaf (n, trees) that rows of places (n, d) in (0, 1) fall into."""
-        out = np.zeros((len(places), len(self.columns)), dtype=np.int64)
-        kernels.wood_leaves(places, self.columns, self.cuts, out)
+        """The leaf (n, trees) of rows of places (n, fields): in (0, 1), or the number of a category."""
+        out = np.zeros((len(places), len(self.fields)), dtype=np.int64)
+        kernels.wood_leaves(places, self.sizes, self.fields, self.cuts, out)
         return out
 
 
@@ -62,28 +100,29 @@ class WoodDesign(Design):
         depth: int = DEPTH,
     ) -> None:
         super().__init__(names, bounds)
-        d = len(self.names)
-        self.trees = Trees(d, trees, depth)
-        self.width = d + trees * 2**depth + d * BINS
+        d, sizes = len(self.names), fields_of(self.names)
+        self.trees = Trees(sizes, trees, depth)
+        self.width = d + trees * 2**depth + marks_of(sizes)
         # As many as fit into a cache, whatever the forest.
         self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
-        self._one = (np.empty((1, d)), np.empty((1, d)), np.empty((1, trees), dtype=np.int64))
+        self._one = (np.empty((1, d)), np.empty((1, len(sizes))), np.empty((1, trees), dtype=np.int64))
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """As of a design, and the leaves of each row."""
         n, d = raw.shape
+        trees = self.trees
         if n == 1:
             linear, places, leaves = self._one
         else:
-            linear, places = np.empty((n, d)), np.empty((n, d))
-            leaves = np.empty((n, len(self.trees.columns)), dtype=np.int64)
+            linear, places = np.empty((n, d)), np.empty((n, len(trees.sizes)))
+            leaves = np.empty((n, len(trees.fields)), dtype=np.int64)
         super().prepare(raw, linear, usable)
         ready[:, :d] = linear
         if not self.standardised:
             ready[:, d:] = 0.0
             return
         # A standard deviation is cap / CAP long.
-        unit = CAP / self.cap
-        kernels.wood_places(raw, self._scale, self._shift, self.mean, self.factor, self.cap, unit, places)
-        kernels.wood_marks(places, self.trees.columns, self.trees.cuts, BINS, leaves, ready)
+        how = (self._scale, self._shift, self.mean, self.factor, self.cap, CAP / self.cap)
+        kernels.wood_places(raw, trees.sizes, *how, places)
+        kernels.wood_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)

@@ -13,18 +13,39 @@ from naive.numerics import uniform
 COIN = 0x57A7
 
 
-def tree(d: int, t: int, nodes: int) -> list[tuple[int, float] | None]:
-    """The column and cut of each node of tree t, each node with the box that it splits."""
+SALTS = 8
+
+
+def side(t: int, node: int, salt: float, code: int) -> str:
+    """Where a category goes at a node: 1 is to the right."""
+    return "1" if uniform(COIN + 1 + int(salt), t, node * 65536 + code) < 0.5 else "0"
+
+
+def tree(sizes: Sequence[int], t: int, nodes: int) -> list[tuple[int, float] | None]:
+    """The field and cut of each node of tree t, each node with the box that it splits."""
     out: list[tuple[int, float] | None] = [None] * nodes
-    boxes = {1: [(0.0, 1.0)] * d}
+    boxes: dict[int, list[Any]] = {1: [(0.0, 1.0) if size == 1 else set(range(size + 1)) for size in sizes]}
     for node in range(1, nodes):
         box = boxes[node]
-        f = int(uniform(COIN, t, 2 * node) * d)
-        low, high = box[f]
-        cut = low + (high - low) * uniform(COIN, t, 2 * node + 1)
+        for attempt in range(SALTS):
+            lane = 2 * node if attempt == 0 else 2 * nodes + SALTS * node + attempt
+            f = int(uniform(COIN, t, lane) * len(sizes))
+            if sizes[f] == 1:
+                low, high = box[f]
+                cut = low + (high - low) * uniform(COIN, t, 2 * node + 1)
+                sides = ((low, cut), (cut, high))
+                break
+            found = False
+            for salt in range(SALTS):
+                cut = float(salt)
+                sides = tuple({c for c in box[f] if side(t, node, salt, c) == way} for way in "01")
+                if found := all(sides):
+                    break
+            if found:
+                break
         out[node] = f, cut
-        boxes[2 * node] = [(low, cut) if j == f else side for j, side in enumerate(box)]
-        boxes[2 * node + 1] = [(cut, high) if j == f else side for j, side in enumerate(box)]
+        for way in (0, 1):
+            boxes[2 * node + way] = [sides[way] if j == f else part for j, part in enumerate(box)]
     return out
 
 
@@ -33,25 +54,30 @@ def place(z: float) -> float:
     return 0.5 * (1.0 + z / math.sqrt(0.98 + z * z))
 
 
-def leaf(places: Sequence[float], nodes: Sequence[tuple[int, float] | None]) -> int:
-    """The number, from the left, of the leaf that a record falls into."""
+def leaf(places: Sequence[float], sizes: Sequence[int], t: int, nodes: Sequence[Any]) -> int:
+    """The number, from the left, of the leaf of tree t that a record falls into."""
     at = ""
-    node = nodes[1]
-    while node is not None:
-        at += "1" if places[node[0]] > node[1] else "0"
+    while int("1" + at, 2) < len(nodes):
         number = int("1" + at, 2)
-        node = nodes[number] if number < len(nodes) else None
+        f, cut = nodes[number]
+        if sizes[f] == 1:
+            at += "1" if places[f] > cut else "0"
+        else:
+            at += side(t, number, cut, int(places[f]))
     return int(at, 2)
 
 
-def marks(places: Sequence[float], forest: Sequence[Any], bins: int) -> list[float]:
-    """1 for the leaf of each tree, and for the bin of each column."""
+def marks(places: Sequence[float], sizes: Sequence[int], forest: Sequence[Any], bins: int) -> list[float]:
+    """1 for the leaf of each tree, and for the bin of each field."""
     out: list[float] = []
-    for nodes in forest:
-        own = leaf(places, nodes)
+    for t, nodes in enumerate(forest):
+        own = leaf(places, sizes, t, nodes)
         out += [float(j == own) for j in range(len(nodes))]
-    for value in places:
-        out += [float(j <= value * bins < j + 1) for j in range(bins)]
+    for value, size in zip(places, sizes, strict=True):
+        if size == 1:
+            out += [float(j <= value * bins < j + 1) for j in range(bins)]
+        else:
+            out += [float(j == value) for j in range(size)]
     return out
 
 

@@ -84,12 +84,12 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
 
 def test_the_diameter_is_that_of_the_slow_twin() -> None:
     """Leaves and bins counted by hand, from the definition of the trees."""
-    trees = [naive.tree(D, t, 2**DEPTH) for t in range(TREES)]
+    trees = [naive.tree([1] * D, t, 2**DEPTH) for t in range(TREES)]
     rng = np.random.default_rng(1)
     for _ in range(3):
         values = rng.uniform(-1.0, 1.0, (1, D))
         places = [naive.place(2.0 * v) for v in values[0]]
-        assert design_of(values)[0, D:].tolist() == naive.marks(places, trees, BINS)
+        assert design_of(values)[0, D:].tolist() == naive.marks(places, [1] * D, trees, BINS)
     # A part of each tree, and a bin of each column.
     assert design_of(values)[0, D:].sum() == TREES + D
 
@@ -154,10 +154,10 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
 
 def test_trees_know_nothing_of_records() -> None:
     """The same for every stream: a function of the number of features alone."""
-    one, other = Trees(3), Trees(3)
-    assert (one.columns == other.columns).all()
+    one, other = Trees((1, 1, 1)), Trees((1, 1, 1))
+    assert (one.fields == other.fields).all()
     assert (one.cuts == other.cuts).all()
-    assert not (one.cuts == Trees(4).cuts).all()
+    assert not (one.cuts == Trees((1,) * 4).cuts).all()
 
 
 def test_it_ranks_what_no_linear_score_does() -> None:

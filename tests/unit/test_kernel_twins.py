@@ -1558,60 +1558,79 @@ def woven(kernel: Any, rng: Rng) -> None:
 # ---- random trees ----------------------------------------------------------------------------------------
 
 
-def wood(d: int = 3, trees: int = 4, nodes: int = 8) -> tuple[Any, Any, list[Any]]:
+SIZES = np.array([1, 3, 1, 5, 2])  # of fields: numbers, and categories
+COLUMNS = [0, 1, 1, 1, 2, 3, 3, 3, 3, 3, 4, 4]
+
+
+def wood(trees: int = 6, nodes: int = 16) -> tuple[Any, Any, list[Any]]:
     """Trees as the kernels and as the twin have them."""
-    columns, cuts = np.zeros((trees, nodes), dtype=np.int64), np.zeros((trees, nodes))
-    k.wood_trees(d, columns, cuts)
-    return columns, cuts, [woods.tree(d, t, nodes) for t in range(trees)]
+    fields, cuts = np.zeros((trees, nodes), dtype=np.int64), np.zeros((trees, nodes))
+    k.wood_trees(SIZES, fields, cuts)
+    return fields, cuts, [woods.tree(SIZES.tolist(), t, nodes) for t in range(trees)]
+
+
+def placed(rng: Rng, n: int) -> Any:
+    """Places of n rows: in (0, 1), or the number of a category, one more than there are for none."""
+    return np.stack([rng.uniform(size=n) if s == 1 else rng.integers(0, s + 1, n) for s in SIZES], axis=1)
 
 
 def fallen(rng: Rng) -> tuple[Any, Any, Any]:
     """Leaves (trees, n) of rows, weights of the rows, and shares of the leaves."""
-    columns, cuts, _ = wood()
-    places, leaves = rng.uniform(size=(40, 3)), np.zeros((40, 4), dtype=np.int64)
-    k.wood_leaves(places, columns, cuts, leaves)
+    fields, cuts, _ = wood(4, 8)
+    leaves = np.zeros((40, 4), dtype=np.int64)
+    k.wood_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
     weights, shares = rng.uniform(size=40), rng.uniform(size=(4, 8))
     return leaves.T.copy(), weights / weights.sum(), shares / shares.sum(axis=1, keepdims=True)
 
 
 @against(woods.tree)
 def wood_trees(kernel: Any, rng: Rng) -> None:
-    columns, cuts = np.zeros((4, 8), dtype=np.int64), np.zeros((4, 8))
-    kernel(3, columns, cuts)
-    for t in range(4):
-        wanted = woods.tree(3, t, 8)[1:]
-        assert columns[t, 1:].tolist() == [f for f, _ in wanted]
-        close(cuts[t, 1:].tolist(), [cut for _, cut in wanted])
+    for sizes in (SIZES, np.ones(3, dtype=np.int64), np.array([2]), np.array([2, 2])):
+        fields, cuts = np.zeros((8, 16), dtype=np.int64), np.zeros((8, 16))
+        kernel(sizes, fields, cuts)
+        for t in range(8):
+            wanted = woods.tree(sizes.tolist(), t, 16)[1:]
+            assert fields[t, 1:].tolist() == [f for f, _ in wanted]
+            close(cuts[t, 1:].tolist(), [cut for _, cut in wanted])
 
 
 @against(woods.leaf)
 def wood_leaves(kernel: Any, rng: Rng) -> None:
-    columns, cuts, twins = wood()
-    places, leaves = rng.uniform(size=(9, 3)), np.zeros((9, 4), dtype=np.int64)
-    kernel(places, columns, cuts, leaves)
-    assert leaves.tolist() == [[woods.leaf(row, tree) for tree in twins] for row in places.tolist()]
+    fields, cuts, twins = wood()
+    places, leaves = placed(rng, 30), np.zeros((30, 6), dtype=np.int64)
+    kernel(places, SIZES, fields, cuts, leaves)
+    wanted = [[woods.leaf(r, SIZES.tolist(), t, tree) for t, tree in enumerate(twins)] for r in places]
+    assert leaves.tolist() == wanted
 
 
 @against(woods.place)
 def wood_places(kernel: Any, rng: Rng) -> None:
-    raw, scale, shift = rng.uniform(-3, 3, (6, 2)), np.array([0.5, 2.0]), np.array([0.1, 0.0])
-    raw[1, 0], raw[2, 1], raw[3, 1] = math.nan, math.inf, -1e300
-    mean, factor, places = np.array([0.1, -0.2]), np.array([1.5, 0.7]), np.empty((6, 2))
-    kernel(raw, scale, shift, mean, factor, 0.9, 3.0 / 0.9, places)
-    for row, found in zip(raw, places, strict=True):
-        x = np.clip((np.clip(row * scale + shift, -1.0, 1.0) - mean) * factor, -0.9, 0.9)
+    raw, sizes = rng.uniform(-3, 3, (6, 5)), np.array([1, 3, 1])
+    raw[:, 1:4] = 0.0
+    raw[0, 1] = raw[1, 3] = raw[2, 2] = raw[2, 3] = raw[4, 2] = 1.0
+    raw[1, 0], raw[2, 4], raw[3, 4], raw[5, 2] = math.nan, math.inf, -1e300, math.nan
+    scale, shift = np.array([0.5, 1.0, 1.0, 1.0, 2.0]), np.array([0.1, 0.0, 0.0, 0.0, 0.0])
+    mean, factor = np.array([0.1, 0.0, 0.0, 0.0, -0.2]), np.array([1.5, 1.0, 1.0, 1.0, 0.7])
+    places = np.empty((6, 3))
+    kernel(raw, sizes, scale, shift, mean, factor, 0.9, 3.0 / 0.9, places)
+    assert places[:, 1].tolist() == [0, 2, 1, 3, 1, 3]
+    own = [0, 4]
+    for row, found in zip(raw[:, own], places[:, [0, 2]], strict=True):
+        x = np.clip((np.clip(row * scale[own] + shift[own], -1, 1) - mean[own]) * factor[own], -0.9, 0.9)
         wanted = [woods.place(z) if math.isfinite(v) else 0.5 for v, z in zip(row, x / 0.3, strict=True)]
         close(found.tolist(), wanted)
 
 
 @against(woods.marks)
 def wood_marks(kernel: Any, rng: Rng) -> None:
-    columns, cuts, twins = wood()
-    places, leaves = rng.uniform(size=(5, 3)), np.zeros((5, 4), dtype=np.int64)
-    out = np.full((5, 3 + 32 + 15), 7.0)
-    kernel(places, columns, cuts, 5, leaves, out)
-    assert (out[:, :3] == 7.0).all()
-    close(out[:, 3:].tolist()[2], woods.marks(places[2].tolist(), twins, 5))
+    fields, cuts, twins = wood()
+    places, leaves = placed(rng, 9), np.zeros((9, 6), dtype=np.int64)
+    d = len(COLUMNS)
+    out = np.full((9, d + 6 * 16 + 2 * 5 + 10), 7.0)
+    kernel(places, SIZES, fields, cuts, 5, leaves, out)
+    assert (out[:, :d] == 7.0).all()
+    for row, found in zip(places.tolist(), out[:, d:].tolist(), strict=True):
+        assert found == woods.marks(row, SIZES.tolist(), twins, 5)
 
 
 @against(woods.wood_sums)
@@ -1637,6 +1656,9 @@ def wood_rake(kernel: Any, rng: Rng) -> None:
 @against(woods.wood_gram)
 def wood_gram(kernel: Any, rng: Rng) -> None:
     leaves, weights, shares = fallen(rng)
-    scores, out = np.empty(40), np.empty((4, 8))
-    kernel(leaves, weights, shares, scores, out)
-    close(out.ravel().tolist(), woods.wood_gram(leaves, weights, shares).ravel().tolist())
+    several = np.stack((shares, rng.normal(size=shares.shape), shares - 1.0))
+    scores, out = np.empty((40, 3)), np.empty(several.shape)
+    kernel(leaves, weights, several, scores, out)
+    for v, found, shown in zip(several, out, scores.T, strict=True):
+        close(found.ravel().tolist(), woods.wood_gram(leaves, weights, v).ravel().tolist())
+        close(shown.tolist(), (weights * (woods.phi(leaves, 8) @ v.ravel())).tolist())

@@ -56,6 +56,9 @@ class Asked(NamedTuple):
 class Run(abc.ABC):
     """An update rule with its state: what `Mechanism.start` makes."""
 
+    #: What values are scaled and shifted by, centred with and multiplied by, (4, d): a view of the design's.
+    #: Public, or of the warm-up's release.
+    how: Floats | None = None
     #: The calibrated mechanism, a `Plan`.
     plan: Any
     #: Learning slots taken.

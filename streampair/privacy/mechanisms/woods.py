@@ -16,9 +16,10 @@ from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.link import Link
 from streampair.privacy.mechanisms.moments import MOST_CENTRE, Moments, MomentsRun
 from streampair.privacy.mechanisms.moments_plan import ANYTIME
-from streampair.privacy.mechanisms.woods_model import Told, forest_of
+from streampair.privacy.mechanisms.woods_model import forest_of
 from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares
-from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
+from streampair.privacy.mechanisms.woods_rows import Told
+from streampair.records.woods import DEPTH, TREES, Trees, WoodDesign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,8 +76,8 @@ class WoodsRun(MomentsRun):
 
     def __init__(self, plan: WoodsPlan) -> None:
         super().__init__(plan)
-        self.trees = Trees(plan.features, plan.trees, plan.depth)
-        self._w = np.zeros(plan.features + plan.leaves + plan.features * BINS)
+        self.trees = Trees(plan.sizes, plan.trees, plan.depth)
+        self._w = np.zeros(plan.features + plan.leaves + plan.marks)
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         plan = self.plan
@@ -113,14 +114,19 @@ class WoodsRun(MomentsRun):
             return w, link
         second = self._means()[0]
         centre = min(max(signs / total, -MOST_CENTRE), MOST_CENTRE)
+        assert self.how is not None
+        scale, shift, middle, factor = self.how
+        ends = np.array([shift, scale + shift])  # of 0 and of 1
+        ends = np.clip((np.clip(ends, -1.0, 1.0) - middle) * factor, -self.cap, self.cap)
         told = Told(
             counts=shares[0] / total,
             signs=shares[1] / total,
-            bins=mean[2 * plan.leaves :].reshape(plan.features, BINS) / (plan.mark * total),
+            bins=mean[2 * plan.leaves :] / (plan.mark * total),
             bins_std=1.0 / (math.sqrt(known) * plan.mark * total),
             centre=centre,
             std=std / total,
             second=second,
+            ends=ends,
             records=total * self.steps,
         )
         # The linear score as a regression of the labels, which are 1 and -1 here.
@@ -140,10 +146,13 @@ class Woods(Moments):
     ----------
     trees, depth
         How many, and how often a record is asked on its way to a leaf.
+    fields
+        As of the plan.
     """
 
     trees: int = TREES
     depth: int = DEPTH
+    fields: tuple[int, ...] = ()
 
     run: ClassVar[type[MomentsRun]] = WoodsRun
 
@@ -177,6 +186,7 @@ class Woods(Moments):
             anytime=ANYTIME if alone and learning is not None else None,
             trees=self.trees,
             depth=self.depth,
+            fields=self.fields if any(size > 1 for size in self.fields) else (),
         )
 
     def describe(self, settings: Settings) -> str:

@@ -15,140 +15,28 @@ import numpy as np
 
 from streampair import kernels
 from streampair.privacy.mechanisms.link import Link, rate_link
-from streampair.records.woods import BINS, CAP, Trees
+from streampair.privacy.mechanisms.woods_rows import SEED, Told, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from streampair.records.woods import Trees
+
     Floats = NDArray[np.float64]
 
-__all__ = ["Fitted", "Told", "forest_of", "half_odds", "weights_of"]
+__all__ = ["Fitted", "forest_of", "half_odds", "weights_of"]
 
-_SEED = 0x57A8  # of the made-up rows: public, and the same each time
 # Share of the variance of the labels that all leaves together may explain, as a prior: .3 for few columns,
 # 350 / d^2 for many. What leaves tell beside a linear score is of pairs of columns, and of all pairs splits
 # that are drawn at random meet the fewer the more there are.
 _TAU = (0.3, 350.0)
-_RIDGE = 10_000.0  # records that the made-up rows count for against the released counts
-_SWEEPS = 10
-_SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
-_STEPS = 40  # of conjugate gradients
-_AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
-_PROBES = 3  # draws of noise: they tell its part within some hundredths
-_MOST_SHARE = 1.5  # of the ridge regression's weights: its prior is narrow
+_STEPS = 40  # of conjugate gradients, at most
+_NEAR, _ROUGHLY = 1e-10, 1e-3  # shares of the square of a residual, where they end
+_PROBES = 2  # draws of noise: they tell its part within some hundredths
+_MOST_SHARE = 1.25  # of the ridge regression's weights: its prior is narrow
 _STEEPEST = 20.0  # half log-odds in a standard deviation of a score
 _NEWTON = 50
 _FARTHEST, _HALVES = 50.0, 50  # log-odds of a rate
-_WIDTH = 0.98  # as in the kernel of the places
-
-
-class Told(NamedTuple):
-    """What the releases say: shares of all records.
-
-    Parameters
-    ----------
-    counts, signs
-        Of each leaf, and of its labels 1 and -1, (trees, leaves).
-    bins, bins_std
-        Of each column's bins, (d, bins), and the noise in them.
-    centre
-        Mean of the labels.
-    std
-        Of the noise in a cell of `counts` and `signs`.
-    second
-        Mean of x x' of the linear vectors, (d, d).
-    records
-        How many there were, about.
-    """
-
-    counts: Floats
-    signs: Floats
-    bins: Floats
-    bins_std: float
-    centre: float
-    std: float
-    second: Floats
-    records: float
-
-
-def _total(values: Floats) -> float:
-    return float(kernels.dot(values, np.ones(len(values))))
-
-
-def _made_up(told: Told, rows: int) -> Floats:
-    """Places (rows, d) with the released correlations and marginals."""
-    d = len(told.second)
-    root = np.empty((d, d))
-    kernels.psd_root(told.second, root)
-    normals = np.empty(rows * d)
-    kernels.normals_from_seed(_SEED, normals)
-    normal = normals.reshape(rows, d)
-    middle = (np.arange(rows) + 0.5) / rows
-    places = np.empty((rows, d))
-    value = np.empty(rows)
-    for j in range(d):
-        kernels.score_many(np.ascontiguousarray(root[j]), normal, value)
-        order = np.argsort(value, kind="stable")
-        # Of bins without a record noise would make rows where there are none.
-        shares = np.where(told.bins[j] > _SEEN * told.bins_std, told.bins[j], 0.0)
-        if not _total(shares) > 0.0:
-            shares = np.ones(BINS)
-        below = np.concatenate(([0.0], np.cumsum(shares)))
-        below /= below[-1]
-        at = np.minimum(np.searchsorted(below, middle, side="right"), BINS) - 1
-        width = np.maximum(below[at + 1] - below[at], 1e-300)
-        places[order, j] = (at + np.minimum((middle - below[at]) / width, 1.0)) / BINS
-    return places
-
-
-def _vectors(places: Floats, cap: float) -> Floats:
-    """Linear vectors of places: back to standardised values, then into the unit ball."""
-    v = 2.0 * places - 1.0
-    z = np.clip(math.sqrt(_WIDTH) * v / np.sqrt(np.maximum(1.0 - v * v, 1e-6)), -CAP, CAP)
-    x = (cap / CAP) * z
-    squares = np.empty(len(x))
-    kernels.score_many(np.ones(x.shape[1]), x * x, squares)
-    out: Floats = x / np.maximum(np.sqrt(squares), 1.0)[:, None]
-    return out
-
-
-def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
-    """The linear score on rows that were made up: it goes with their vectors as it did with the records'.
-
-    Made-up rows of categories have less correlation than there was. With the weights as they are leaves would
-    learn the difference; so those are taken that solve `X'W X c = E[x x'] linear`, nearly, by conjugate
-    gradients from the ones there are.
-    """
-    rows, d = x.shape
-    columns = np.ascontiguousarray(x.T)
-    shown, out, wanted = np.empty(rows), np.empty(d), np.empty(d)
-
-    def times(v: Floats) -> Floats:
-        kernels.score_many(v, x, shown)
-        kernels.score_many(weights * shown, columns, out)
-        return out + ridge * v
-
-    ridge = 0.0
-    kernels.score_many(weights, columns * columns, out)
-    ridge = _AGREE * _total(out) / d
-    kernels.score_many(linear, told.second, wanted)
-    c = linear.copy()
-    r = wanted + ridge * linear - times(c)
-    p = r.copy()
-    square = first = float(kernels.dot(r, r))
-    for _ in range(_STEPS):
-        if not square > 1e-10 * first:
-            break
-        q = times(p)
-        step = square / float(kernels.dot(p, q))
-        c += step * p
-        r -= step * q
-        new = float(kernels.dot(r, r))
-        p = r + (new / square) * p
-        square = new
-    scores = np.empty(rows)
-    kernels.score_many(c, x, scores)
-    return scores
 
 
 class Fitted(NamedTuple):
@@ -185,13 +73,7 @@ def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -
     rows
         How many to make up.
     """
-    places = _made_up(told, rows)
-    leaves = np.ascontiguousarray(trees.leaves(places).T)
-    count, size = told.counts.shape
-    weights = np.full(rows, 1.0 / rows)
-    ridge = np.full(count, _RIDGE * told.std * told.std)
-    kernels.wood_rake(leaves, told.counts, ridge, _SWEEPS, np.zeros((count, size)), weights)
-    scores = _linear(_vectors(places, cap), weights, told, linear)
+    leaves, weights, scores = rows_of(told, linear, cap, trees, rows)
     return weights_of(told, scores, leaves, weights)
 
 
@@ -222,7 +104,7 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
         left = square - float(kernels.dot(weights * scores, means))
         rest = centre - float(kernels.dot(weights, means))
         ss, s1 = float(kernels.dot(bent * scores, scores)), float(kernels.dot(bent, scores))
-        one = _total(bent)
+        one = float(kernels.dot(bent, np.ones(len(bent))))
         # Where all is as sure as can be there is nothing left to move.
         over = ss * one - s1 * s1
         if not over > 1e-12 * square:
@@ -265,14 +147,17 @@ def weights_of(told: Told, scores: Floats, leaves: NDArray[np.int64], weights: F
     _spread_out(leaves, weights * (2.0 * means - 1.0 - told.centre), left)
     left = told.signs - told.centre * told.counts - left
     ridge = _Ridge(told, leaves, weights)
-    w = ridge.solve(left)
-    shown, again = ridge.gram(w)
-    of_noise = ridge.noise()
-    length = _dot(w, again)
+    # What the labels leave, and what noise and chance may put into the leaves' sums.
+    given = np.concatenate((left[None], ridge.drawn()))
+    solved = ridge.solve(given)
+    shown, again = ridge.gram(solved[:1])
+    w = solved[0]
+    of_noise = sum(_dot(e, told_so) for e, told_so in zip(given[1:], solved[1:], strict=True)) / _PROBES
+    length = _dot(w, again[0])
     share = min(max((_dot(w, left) - of_noise) / length, 0.0), _MOST_SHARE) if length > 0.0 else 0.0
     # Weights of leaves are means of labels: of log-odds they are `2 / variance`, near those of the rate.
     w *= 2.0 * share / variance
-    whole = 2.0 * a * scores + (2.0 * share / variance) * (shown / np.maximum(weights, 1e-300))
+    whole = 2.0 * a * scores + (2.0 * share / variance) * (shown[:, 0] / np.maximum(weights, 1e-300))
     return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, told.centre)))
 
 
@@ -302,42 +187,44 @@ class _Ridge:
         self.records = variance / told.records
 
     def gram(self, v: Floats) -> tuple[Floats, Floats]:
-        """`W Phi v`, (n,), and `G v`."""
-        shown, out = np.empty(len(self.weights)), np.empty(self.shape)
+        """`W Phi v`, (n, k), and `G v`, of several v, (k, trees, leaves)."""
+        shown, out = np.empty((len(self.weights), len(v))), np.empty(v.shape)
         kernels.wood_gram(self.leaves, self.weights, v, shown, out)
         return shown, out
 
-    def solve(self, r: Floats, near: float = 1e-10) -> Floats:
-        """By conjugate gradients, until the residual's square is `near` of what it was."""
-        x, r = np.zeros(self.shape), r.copy()
+    def solve(self, given: Floats) -> Floats:
+        """Of several r, (k, trees, leaves), by conjugate gradients: the first well, the others roughly."""
+        x, r = np.zeros(given.shape), given.copy()
         p = r.copy()
-        square = first = _dot(r, r)
+        squares = [_dot(one, one) for one in r]
+        first = list(squares)
+        near = [_NEAR, *([_ROUGHLY] * (len(given) - 1))]
         for _ in range(_STEPS):
-            if not square > near * first:
+            going = [k for k, square in enumerate(squares) if square > near[k] * first[k]]
+            if not going:
                 break
-            one = self.gram(p)[1]
-            q = self.prior * self.gram(one)[1] + self.records * one + self.left * p
-            step = square / _dot(p, q)
-            x += step * p
-            r -= step * q
-            new = _dot(r, r)
-            p = r + (new / square) * p
-            square = new
+            one = self.gram(p[going])[1]
+            products = self.prior * self.gram(one)[1] + self.records * one + self.left * p[going]
+            for k, q in zip(going, products, strict=True):
+                step = squares[k] / _dot(p[k], q)
+                x[k] += step * p[k]
+                r[k] -= step * q
+                new = _dot(r[k], r[k])
+                p[k] = r[k] + (new / squares[k]) * p[k]
+                squares[k] = new
         out: Floats = self.prior * self.gram(x)[1]
         return out
 
-    def noise(self) -> float:
-        """Mean of `e' solve(e)`, e being what noise and chance put into the leaves' sums: by public draws."""
+    def drawn(self) -> Floats:
+        """Draws of what noise, and chance among the records, put into the leaves' sums, from public coins."""
+        out = np.empty((_PROBES, *self.shape))
         size = self.shape[0] * self.shape[1]
-        drawn = np.empty(size + len(self.weights))
-        total = 0.0
-        for probe in range(_PROBES):
-            kernels.normals_from_seed(_SEED + 1 + probe, drawn)
-            e = np.empty(self.shape)
-            _spread_out(self.leaves, np.sqrt(self.records * self.weights) * drawn[size:], e)
-            e += math.sqrt(self.left) * drawn[:size].reshape(self.shape)
-            total += _dot(e, self.solve(e, 1e-4))
-        return total / _PROBES
+        normals = np.empty(size + len(self.weights))
+        for probe, e in enumerate(out):
+            kernels.normals_from_seed(SEED + 1 + probe, normals)
+            _spread_out(self.leaves, np.sqrt(self.records * self.weights) * normals[size:], e)
+            e += math.sqrt(self.left) * normals[:size].reshape(self.shape)
+        return out
 
 
 def _dot(a: Floats, b: Floats) -> float:

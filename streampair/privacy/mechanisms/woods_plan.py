@@ -1,9 +1,9 @@
 """Leaf sums of random trees beside second moments, calibrated (docs/privacy.md 10.10).
 
 A record adds to its block F(x, s) = (x x', a s x) as in 10.1, to each tree's leaf that it falls into (1, s),
-and a 1 to a bin of each column. The trees are drawn from public coins, and the places of their cuts are in
-units of what the warm-up has released, so no learned record decides about them. All of it is one release in
-units in which its parts have their shares of mu^2.
+and a 1 to a bin of each field at most. The trees are drawn from public coins, and the places of their cuts
+are in units of what the warm-up has released, so no learned record decides about them. All of it is one
+release in units in which its parts have their shares of mu^2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair.privacy.mechanisms.moments_plan import SecondMomentsPlan, second_moments_diameter
-from streampair.records.woods import BINS, DEPTH, TREES
+from streampair.records.woods import DEPTH, TREES, marks_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,12 +43,12 @@ def shares(features: int) -> tuple[float, float, float]:
     return 1.0 - _BINS - leaves, leaves, _BINS
 
 
-def woods_diameter(features: int, leaf: float, mark: float, trees: int = TREES) -> float:
-    """Replacement diameter of `(x x', s x, leaf (1, r) of each tree's leaf, mark for each column's bin)`.
+def woods_diameter(fields: int, leaf: float, mark: float, trees: int = TREES) -> float:
+    """Replacement diameter of `(x x', s x, leaf (1, r) of each tree's leaf, mark for each field's bin)`.
 
     For |x| <= 1, |s| <= 1 and r = 1 or -1. In a tree where two records are in different leaves, their sums
-    differ by `2 + 1 + 1 = 4` squared, in one where they share it by `(r - r')^2 <= 4`; in each column at most
-    two bins differ, by 1. So the square is `9/2 + 4 trees leaf^2 + 2 features mark^2` (docs/privacy.md, Lemma
+    differ by `2 + 1 + 1 = 4` squared, in one where they share it by `(r - r')^2 <= 4`; in each field at most
+    two bins differ, by 1. So the square is `9/2 + 4 trees leaf^2 + 2 fields mark^2` (docs/privacy.md, Lemma
     90).
 
     Examples
@@ -57,7 +57,7 @@ def woods_diameter(features: int, leaf: float, mark: float, trees: int = TREES) 
     >>> round(woods_diameter(2, 0.0, 0.0), 6), round(woods_diameter(2, 1.0, 0.0), 6)
     (2.12132, 20.112185)
     """
-    return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * trees * leaf * leaf + 2.0 * features * mark * mark)
+    return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * trees * leaf * leaf + 2.0 * fields * mark * mark)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +68,23 @@ class WoodsPlan(SecondMomentsPlan):
     ----------
     trees, depth
         How many, and how often a record is asked on its way to a leaf.
+    fields
+        How many columns each field has, in their order; empty: one each.
     """
 
     trees: int = TREES
     depth: int = DEPTH
+    fields: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Columns of each field."""
+        return self.fields or (1,) * self.features
+
+    @property
+    def marks(self) -> int:
+        """Bins of all fields."""
+        return marks_of(self.sizes)
 
     @property
     def leaves(self) -> int:
@@ -81,7 +94,7 @@ class WoodsPlan(SecondMomentsPlan):
     @property
     def dim(self) -> int:
         """Coordinates of a release: second moments, counts and labels of leaves, counts of bins."""
-        return self.packed + 2 * self.leaves + self.features * BINS
+        return self.packed + 2 * self.leaves + self.marks
 
     @property
     def packed(self) -> int:
@@ -104,24 +117,24 @@ class WoodsPlan(SecondMomentsPlan):
     def mark(self) -> float:
         """What it counts in a bin."""
         first, _, third = shares(self.features)
-        return _MOMENTS * math.sqrt(third / first / (2.0 * self.features))
+        return _MOMENTS * math.sqrt(third / first / (2.0 * len(self.sizes)))
 
     @property
     def steps(self) -> Floats:
         """Second moments are rounded to the grid; records in leaves and bins are counted, one by one."""
-        lengths = (self.packed, 2 * self.leaves, self.features * BINS)
+        lengths = (self.packed, 2 * self.leaves, self.marks)
         return np.repeat([self.grid, self.leaf, self.mark], lengths)
 
     @property
     def diameter(self) -> float:
         """As of `woods_diameter`."""
-        return woods_diameter(self.features, self.leaf, self.mark, self.trees)
+        return woods_diameter(len(self.sizes), self.leaf, self.mark, self.trees)
 
     @property
     def blank_move(self) -> float:
-        """Of a record alone: 2 from second moments, 2 from each tree, 1 from each column, squared."""
+        """Of a record alone: 2 from second moments, 2 from each tree, 1 from each field, squared."""
         leaf, mark = self.leaf, self.mark
-        return math.sqrt(2.0 + 2.0 * self.trees * leaf * leaf + self.features * mark * mark)
+        return math.sqrt(2.0 + 2.0 * self.trees * leaf * leaf + len(self.sizes) * mark * mark)
 
     @property
     def lemma(self) -> int:

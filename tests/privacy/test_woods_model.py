@@ -1,0 +1,243 @@
+"""What a private forest computes of its releases: rows, weights, probabilities (docs/privacy.md 10.10)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from naive import woods as naive
+from scipy.optimize import brentq, root
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+from streampair import auc
+from streampair.preprocessing import OneHot
+from streampair.privacy.mechanisms import woods_model
+from streampair.privacy.mechanisms.woods_model import Fitted, half_odds, weights_of
+from streampair.privacy.mechanisms.woods_plan import WoodsPlan
+from streampair.privacy.mechanisms.woods_rows import Told, rows_of
+from streampair.records.woods import BINS, Trees, WoodDesign, fields_of, marks_of
+
+D, COUNT, DEPTH = 4, 24, 4
+
+
+def sample(n: int, seed: int, *, bent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Normal values and labels: parted by a plane, or by a product of two of them."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, D))
+    margin = z[:, 0] + 0.5 * z[:, 1] + (2.0 * z[:, 2] * z[:, 3] if bent else 0.0)
+    return z, np.where(margin + 0.4 * rng.normal(size=n) > 0.0, 1.0, -1.0)
+
+
+class Case:
+    """What a run of so many records would release, with the rows in the place of made-up ones."""
+
+    def __init__(self, bent: bool, n: int = 6000, std: float = 0.02, seed: int = 0) -> None:
+        z, y = sample(n, seed, bent=bent)
+        self.trees = Trees((1,) * D, COUNT, DEPTH)
+        self.linear = np.linalg.lstsq(z, y, rcond=None)[0]
+        places = np.array([[naive.place(v) for v in row] for row in z])
+        self.leaves = np.ascontiguousarray(self.trees.leaves(places).T)
+        phi = naive.phi(self.leaves, 2**DEPTH)
+        rng = np.random.default_rng(seed + 1)
+        shape = (COUNT, 2**DEPTH)
+        counts, signs = (phi.mean(axis=0), (phi.T @ y) / n)
+        self.told = Told(
+            counts=(counts.reshape(shape) + std * rng.normal(size=shape)),
+            signs=(signs.reshape(shape) + std * rng.normal(size=shape)),
+            bins=np.zeros(D * BINS),
+            bins_std=1e-3,
+            centre=float(y.mean()),
+            std=std,
+            second=z.T @ z / n,
+            ends=np.zeros((2, D)),
+            records=float(n),
+        )
+        self.weights = np.full(n, 1.0 / n)
+        self.scores = z @ self.linear
+
+    def model(self) -> Fitted:
+        return weights_of(self.told, self.scores, self.leaves, self.weights)
+
+    def judged(self, model: Fitted, *, bent: bool) -> tuple[float, float, float]:
+        """AUC of a linear score alone, of the model, and what its probabilities lose, on other records."""
+        z, y = sample(3000, 99, bent=bent)
+        leaves = self.trees.leaves(np.array([[naive.place(v) for v in row] for row in z]))
+        own = model.factor * (z @ self.linear)
+        whole = own + sum(model.leaves[t, leaves[:, t]] for t in range(COUNT))
+        p = expit(model.link.slope * whole + model.link.offset)
+        return roc_auc_score(y, own), roc_auc_score(y, whole), log_loss(y, p)
+
+
+def test_leaves_fade_where_a_plane_parts_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What noise alone puts into weights is known, and taken off; a straight line's bend is not learned."""
+    flat = [Case(bent=False, seed=seed) for seed in range(0, 12, 2)]
+    lost = [np.subtract(*case.judged(case.model(), bent=False)[:2]) for case in flat]
+    assert float(np.mean(lost)) < 0.0005
+    bent = Case(bent=True)
+    linear, whole, _ = bent.judged(bent.model(), bent=True)
+    assert whole > linear + 0.1
+    # Twin: nothing is taken off.
+    with monkeypatch.context() as patch:
+        patch.setattr(woods_model._Ridge, "drawn", lambda self: np.zeros((2, *self.shape)))
+        worse = [np.subtract(*case.judged(case.model(), bent=False)[:2]) for case in flat]
+    assert float(np.mean(worse)) > 0.001
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_probabilities_are_the_score_s_own(bent: bool) -> None:
+    """Near those that somebody fits to the same score who knows the labels; one step of Newton's is too shy.
+
+    The rate alone loses .69, and log-odds that are too steep lose more than one.
+    """
+    case = Case(bent=bent)
+    model = case.model()
+    z, y = sample(3000, 99, bent=bent)
+    leaves = case.trees.leaves(np.array([[naive.place(v) for v in row] for row in z]))
+    whole = model.factor * (z @ case.linear) + sum(model.leaves[t, leaves[:, t]] for t in range(COUNT))
+    best = LogisticRegression(C=1e6).fit(whole[:, None], y).predict_proba(whole[:, None])
+    assert case.judged(model, bent=bent)[2] < log_loss(y, best) + (0.08 if bent else 0.02)
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.3, -0.8])
+def test_half_odds_solve_their_two_equations(centre: float) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(size=500)
+    weights /= weights.sum()
+    scores = 0.4 * rng.normal(size=500) * (1.0 - centre * centre)
+    scores -= weights @ scores
+
+    def left(given: Any) -> list[float]:
+        means = np.tanh(given[0] * scores + given[1])
+        return [weights @ (scores * means) - weights @ scores**2, weights @ means - centre]
+
+    wanted = root(left, [1.0, math.atanh(centre)], tol=1e-12).x
+    assert half_odds(scores, weights, centre) == pytest.approx(tuple(wanted), rel=1e-6, abs=1e-7)
+
+
+def test_half_odds_end_where_there_is_no_answer() -> None:
+    weights = np.full(4, 0.25)
+    assert half_odds(np.zeros(4), weights, 0.0) == (0.0, 0.0)
+    # Scores that are longer than any label: as steep as it gets.
+    slope, _ = half_odds(np.array([-3.0, -3.0, 3.0, 3.0]), weights, 0.0)
+    assert math.isfinite(slope)
+    assert slope > 1.0
+
+
+def test_the_offset_gives_the_released_rate() -> None:
+    rng = np.random.default_rng(4)
+    scores, weights = 2.0 * rng.normal(size=300), np.full(300, 1.0 / 300)
+    wanted = brentq(lambda b: 2.0 * float(weights @ expit(scores + b)) - 1.0 + 0.4, -20.0, 20.0)
+    assert woods_model._offset(scores, weights, -0.4) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_ridge_is_that_of_dense_matrices() -> None:
+    case = Case(bent=True, n=400)
+    ridge = woods_model._Ridge(case.told, case.leaves, case.weights)
+    phi = naive.phi(case.leaves, 2**DEPTH)
+    gram = phi.T @ (case.weights[:, None] * phi)
+    variance = 1.0 - case.told.centre**2
+    noise = case.told.std**2 * (1.0 + case.told.centre**2)
+    prior = 0.3 * variance / COUNT
+    covariance = variance / case.told.records * gram + noise * np.eye(len(gram))
+    wanted = prior * gram @ np.linalg.inv(prior * gram @ gram + covariance)
+    found = ridge.solve(case.told.signs[None])[0]
+    assert found.ravel() == pytest.approx(wanted @ case.told.signs.ravel(), abs=1e-5)
+    # The mean of e'A e is the trace of A times the covariance of e.
+    drawn = np.concatenate([ridge.drawn()])
+    seen = [float(e.ravel() @ ridge.solve(np.stack((e, e)))[1].ravel()) for e in drawn]
+    assert np.mean(seen) == pytest.approx(np.trace(wanted @ covariance), rel=0.25)
+
+
+def test_columns_of_one_field_are_told_by_their_names() -> None:
+    one_hot = OneHot({"card": ["credit", "debit"], "country": ["NL", "BE", "FR"], "sole": ["yes"]})
+    names = sorted(["amount", *one_hot.columns, "hour", "x", 3], key=str)
+    assert fields_of(names) == (1, 1, 2, 3, 1, 1, 1)
+    assert marks_of((1, 1, 2, 3)) == 2 * BINS + 5
+    assert fields_of(["=a", "=b", "a", "a=1", "a=2", "ab=1"]) == (2, 1, 2, 1)
+    assert fields_of([1, 2.5, ("a=1",), ("a=2",)]) == (1, 1, 1, 1)
+
+
+def test_a_replaced_category_moves_two_bins_of_its_field() -> None:
+    """Lemma 90 with fields of several columns: q fields, not d columns, are in the diameter."""
+    names = ["a", *(f"b={v}" for v in range(5)), *(f"c={v}" for v in range(3))]
+    design = WoodDesign(names, dict.fromkeys(names[1:], (0.0, 1.0)))
+    d = len(names)
+    design.standardise(np.zeros(d), np.full(d, 0.3))
+    design.cap = 1.0
+    plan = WoodsPlan(0.3, d, 200.0, 5000, 30.0, fields=fields_of(names))
+    assert plan.sizes == (1, 5, 3)
+    assert (
+        plan.dim
+        == plan.packed + 2 * plan.leaves + BINS + 5 + 3
+        == design.width - d + plan.packed + plan.leaves
+    )
+    rng = np.random.default_rng(5)
+    raw = np.zeros((60, d))
+    raw[:, 0] = rng.uniform(-1.0, 1.0, 60)
+    raw[np.arange(60), 1 + rng.integers(0, 5, 60)] = 1.0
+    raw[np.arange(50), 6 + rng.integers(0, 3, 50)] = 1.0  # of ten the last field is unknown
+    raw[3, 1:] = 1.0  # more than one: the first
+    marks = design.prepared(raw)[:, d + plan.leaves :]
+    assert set(marks.sum(axis=1)) == {2.0, 3.0}
+    apart = np.square(marks[:, None] - marks[None]).sum(axis=2)
+    assert apart.max() == 2 * 3
+    allowed = plan.diameter**2 - 4.5 - 4 * plan.trees * plan.leaf**2
+    assert apart.max() * plan.mark**2 == pytest.approx(allowed)
+    # As many columns would have less of a part each.
+    assert plan.mark > WoodsPlan(0.3, d, 200.0, 5000, 30.0).mark * 1.7
+
+
+def test_rows_are_made_up_of_one_category_each() -> None:
+    """Categories as often as they were, and together as often as the second moments say."""
+    rng = np.random.default_rng(6)
+    n, shares = 20_000, np.array([0.5, 0.3, 0.15, 0.05])
+    first = rng.choice(4, n, p=shares)
+    second = np.where(rng.uniform(size=n) < 0.7, first % 2, rng.integers(0, 2, n))
+    x = np.concatenate((np.eye(4)[first], np.eye(2)[second]), axis=1) * 0.3
+    counts = np.concatenate((shares, np.bincount(second) / n))
+    trees = Trees((4, 2), 10, 3)
+    known = trees.leaves(np.stack((first, second), axis=1).astype(float))
+    told = Told(
+        counts=np.stack([np.bincount(known[:, t], minlength=8) / n for t in range(10)]),
+        signs=np.zeros((10, 8)),
+        bins=counts,
+        bins_std=1e-3,
+        centre=0.0,
+        std=1e-3,
+        second=np.cov(x.T),
+        ends=np.stack((np.zeros(6), np.full(6, 0.3))),
+        records=float(n),
+    )
+    leaves, weights, _ = rows_of(told, np.ones(6), 1.0, trees, 4096)
+    found = np.stack([np.bincount(leaves[t], weights=weights, minlength=8) for t in range(10)])
+    assert np.abs(found - told.counts).max() < 0.02
+
+
+def test_a_pair_of_categories_that_no_line_knows() -> None:
+    """Labels are whether two fields are both even: trees meet that by fields, not by columns."""
+    rng = np.random.default_rng(7)
+    a, b = rng.integers(0, 12, (2, 14_000))
+    y = (a + b) % 2 == 0
+    fields = {"a": [str(v) for v in range(12)], "b": [str(v) for v in range(12)]}
+    one_hot = OneHot(fields)
+    names = one_hot.columns
+
+    def ranked(columns: list[str]) -> float:
+        x = np.concatenate((np.eye(12)[a], np.eye(12)[b]), axis=1)
+        model = auc.PrivateForest(
+            4.0, 1e-4, 12_000, features=columns, bounds=dict.fromkeys(columns, (0.0, 1.0)), seed=1
+        )
+        records = [dict(zip(columns, row, strict=True)) for row in x.tolist()]
+        frame = pd.DataFrame(records)
+        model.learn_many(frame[:12_000], pd.Series(y[:12_000]))
+        return roc_auc_score(y[12_000:], model.score_many(frame[12_000:]).to_numpy())
+
+    by_field = ranked(names)
+    assert by_field > 0.97
+    # Columns of other names are columns of their own.
+    assert ranked([name.replace("=", "_") for name in names]) < by_field - 0.02
