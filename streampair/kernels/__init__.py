@@ -28,6 +28,7 @@ from streampair.kernels.forest import (
     forest_fresh,
     forest_learn,
     forest_learn_many,
+    forest_proba,
     forest_score,
     forest_score_many,
 )
@@ -348,6 +349,7 @@ __all__ = [
     "forest_learn_many",
     "forest_pair_places",
     "forest_places",
+    "forest_proba",
     "forest_score",
     "forest_score_classes",
     "forest_score_classes_many",

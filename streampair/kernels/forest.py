@@ -234,6 +234,12 @@ def forest_score(s: Array, gaps: bool) -> float:
 
 
 @kernel
+def forest_proba(s: Array, gaps: bool) -> float:
+    """Logistic curve of the score of the record in the state, whose loss is logistic; NaN as of the score."""
+    return sigmoid(forest_evaluate(s)) if forest_usable(s, gaps) else math.nan
+
+
+@kernel
 def forest_learn(s: Array, label: float, gaps: bool) -> int:
     """Learn the record in the state, its leaves at hand if it was scored last; 1 if it cannot be used."""
     if not forest_usable(s, gaps):

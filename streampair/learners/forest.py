@@ -227,7 +227,14 @@ class ForestLearner(PlainLearner):
             If a feature or the label cannot be used; then nothing has changed.
         """
         label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
-        gaps = self._read(x, grow=True)  # which may make another state
+        if self._coded or type(x) is not dict or len(x) != self._expected:
+            gaps = self._read(x, grow=True)  # which may make another state
+        else:
+            try:  # as in `_read`: a call more is some per cent of a record
+                self._pack(*self._take(x))
+                gaps = False
+            except Exception:
+                gaps = self._read(x, grow=True)
         if k.forest_learn(self._state, label, gaps):
             raise self._unusable(x)
 

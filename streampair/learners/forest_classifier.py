@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
+from streampair import kernels as k
 from streampair import losses
 from streampair.learners.faces import Classifier
 from streampair.learners.forest import ForestLearner
@@ -93,6 +96,31 @@ class Forest(Classifier, ForestLearner):
     loss: losses.PairLoss | None = None
     seed: int | None = None
     max_features: int = 10_000
+
+    def predict_proba_one(  # type: ignore[override]  # as in the base
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """Probabilities of False and True, as of any classifier, in fewer calls: a tenth of a record.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        if self._pairs is not None or not self._in_one:
+            return super().predict_proba_one(x)
+        if self._coded or type(x) is not dict or len(x) != self._expected:
+            gaps = self._read(x, grow=False)
+        else:
+            try:
+                self._pack(*self._take(x))
+                gaps = False
+            except Exception:  # an unknown name, or a value that struct refuses
+                gaps = self._read(x, grow=False)
+        p: float = k.forest_proba(self._state, gaps)
+        if p != p:
+            raise self._unusable(x)
+        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
 
 
 Forest.__module__ = "streampair.auc"  # where it is public: states, pickles and configurations name it there

@@ -1194,6 +1194,18 @@ def forest_score(kernel: Any, rng: Rng) -> None:
 
 
 @against(naive.Forest)
+def forest_proba(kernel: Any, rng: Rng) -> None:
+    state, twin, rows, values = learned(rng)
+    state[k.FOREST_TASK], twin.squared = 0.0, False
+    for row, x in zip(rows, values, strict=True):
+        put(state, row)
+        close(kernel(state, True), naive.sigmoid(twin.score(x)))
+        assert kernel(state, True) == k.sigmoid(k.forest_score(state, True))
+    put(state, np.array([0.0, 0.0, math.nan, 0.0, 0.0]))
+    assert math.isnan(kernel(state, False))
+
+
+@against(naive.Forest)
 def forest_score_many(kernel: Any, rng: Rng) -> None:
     state, twin, rows, values = learned(rng)
     scores = np.empty(len(rows))
