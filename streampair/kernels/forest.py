@@ -1,7 +1,8 @@
 """Random trees whose leaves are fitted online, by four experts that share them, and the stack of the experts.
 
-Nothing about a tree is fitted to labels: a leaf draws a column, keeps one of its values, and parts later
-values from it. Expert k sees each tree cut to its first nodes, so that one descent serves all.
+A leaf draws a column, keeps one of its values, and parts later values from it; which columns are drawn more
+often is all that labels say of a tree. Expert k sees each tree cut to its first nodes, so that one descent
+serves all.
 
 The whole state is one flat array: scalars; columns (moments, weights, the record and its standardised
 values); weights of texts; nodes; weights of the nodes; scratch. A value of a record is a number, a text (a
@@ -22,6 +23,7 @@ from streampair.kernels.forest_layout import (
     FOREST_D,
     FOREST_ETA,
     FOREST_GAMMA,
+    FOREST_GUIDED,
     FOREST_HEADER,
     FOREST_LOSSES,
     FOREST_MEAN,
@@ -48,7 +50,13 @@ from streampair.kernels.forest_layout import (
 )
 from streampair.kernels.forest_pairs import forest_pair, forest_step
 from streampair.kernels.forest_scores import forest_evaluate, forest_stacked
-from streampair.kernels.forest_trees import forest_bucket, forest_empty, forest_grow, forest_moments
+from streampair.kernels.forest_trees import (
+    forest_bucket,
+    forest_empty,
+    forest_gain,
+    forest_grow,
+    forest_moments,
+)
 from streampair.kernels.numerics import exp_negative, log_positive, sigmoid
 from streampair.kernels.vectors import MAX_ABS
 
@@ -206,6 +214,8 @@ def _take(s: Array, label: float) -> None:
         if s[FOREST_TASK] == 1.0:
             target = _standardised(s, label)
         forest_fit(s, s, target)
+    if s[FOREST_GUIDED] == 1.0:
+        forest_gain(s, target)
     forest_visit(s, s[:0].reshape(0, 0))
 
 

@@ -1,7 +1,8 @@
 """Several classes over the same trees, each against all others: a block of experts for each class.
 
 The first class has its block in the state of the trees, as `auc.Forest` has; further ones are lines of an
-array. What a class learns is what a forest of that class alone would learn, for no label moves a tree.
+array. What a class learns is what a forest of that class alone would learn over these trees: no label moves
+one.
 """
 
 from __future__ import annotations

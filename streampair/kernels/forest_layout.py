@@ -33,14 +33,18 @@ FOREST_STACK = 16  # weights of the experts in the stack
 FOREST_STEPS = 20  # sums that set their steps
 FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum of weights
 SCORES = 28  # scratch: scores of the experts
-FOREST_HEADER = 32
+FOREST_GUIDED = 32  # 1: half of the columns are drawn by what decisions by them have gained
+FOREST_BASE = 33  # running mean of the targets
+FOREST_HEADER = 34
 
 FOREST_PAIRS = 2
 
 EXPERTS = 4
 FOREST_BUCKETS = 4096
-FOREST_COLUMN = 14  # cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised
+# Cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised; gains, decisions, worth.
+FOREST_COLUMN = 17
 RECORD_AT = 11
+GAINS_AT = 14
 FOREST_KEPT = 32  # last records of each class that further ones are paired with
 FOREST_LINK = 32  # cells of the link from score to probability: as many as the scalars of other learners
 SLOW = 2  # the expert that never forgets: it is reset instead

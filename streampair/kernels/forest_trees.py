@@ -1,4 +1,7 @@
-"""The trees of a forest: which way a record goes, and how they grow. No label has a say in it."""
+"""The trees of a forest: which way a record goes, and how they grow.
+
+If labels have a say, then in which columns are drawn more often: never in where a value is parted.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,33 @@ import numpy as np
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.forest_layout import (
     EXPERTS,
+    FOREST_BASE,
     FOREST_BUCKETS,
     FOREST_CAP,
     FOREST_D,
     FOREST_DRAWS,
+    FOREST_GUIDED,
     FOREST_HEADER,
     FOREST_NODES,
+    FOREST_RECORDS,
     FOREST_SEED,
     FOREST_TEXTS,
     FOREST_TREES,
+    GAINS_AT,
     PAYLOAD,
     RECORD_AT,
     Bits,
     Links,
     forest_cut,
     forest_places,
+    forest_weights_at,
 )
 from streampair.kernels.numerics import uniform
 
 _VISITS = 20
 _SALTS = 8
+_KEPT = 0.999  # of the gains, from one record to the next
+_SHARE = 0.01  # of a target in the running mean
 
 
 @kernel
@@ -84,6 +94,90 @@ def forest_moments(s: Array) -> None:
 
 
 @kernel
+def _worths(s: Array) -> float:
+    """What a decision by each column has gained in the mean, with one that gained nothing; their sum.
+
+    A column whose decisions have lost is worth 0.
+    """
+    cap = int(s[FOREST_CAP])
+    at = FOREST_HEADER + GAINS_AT * cap
+    total = 0.0
+    for j in range(at, at + int(s[FOREST_D])):
+        worth = s[j] / (1.0 + s[j + cap]) if s[j] > 0.0 else 0.0
+        s[j + 2 * cap] = worth
+        total += worth
+    return total
+
+
+@kernel
+def _column(s: Array, u: float, total: float) -> int:
+    """The column of a random number: any, or in a guided forest for one half of them by worth."""
+    d = int(s[FOREST_D])
+    if s[FOREST_GUIDED] == 0.0:
+        return int(u * d)
+    if u < 0.5:
+        return int(2.0 * u * d)
+    u = 2.0 * u - 1.0
+    if total == 0.0:
+        return int(u * d)
+    left, last = u * total, 0
+    at = FOREST_HEADER + (GAINS_AT + 2) * int(s[FOREST_CAP])
+    for j in range(d):
+        worth = s[at + j]
+        if worth > 0.0:
+            left -= worth
+            last = j
+            if left < 0.0:
+                break
+    return last
+
+
+@kernel
+def _drawn(s: Array, total: float) -> tuple[int, float]:
+    """A column, and the sum of the worths, computed for the first of a record that asks."""
+    u = forest_draw(s)
+    if total < 0.0 and u >= 0.5 and s[FOREST_GUIDED] == 1.0:
+        total = _worths(s)
+    return _column(s, u, total), total
+
+
+@kernel
+def forest_gain(s: Array, target: float) -> None:
+    """Let the decisions that one tree makes about the record into the gains of their columns.
+
+    A decision gains what the difference between the weights on both sides, by the deepest expert, has in
+    common with the target: of a column that tells nothing, nothing in the mean. The trees take turns.
+    """
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_weights, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
+    gains = FOREST_HEADER + GAINS_AT * cap
+    for j in range(d):
+        s[gains + j] *= _KEPT
+        s[gains + cap + j] *= _KEPT
+    apart = target - s[FOREST_BASE]
+    s[FOREST_BASE] += _SHARE * apart
+    first = int(s[FOREST_RECORDS]) % trees * nodes
+    at = at_weights + forest_weights_at(EXPERTS - 1, trees, nodes) + 2 * first
+    node = 0
+    while True:
+        child = links[4 * (first + node) + 3]
+        if child <= 0:
+            break
+        column = links[4 * (first + node) + 2]
+        right = forest_right(column, marks[2 * (first + node)], x, bits)
+        if column < 0:
+            column = ~column
+        node = child + right
+        s[gains + column] += (s[at + 2 * node] - s[at + 2 * (child + 1 - right)]) * apart
+        s[gains + cap + column] += 1.0
+
+
+@kernel
 def forest_grow(s: Array, others: Array) -> None:
     """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits.
 
@@ -97,6 +191,7 @@ def forest_grow(s: Array, others: Array) -> None:
     marks = s[at_nodes:at_scratch]
     mark_bits, links = marks.view(np.int64), marks.view(np.int32)
     leaves = s[at_scratch:end].view(np.int64)
+    total = -1.0  # of the worths: none are known yet
     for t in range(trees):
         used = int(s[at_used + t])
         if used + 2 > nodes:
@@ -107,14 +202,14 @@ def forest_grow(s: Array, others: Array) -> None:
             links[4 * node + 3] = -visits
         column = links[4 * node + 2]
         if visits == 1:
-            column = int(forest_draw(s) * d)
+            column, total = _drawn(s, total)
             links[4 * node + 2] = column
             mark_bits[2 * node] = bits[column]
         elif visits < _VISITS:
             if forest_draw(s) * visits < 1.0:
                 mark_bits[2 * node] = bits[column]
         elif not _part(s, marks, mark_bits, links, node, x, bits):
-            column = int(forest_draw(s) * d)
+            column, total = _drawn(s, total)
             links[4 * node + 2] = column
             mark_bits[2 * node] = bits[column]
         else:

@@ -52,6 +52,7 @@ class ForestLearner(PlainLearner):
     takes_text: ClassVar[bool] = True
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
+    _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
     later_params: ClassVar[frozenset[str]] = PlainLearner.later_params | {"loss"}
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
@@ -89,6 +90,7 @@ class ForestLearner(PlainLearner):
         header, seed = np.zeros(k.FOREST_HEADER), self.seed
         header[k.FOREST_TREES] = self.trees
         header[k.FOREST_NODES] = self.nodes
+        header[k.FOREST_GUIDED] = self._guided
         header[k.FOREST_TASK] = self._squared if self._pairs is None else k.FOREST_PAIRS + self._pairs.code
         if seed is None:
             header[k.FOREST_SEED] = secrets.randbits(53)

@@ -33,10 +33,11 @@ _LABELS = (str, bool, int, float)
 class MulticlassForest(Classifier, ForestLearner):
     """`Forest` for more than two classes: each against all others, over the same trees; not private.
 
-    Labels have no say in how trees grow, so one set of trees serves all classes: a record goes down them
-    once. What a class has of its own is what it learns in the leaves, the experts and their stack: exactly
-    what a `Forest` that tells this class from all others would learn from the same seed, from the first
-    record of the class on. A class is known from its first record on; nothing has to be declared.
+    Labels have no say in how trees grow, not even in which features they draw (a gain of one class would be
+    none of another), so one set of trees serves all classes: a record goes down them once. What a class has
+    of its own is what it learns in the leaves, the experts and their stack, as a forest for this class alone
+    would over the same trees, from the first record of the class on. A class is known from its first record
+    on; nothing has to be declared.
 
     Parameters
     ----------
@@ -80,6 +81,7 @@ class MulticlassForest(Classifier, ForestLearner):
     seed: int | None = None
     max_features: int = 10_000
 
+    _guided: ClassVar[bool] = False  # a gain of one class would be none of another
     _derived: ClassVar[frozenset[str]] = ForestLearner._derived | {
         *("_others", "_classes", "_numbers", "_further"),
     }

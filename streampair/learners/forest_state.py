@@ -27,13 +27,14 @@ _LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")  # of a forest th
 _STACKED = ("STACK", "STEPS", "LOSSES")
 # What a column has: its place among the cells of columns, and how many cells.
 _PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
+_GAINS = {"gains": (14, 1), "decisions": (15, 1)}  # of a forest in which they guide
 
 
 def columns_of(state: Array) -> dict[str, Array]:
     """Views of what each known column has, shape (d,) or (d, experts)."""
     d, cap = int(state[k.FOREST_D]), int(state[k.FOREST_CAP])
     views = {}
-    for name, (first, each) in _PARTS.items():
+    for name, (first, each) in (_PARTS | _GAINS if state[k.FOREST_GUIDED] else _PARTS).items():
         at = k.FOREST_HEADER + first * cap
         view = state[at : at + each * d]
         views[name] = view if each == 1 else view.reshape(d, each)
@@ -99,6 +100,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "averages": _scalars(state, _AVERAGES),
         "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
+        **({"base": float(state[k.FOREST_BASE])} if state[k.FOREST_GUIDED] else {}),
         **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
         **{name: view.copy() for name, view in columns_of(state).items()},
         **({"texts": sections["texts"].copy()} if learner._coded else {}),
@@ -150,13 +152,18 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     if len(set(names)) != d or d > learner.max_features:
         raise ValueError("feature names that occur twice, or too many")
     header = _checked_header(learner._header(), saved)
+    # A forest that began before gains were counted goes on without them.
+    header[k.FOREST_GUIDED] = learner._guided and "base" in saved
+    parts = _PARTS | _GAINS if header[k.FOREST_GUIDED] else _PARTS
     coded = _whole_numbers(saved["coded"], (d,))
     if not ((coded == 0) | (coded == 1)).all():
         raise ValueError("columns that are neither coded nor not")
     columns = {
-        name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in _PARTS.items()
+        name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in parts.items()
     }
-    if any((columns[name] < 0.0).any() for name in ("counts", "squares", "sums")):
+    if header[k.FOREST_GUIDED]:
+        header[k.FOREST_BASE] = _floats(saved["base"], ())
+    if any((view < 0.0).any() for name, view in columns.items() if name not in ("means", "weights", "gains")):
         raise ValueError("counts or sums below 0")
     trees, nodes = learner.trees, learner.nodes
     lengths = np.diff(k.forest_places(trees, nodes, 0, k.FOREST_BUCKETS if coded.any() else 0)).tolist()

@@ -62,8 +62,12 @@ class Node:
 class Forest:
     """All of `auc.Forest` on the columns of a row."""
 
-    def __init__(self, trees: int, nodes: int, seed: int, squared: bool = False) -> None:
-        self.most, self.seed, self.squared = nodes, seed, squared
+    def __init__(
+        self, trees: int, nodes: int, seed: int, squared: bool = False, guided: bool = False
+    ) -> None:
+        self.most, self.seed, self.squared, self.guided = nodes, seed, squared, guided
+        self.gains: list[list[tuple[int, float]]] = []  # of each record, by column
+        self.base = 0.0
         self.roots = [Node() for _ in range(trees)]
         self.used = [1] * trees
         self.linear: dict[tuple[int, int], Weight] = {}  # by expert and column
@@ -79,6 +83,45 @@ class Forest:
     def draw(self) -> float:
         self.draws += 1
         return uniform(self.seed, self.draws - 1, 0)
+
+    def worth(self, j: int) -> float:
+        """What a decision by a column has gained in the mean; each record counts .999 of the next."""
+        told = [
+            (0.999**age, gain)
+            for age, decisions in enumerate(self.gains[::-1])
+            for column, gain in decisions
+            if column == j
+        ]
+        return max(sum(w * gain for w, gain in told), 0.0) / (1.0 + sum(w for w, _ in told))
+
+    def column(self, d: int) -> int:
+        """Any; in a guided forest for one half of the draws in proportion to the worth."""
+        u = self.draw()
+        if not self.guided:
+            return int(u * d)
+        if u < 0.5:
+            return int(2.0 * u * d)
+        u = 2.0 * u - 1.0
+        worths = [self.worth(j) for j in range(d)]
+        if sum(worths) == 0.0:
+            return int(u * d)
+        left = u * sum(worths)
+        for j, worth in enumerate(worths):
+            left -= worth
+            if left < 0.0:
+                return j
+        return max(j for j, worth in enumerate(worths) if worth > 0.0)
+
+    def gain(self, x: list[Value], y: float) -> None:
+        """What the decisions of one tree about a record have gained."""
+        apart, self.base = y - self.base, self.base + 0.01 * (y - self.base)
+        node, decisions = self.roots[self.records % len(self.roots)], []
+        while node.children:
+            to = node.child(x)
+            other = next(child for child in node.children if child is not to)
+            decisions.append((node.column, (to.weights[3].w - other.weights[3].w) * apart))
+            node = to
+        self.gains.append(decisions)
 
     def z(self, j: int, value: float) -> float:
         mean, deviation = self.scales.get(j, (0.0, 0.0))
@@ -162,6 +205,7 @@ class Forest:
         for k in range(4):
             self.losses[k].append(self.loss(scores[k], y))
         self.judge()
+        self.gain(x, y)
         self.visit_all(x)
 
     def visit_all(self, x: list[Value]) -> None:
@@ -208,13 +252,13 @@ class Forest:
     def visit(self, t: int, leaf: Node, x: list[Value]) -> None:
         leaf.visits += 1
         if leaf.visits == 1:
-            leaf.column = int(self.draw() * len(x))
+            leaf.column = self.column(len(x))
             leaf.kept = x[leaf.column]
         elif leaf.visits < 20:
             if self.draw() * leaf.visits < 1.0:
                 leaf.kept = x[leaf.column]
         elif not self.split(leaf, x):
-            leaf.column = int(self.draw() * len(x))
+            leaf.column = self.column(len(x))
             leaf.kept = x[leaf.column]
         else:
             for number in (self.used[t], self.used[t] + 1):

@@ -10,8 +10,8 @@ from naive.losses import loss_slope
 class PairForest(Forest):
     """`auc.Forest` with a pair loss."""
 
-    def __init__(self, trees: int, nodes: int, seed: int, loss: str) -> None:
-        super().__init__(trees, nodes, seed)
+    def __init__(self, trees: int, nodes: int, seed: int, loss: str, guided: bool = False) -> None:
+        super().__init__(trees, nodes, seed, guided=guided)
         self.pair_loss = loss
         self.came: dict[bool, list[list[Value]]] = {True: [], False: []}
         self.link = Link()
@@ -29,6 +29,7 @@ class PairForest(Forest):
             for k in range(4):
                 self.losses[k].append(self.loss(differences[k], float(y)))
             self.judge()
+        self.gain(x, float(y))
         self.came[y].append(x)
         self.visit_all(x)
 

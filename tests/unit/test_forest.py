@@ -149,6 +149,75 @@ def test_it_ranks_what_no_line_parts() -> None:
     assert _auc(auc.PairOGD(seed=1)) < 0.7
 
 
+class Unguided(auc.Forest):
+    """As before gains were counted: no label has a say in which columns are drawn."""
+
+    _guided = False
+
+
+def _one_of_many(kind: type[auc.Forest]) -> float:
+    """AUC where one column of fifty tells, and no line does."""
+    told = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(6000, 50))
+        y = np.abs(X[:, 7]) < 0.6
+        scores = kind(seed=seed).score_learn_many(X, y)
+        told.append(roc_auc_score(y[3000:], scores[3000:]))
+    return float(np.mean(told))
+
+
+def test_a_column_that_tells_is_drawn_more_often_than_others() -> None:
+    guided = _one_of_many(auc.Forest)
+    assert guided > 0.8
+    assert guided > _one_of_many(Unguided) + 0.05
+
+
+def test_forests_that_began_before_gains_were_counted_go_on_as_they_were() -> None:
+    model = Unguided(4, 63, seed=3)
+    for x, y in mixed(100):
+        model.learn_one(x, y)
+    state = model.to_state()
+    assert not state.keys() & {"base", "gains", "decisions"}  # it is as it was
+    other = small()
+    other.load_state({**state, "params": other.to_state()["params"]})
+    for x, y in mixed(400, seed=1):
+        assert other.score_one(x) == model.score_one(x)
+        for each in (model, other):
+            each.learn_one(x, y)
+    saved = other.to_state()
+    assert saved.keys() == state.keys()
+    again = small()
+    again.load_state(saved)
+    assert frozen(again) == frozen(other)
+    guided = small()
+    for x, y in mixed(100):
+        guided.learn_one(x, y)
+    assert guided.to_state().keys() > state.keys()
+    for x, y in mixed(400, seed=1):
+        guided.learn_one(x, y)
+    assert guided.score_one(x) != other.score_one(x)  # it can fail
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("base", math.nan),
+        ("gains", np.full(3, math.inf)),
+        ("gains", np.zeros(2)),
+        ("decisions", np.array([1.0, -1.0, 0.0])),
+    ],
+)
+def test_a_snapshot_of_gains_that_is_damaged(name: str, value: Any) -> None:
+    model = small()
+    for x, y in mixed(100):
+        model.learn_one(x, y)
+    state, before = model.to_state(), frozen(model)
+    with pytest.raises(SnapshotError, match="damaged"):
+        model.load_state({**state, name: value})
+    assert frozen(model) == before
+
+
 def test_labels_that_are_turned_round_are_learned_anew() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(6000, 4))
@@ -380,11 +449,14 @@ def three(n: int, seed: int = 0) -> list[tuple[dict[str, Any], str]]:
 
 
 def test_the_first_class_is_a_forest_of_its_own() -> None:
-    """Bit for bit, whatever other classes there are; the others from their first record on."""
+    """Bit for bit, whatever other classes there are; the others from their first record on.
+
+    Of one in whose trees no label has a say, for these are the trees of all classes.
+    """
     rows = three(400)
     first = rows[0][1]
     several = auc.MulticlassForest(4, 63, seed=3, positive=first)
-    alone = auc.Forest(4, 63, seed=3, positive=first)
+    alone = Unguided(4, 63, seed=3, positive=first)
     for x, y in rows:
         assert several.score_one(x) == alone.score_one(x)
         for each in (several, alone):

@@ -1125,11 +1125,14 @@ def mixed(rng: Rng, n: int) -> tuple[np.ndarray, list[list[Any]]]:
     return rows, values
 
 
-def forest(trees: int, nodes: int, d: int, seed: int, squared: bool = False) -> np.ndarray:
+def forest(
+    trees: int, nodes: int, d: int, seed: int, squared: bool = False, guided: bool = True
+) -> np.ndarray:
     state = np.zeros(k.forest_places(trees, nodes, d, k.FOREST_BUCKETS)[-1])
     state[k.FOREST_D] = state[k.FOREST_CAP] = d
     state[k.FOREST_TREES], state[k.FOREST_NODES], state[k.FOREST_SEED] = trees, nodes, seed
     state[k.FOREST_TEXTS], state[k.FOREST_TASK] = k.FOREST_BUCKETS, squared
+    state[k.FOREST_GUIDED] = guided
     k.forest_fresh(state)
     return state
 
@@ -1138,7 +1141,7 @@ def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[l
     """A state and the twin after n rows, more than its small trees hold; and ten more rows."""
     seed, squared = int(rng.integers(1000)), bool(rng.integers(2))
     rows, values = mixed(rng, n + 10)
-    state, twin = forest(3, 35, 5, seed, squared), naive.Forest(3, 35, seed, squared)
+    state, twin = forest(3, 35, 5, seed, squared), naive.Forest(3, 35, seed, squared, guided=True)
     labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
     if squared:
         labels = 50.0 + 7.0 * labels + rng.normal(size=n + 10)
@@ -1243,7 +1246,9 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     squared = bool(rng.integers(2))
     if squared:
         labels = 20.0 * labels - 300.0
-    state, twin, scores = forest(2, 33, 5, seed, squared), naive.Forest(2, 33, seed, squared), np.empty(n)
+    guided = bool(rng.integers(3))  # if not, it began before gains were counted
+    state, scores = forest(2, 33, 5, seed, squared, guided), np.empty(n)
+    twin = naive.Forest(2, 33, seed, squared, guided)
     kernel(state, rows, labels, scores)
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
         close(score, twin.score(x), 1e-7)
@@ -1270,7 +1275,7 @@ def test_a_forest_from_pairs_against_its_twin(loss: str) -> None:
         state[: len(flat)] = flat
         tail = state[len(flat) :]
         tail[k.SLOPE] = 1.0
-        twin, scores = naive.PairForest(2, 33, seed, loss), np.empty(480)
+        twin, scores = naive.PairForest(2, 33, seed, loss, guided=True), np.empty(480)
         k.forest_learn_many(state, rows, labels, scores)
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
             close(score, twin.score(x), 1e-6)
@@ -1309,7 +1314,7 @@ def of_classes(
     """A state, blocks of two further classes and the twin after n rows; and ten more rows."""
     seed, late = int(rng.integers(1000)), 90
     rows, values, classes = sorted_out(rng, n + 10, late)
-    state, twin = forest(3, 35, 5, seed), naive.Classes(3, 35, seed)
+    state, twin = forest(3, 35, 5, seed, guided=False), naive.Classes(3, 35, seed)
     others = np.zeros((0, k.forest_places(3, 35, 5, k.FOREST_BUCKETS)[2]))
     for begin, end in ((0, 1), (1, late), (late, n)):
         twin.admit()
@@ -1365,7 +1370,7 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
     """Past the first tree that is emptied, and past a change after which experts may begin again."""
     n, seed = 480, int(rng.integers(1000))
     rows, values, classes = sorted_out(rng, n, 2)
-    state, twin = forest(2, 33, 5, seed), naive.Classes(2, 33, seed)
+    state, twin = forest(2, 33, 5, seed, guided=False), naive.Classes(2, 33, seed)
     others = np.zeros((2, k.forest_places(2, 33, 5, k.FOREST_BUCKETS)[2]))
     for block in others:
         k.forest_begin(block)
