@@ -100,7 +100,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "averages": _scalars(state, _AVERAGES),
         "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
-        **({"base": float(state[k.FOREST_BASE])} if state[k.FOREST_GUIDED] else {}),
+        **({"base": _scalars(state, ("BASE",))} if state[k.FOREST_GUIDED] else {}),
         **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
         **{name: view.copy() for name, view in columns_of(state).items()},
         **({"texts": sections["texts"].copy()} if learner._coded else {}),
@@ -153,7 +153,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
         raise ValueError("feature names that occur twice, or too many")
     header = _checked_header(learner._header(), saved)
     # A forest that began before gains were counted goes on without them.
-    header[k.FOREST_GUIDED] = learner._guided and "base" in saved
+    header[k.FOREST_GUIDED] = learner._guided and not saved.keys().isdisjoint(("base", *_GAINS))
     parts = _PARTS | _GAINS if header[k.FOREST_GUIDED] else _PARTS
     coded = _whole_numbers(saved["coded"], (d,))
     if not ((coded == 0) | (coded == 1)).all():
@@ -162,7 +162,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
         name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in parts.items()
     }
     if header[k.FOREST_GUIDED]:
-        header[k.FOREST_BASE] = _floats(saved["base"], ())
+        header[k.FOREST_BASE] = _floats(saved["base"], (1,))[0]
     if any((view < 0.0).any() for name, view in columns.items() if name not in ("means", "weights", "gains")):
         raise ValueError("counts or sums below 0")
     trees, nodes = learner.trees, learner.nodes

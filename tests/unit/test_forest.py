@@ -202,7 +202,8 @@ def test_forests_that_began_before_gains_were_counted_go_on_as_they_were() -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("base", math.nan),
+        ("base", np.array([math.nan])),
+        ("base", np.zeros(2)),
         ("gains", np.full(3, math.inf)),
         ("gains", np.zeros(2)),
         ("decisions", np.array([1.0, -1.0, 0.0])),
