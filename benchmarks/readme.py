@@ -33,6 +33,7 @@ BLOCKS = {
         "python benchmarks/forest.py usps LED-drift letter-turned letter-moving",
         "python benchmarks/forest.py RBF-fast RBF-fast-2 RBF-fast-3",
     ],
+    "forest-unseen": ["python benchmarks/forest.py --unseen"],
     "forest-speed": ["python benchmarks/forest.py --speed"],
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
