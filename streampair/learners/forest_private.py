@@ -65,8 +65,9 @@ class PrivateForest(Classifier, PrivateLearner):
     null record and raises nothing. Texts are no features: `preprocessing.OneHot` makes columns of their
     declared values, and trees take the columns of a field, `country=NL` and `country=BE`, for one.
 
-    `weights` are those of the linear score, in log-odds, which is a part of the score only. A model takes some
-    tenths of a second at the end of a block, of which there are some dozens, and a record some 20 microseconds.
+    `weights` are those of the linear score, in log-odds, which is a part of the score only. A model takes
+    some tenths of a second at the end of a block, of which there are some dozens, and a record some 20
+    microseconds.
 
     References
     ----------
