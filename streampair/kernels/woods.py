@@ -94,7 +94,8 @@ def wood_leaves(
 ) -> None:
     """The leaf (n, trees), from 0, that rows of places (n, fields) fall into: up to the cut to the left.
 
-    Of a field of several columns the place is the number of its category.
+    Of a field of several columns the place is the number of its category. Where there is none, NaN, each node
+    has a side for it by a hash.
     """
     nodes = fields.shape[1]
     for r in range(places.shape[0]):
@@ -103,7 +104,12 @@ def wood_leaves(
             while node < nodes:
                 f, cut = fields[t, node], cuts[t, node]
                 place = places[r, f]
-                right = place > cut if sizes[f] == 1 else _right(t, node, cut, int(place))
+                if place != place:
+                    right = _right(t, node, SALTS, 0)
+                elif sizes[f] == 1:
+                    right = place > cut
+                else:
+                    right = _right(t, node, cut, int(place))
                 node = 2 * node + (1 if right else 0)
             leaves[r, t] = node - nodes
 
@@ -120,7 +126,7 @@ def wood_places(
     unit: float,
     places: Array,
 ) -> None:
-    """Where the values of raw rows (n, d), standardised as in `prepare_rows`, are in (0, 1); 1/2 if lost.
+    """Where the values of raw rows (n, d), standardised as in `prepare_rows`, are in (0, 1); NaN if lost.
 
     `unit` makes a standard deviation 1 of them. The place of a field of several columns, (n, fields), is the
     number of the first that is nearer to 1 than to 0, and their number if none is.
@@ -137,7 +143,7 @@ def wood_places(
                 continue
             value = raw[r, i]
             if not abs(value) <= MAX_FINITE:
-                places[r, f] = 0.5
+                places[r, f] = math.nan
             else:
                 value = min(max(value, -1e100), 1e100) * scale[i] + shift[i]
                 value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
@@ -158,7 +164,8 @@ def wood_marks(
 ) -> None:
     """Behind the columns of out, (n, d + ...), by places: 1 for each tree's leaf, then each field's bin.
 
-    A field of one column has so many bins, one of several a bin for each; what is in none of them has no bin.
+    A field of one column has so many bins, one of several a bin for each; what is in none of them has no bin,
+    nor has a number that is lost.
     """
     trees, size = fields.shape
     wood_leaves(places, sizes, fields, cuts, leaves)
@@ -176,7 +183,8 @@ def wood_marks(
                     out[r, at + int(places[r, f])] = 1.0
                 at += sizes[f]
             else:
-                out[r, at + min(int(places[r, f] * bins), bins - 1)] = 1.0
+                if places[r, f] == places[r, f]:
+                    out[r, at + min(int(places[r, f] * bins), bins - 1)] = 1.0
                 at += bins
 
 

@@ -61,9 +61,12 @@ class PrivateForest(Classifier, PrivateLearner):
     label included, with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the
     protected record itself is not covered. `privacy` tells what is spent, by the releases so far.
 
-    A record that cannot be used (a feature missing, not finite or not a number, no label) takes its slot as a
-    null record and raises nothing. Texts are no features: `preprocessing.OneHot` makes columns of their
-    declared values, and trees take the columns of a field, `country=NL` and `country=BE`, for one.
+    What is missing, not finite or not a number is a gap: leaves learn the rest of the record, for each node has
+    a side for gaps, and the linear score learns nothing of it. A record without a label, or of gaps alone, takes
+    its slot as a null record, as one with a gap does in the warm-up. Nothing raises.
+
+    Texts are no features: `preprocessing.OneHot` makes columns of their declared values, and trees take the
+    columns of a field, `country=NL` and `country=BE`, for one.
 
     `weights` are those of the linear score, in log-odds, which is a part of the score only. A model takes
     some tenths of a second at the end of a block, of which there are some dozens, and a record some 20
@@ -97,7 +100,7 @@ class PrivateForest(Classifier, PrivateLearner):
 
     _choose = choose.woods
     _earlier = False  # whether leaves are worthwhile from fewer records on, as once
-    _fields: tuple[int, ...] = ()  # columns of each, once they are known
+    _fields = tuple[int, ...]()  # how many columns each has, once they are known
 
     def _begin(
         self,

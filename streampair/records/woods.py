@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +90,8 @@ class Trees:
 class WoodDesign(Design):
     """A design of d numbers, then a 1 for each leaf and each bin that the record is in, and 0 elsewhere.
 
-    Before the moments are released it is in none.
+    Before the moments are released it is in none. After that a record with a gap is one too, for the leaves:
+    whoever sums rows up leaves out its linear part.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class WoodDesign(Design):
         # As many as fit into a cache, whatever the forest.
         self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
+        self._gaps = False
         self._one = (np.empty((1, d)), np.empty((1, len(sizes))), np.empty((1, trees), dtype=np.int64))
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
@@ -118,6 +121,8 @@ class WoodDesign(Design):
             linear, places = np.empty((n, d)), np.empty((n, len(trees.sizes)))
             leaves = np.empty((n, len(trees.fields)), dtype=np.int64)
         super().prepare(raw, linear, usable)
+        if n == 1:
+            self._gaps = not usable[0]
         ready[:, :d] = linear
         if not self.standardised:
             ready[:, d:] = 0.0
@@ -126,3 +131,11 @@ class WoodDesign(Design):
         how = (self._scale, self._shift, self.mean, self.factor, self.cap, CAP / self.cap)
         kernels.wood_places(raw, trees.sizes, *how, places)
         kernels.wood_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
+        gaps = usable == 0.0
+        if gaps.any():
+            # A record of which nothing is known is none.
+            usable[gaps] = np.isfinite(raw[gaps]).any(axis=1)
+
+    def whole(self, x: Any) -> bool:
+        """As of a design: a record with a gap is not whole, whatever its leaves are."""
+        return super().whole(x) and not self._gaps

@@ -60,7 +60,9 @@ def leaf(places: Sequence[float], sizes: Sequence[int], t: int, nodes: Sequence[
     while int("1" + at, 2) < len(nodes):
         number = int("1" + at, 2)
         f, cut = nodes[number]
-        if sizes[f] == 1:
+        if math.isnan(places[f]):
+            at += side(t, number, SALTS, 0)
+        elif sizes[f] == 1:
             at += "1" if places[f] > cut else "0"
         else:
             at += side(t, number, cut, int(places[f]))

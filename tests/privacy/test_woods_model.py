@@ -17,6 +17,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from streampair import auc
 from streampair.preprocessing import OneHot
 from streampair.privacy.mechanisms import woods_model
+from streampair.privacy.mechanisms.woods import WoodsRun
 from streampair.privacy.mechanisms.woods_model import Fitted, half_odds, weights_of
 from streampair.privacy.mechanisms.woods_plan import WoodsPlan
 from streampair.privacy.mechanisms.woods_rows import Told, rows_of
@@ -241,3 +242,44 @@ def test_a_pair_of_categories_that_no_line_knows() -> None:
     assert by_field > 0.97
     # Columns of other names are columns of their own.
     assert ranked([name.replace("=", "_") for name in names]) < by_field - 0.02
+
+
+def test_leaves_learn_from_records_with_gaps() -> None:
+    """A gap takes a side of its own; the linear part is null, and so is a record of gaps alone."""
+    plan = WoodsPlan(0.3, 2, 200.0, 5000, 30.0)
+    design = WoodDesign([0, 1], {})
+    design.cap = 1.0
+    design.standardise(np.zeros(2), np.full(2, 0.5))
+    raw = np.array([[0.3, -0.4], [math.nan, -0.4], [math.inf, -0.4], [math.nan, math.nan], [0.0, -0.4]])
+    ready, usable = np.empty((5, design.width)), np.empty(5)
+    design.prepare(raw, ready, usable)
+    assert usable.tolist() == [1.0, 1.0, 1.0, 0.0, 1.0]
+    leaves, bins = ready[:, 2 : 2 + plan.leaves], ready[:, 2 + plan.leaves :]
+    assert leaves.sum(axis=1).tolist() == [plan.trees] * 5
+    assert (leaves[1] == leaves[2]).all()
+    assert not (leaves[1] == leaves[4]).all()  # a gap is no 0
+    assert bins.sum(axis=1).tolist() == [2.0, 1.0, 1.0, 0.0, 2.0]
+    run = WoodsRun(plan)
+    run._put_centre(0.0)
+    for rows, linear in ((ready[:1], True), (ready[1:3], False)):
+        before = run.block.cells()
+        run._sum_up(rows.copy(), np.ones(len(rows)))
+        moved = np.frombuffer(run.block.cells(), dtype=np.int64) - np.frombuffer(before, dtype=np.int64)
+        assert moved[: plan.packed].any() == linear
+        assert moved[plan.packed : plan.packed + plan.leaves].sum() == plan.trees * len(rows)
+
+
+def test_a_gap_tells_where_it_is_what_the_labels_follow() -> None:
+    rng = np.random.default_rng(8)
+    x = rng.uniform(-1.0, 1.0, (9000, 3))
+    y = rng.uniform(size=9000) < 0.5
+    x[y & (rng.uniform(size=9000) < 0.6), 1] = math.nan
+    model = auc.PrivateForest(4.0, 1e-4, 8000, features=[0, 1, 2], seed=1)
+    model.learn_many(x[:8000], y[:8000])
+    records = [{j: v for j, v in enumerate(row) if v == v} for row in x[8000:].tolist()]
+    scores = [model.score_one(record) for record in records]
+    assert roc_auc_score(y[8000:], scores) > 0.75
+    # A name that is missing, and a bad value, are the same gap; when it is scored a bad value is an error.
+    other = auc.PairFTRL(4.0, 1e-4, 8000, features=[0, 1, 2], seed=1)
+    other.learn_many(x[:8000], y[:8000])
+    assert roc_auc_score(y[8000:], [other.score_one(record) for record in records]) < 0.65

