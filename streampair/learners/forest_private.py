@@ -61,9 +61,9 @@ class PrivateForest(Classifier, PrivateLearner):
     label included, with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the
     protected record itself is not covered. `privacy` tells what is spent, by the releases so far.
 
-    What is missing, not finite or not a number is a gap: leaves learn the rest of the record, for each node has
-    a side for gaps, and the linear score learns nothing of it. A record without a label, or of gaps alone, takes
-    its slot as a null record, as one with a gap does in the warm-up. Nothing raises.
+    What is missing, not finite or not a number is a gap: leaves learn the rest of a record, each node has
+    a side for gaps, and the linear score learns nothing of it. A record without a label, or of gaps alone, is
+    a null record in its slot, as one with a gap does in the warm-up. Nothing raises.
 
     Texts are no features: `preprocessing.OneHot` makes columns of their declared values, and trees take the
     columns of a field, `country=NL` and `country=BE`, for one.
