@@ -31,7 +31,7 @@ __all__ = ["MOST_DEPTH", "MOST_TREES", "Woods", "WoodsRun", "worthwhile"]
 MOST_TREES, MOST_DEPTH = 500, 8
 """A release has twice as many numbers as there are leaves."""
 
-_ROWS = (4096, 16384)
+_ROWS = (4096, 32768)
 """Synthetic rows for a model on the way, and for the one at the horizon."""
 
 _MOST_NOISE, _MOST_NOISE_EARLIER = 0.1, 0.25
