@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SEED", "Told", "rows_of"]
 
 SEED = 0x57A8  # of the made-up rows: public, and the same each time
-# Over the number of made-up rows: records that they count for against the released counts. The fewer there
-# are, the fewer are left when they follow what is noise.
-_COUNTED = 1e8
+_RIDGE = 10_000.0  # records that the made-up rows count for against the released counts
 _SWEEPS = 10
 _SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
 _STEPS = 40  # of conjugate gradients
@@ -197,6 +195,6 @@ def rows_of(
     leaves = np.ascontiguousarray(trees.leaves(places).T)
     count, size = told.counts.shape
     weights = np.full(rows, 1.0 / rows)
-    ridge = np.full(count, _COUNTED / rows * told.std * told.std)
+    ridge = np.full(count, _RIDGE * told.std * told.std)
     kernels.wood_rake(leaves, told.counts, ridge, _SWEEPS, np.zeros((count, size)), weights)
     return leaves, weights, _linear(x, weights, told, linear)
