@@ -37,7 +37,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streampair import auc
-from streampair.privacy.mechanisms import woods, woods_model
+from streampair.privacy.mechanisms import woods
+from streampair.privacy.mechanisms.woods_rows import Rows
 
 GOALS = {"letter": 0.885, "ijcnn1": 0.94, "bank": 0.77, "adult": 0.895}
 ALLOWED = 0.005
@@ -70,7 +71,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             part = data.x.iloc[which[at : at + 256]].to_numpy()
             yield model._run.prepared(columns, part)
 
-    def known(told: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> woods_model.Fitted:
+    def known(told: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> Rows:
         d, (count, size) = len(linear), told.counts.shape
         leaves, vectors = [], []
         for part in marked(train):
@@ -78,9 +79,9 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             leaves.append(part[:, d : d + count * size].reshape(-1, count, size).argmax(axis=2))
         weights = np.full(len(train), 1.0 / len(train))
         scores = np.concatenate(vectors) @ linear
-        return woods_model.weights_of(told, scores, np.concatenate(leaves).T.copy(), weights)
+        return Rows(np.concatenate(leaves).T.copy(), weights, scores, scores)
 
-    with patch.object(woods, "forest_of", known):
+    with patch.object(woods, "rows_of", known):
         w = rule._leader()[0]
     scores = np.concatenate([part @ w for part in marked(test)])
     return _sets.in_order("auc", data.y[test], scores)

@@ -30,7 +30,7 @@ class PrivateForest(Classifier, PrivateLearner):
     counts of records and labels in the leaves, and histograms of the features. From them rows are made up
     that have the released correlations, marginals and counts, and on these the weights of the leaves are a
     ridge regression of what the linear score's probability leaves, times the share of it that is not noise:
-    where leaves tell nothing they fade. A score is a log-odds.
+    where leaves tell nothing they fade. A score is a log-odds, once there are leaves.
 
     Parameters
     ----------

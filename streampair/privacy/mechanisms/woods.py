@@ -16,9 +16,9 @@ from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.link import Link
 from streampair.privacy.mechanisms.moments import MOST_CENTRE, Moments, MomentsRun
 from streampair.privacy.mechanisms.moments_plan import ANYTIME
-from streampair.privacy.mechanisms.woods_model import forest_of
+from streampair.privacy.mechanisms.woods_model import weights_of
 from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares
-from streampair.privacy.mechanisms.woods_rows import Told
+from streampair.privacy.mechanisms.woods_rows import Told, rows_of
 from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class WoodsRun(MomentsRun):
         return self.plan.packed
 
     def _noise_of_weights(self) -> None:
-        """Not known: the weights are in a unit of the labels, which has noise of its own."""
+        """Not known: the weights are in a unit of log-odds, which has noise of its own."""
 
     def _leader(self) -> tuple[Floats, Link]:
         """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
@@ -137,7 +137,8 @@ class WoodsRun(MomentsRun):
         # The linear score as a regression of the labels, which are 1 and -1 here.
         unit = 2.0 * self._told
         at_end = self._at_horizon()
-        model = forest_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
+        rows = rows_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
+        model = weights_of(told, rows)
         w[: plan.features] = model.factor * unit * linear
         w[plan.features : plan.features + plan.leaves] = model.leaves.ravel()
         return w, model.link

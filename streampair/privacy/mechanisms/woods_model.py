@@ -15,25 +15,19 @@ import numpy as np
 
 from streampair import kernels
 from streampair.privacy.mechanisms.link import Link, rate_link
-from streampair.privacy.mechanisms.woods_rows import SEED, Told, rows_of
+from streampair.privacy.mechanisms.woods_ridge import Ridge
+from streampair.privacy.mechanisms.woods_rows import Rows, Told, dot, spread_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.records.woods import Trees
-
     Floats = NDArray[np.float64]
 
-__all__ = ["Fitted", "forest_of", "half_odds", "weights_of"]
+__all__ = ["Fitted", "half_odds", "weights_of"]
 
-# Share of the variance of the labels that all leaves together may explain, as a prior: .3 for few columns,
-# 350 / d^2 for many. What leaves tell beside a linear score is of pairs of columns, and of all pairs splits
-# that are drawn at random meet the fewer the more there are.
-_TAU = (0.3, 350.0)
-_STEPS = 40  # of conjugate gradients, at most
-_NEAR, _ROUGHLY = 1e-10, 1e-3  # shares of the square of a residual, where they end
-_PROBES = 2  # draws of noise: they tell its part within some hundredths
-_MOST_SHARE = 1.25  # of the ridge regression's weights: its prior is narrow
+# What raking has moved in what the linear score explains tells how much is wrong with it: so many times that
+# is a variance, at most so many times that of noise.
+_BLUR, _MOST_BLUR = 1.5, 3.0
 _STEEPEST = 20.0  # half log-odds in a standard deviation of a score
 _NEWTON = 50
 _FARTHEST, _HALVES = 50.0, 50  # log-odds of a rate
@@ -57,24 +51,11 @@ class Fitted(NamedTuple):
     link: Link
 
 
-def forest_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> Fitted:
-    """The model that the releases describe.
-
-    Parameters
-    ----------
-    told
-        What was released.
-    linear
-        Weights of the linear vector, for scores in units of the labels.
-    cap
-        Where a linear vector's coordinates end.
-    trees
-        The trees.
-    rows
-        How many to make up.
-    """
-    leaves, weights, scores = rows_of(told, linear, cap, trees, rows)
-    return weights_of(told, scores, leaves, weights)
+def _means(half: Floats) -> Floats:
+    """Mean of labels 1 and -1 at half log-odds: their tanh, by the kernels' own exponential."""
+    out = np.empty(len(half))
+    kernels.sigmoid_many(2.0 * half, out)
+    return 2.0 * out - 1.0
 
 
 def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, float]:
@@ -96,10 +77,8 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
         return 0.0, start
     most = _STEEPEST / math.sqrt(square)
     a, b = min(1.0 / (1.0 - centre * centre), most), start
-    means = np.empty(len(scores))
     for _ in range(_NEWTON):
-        kernels.sigmoid_many(2.0 * (a * scores + b), means)
-        means = 2.0 * means - 1.0
+        means = _means(a * scores + b)
         bent = weights * (1.0 - means * means)
         left = square - float(kernels.dot(weights * scores, means))
         rest = centre - float(kernels.dot(weights, means))
@@ -118,46 +97,42 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
     return a, b
 
 
-def weights_of(told: Told, scores: Floats, leaves: NDArray[np.int64], weights: Floats) -> Fitted:
+def _explained(
+    told: Told, leaves: NDArray[np.int64], weights: Floats, scores: Floats
+) -> tuple[float, Floats, Floats]:
+    """(a, b, s, sums): what a linear score says of the labels, `tanh(a s + b)`, and of their sums by leaf."""
+    scores = scores - float(kernels.dot(weights, scores))
+    a, b = half_odds(scores, weights, told.centre)
+    sums = np.empty(told.counts.shape)
+    spread_out(leaves, weights * (_means(a * scores + b) - told.centre), sums)
+    return a, scores, sums
+
+
+def weights_of(told: Told, rows: Rows) -> Fitted:
     """Ridge regression of what scores leave of the labels, on leaves whose overlap is that of weighted rows.
 
     Scores leave `y - tanh(a s + b)`: a straight line through labels 1 and -1 would leave a bend that every
-    linear class has, which leaves would learn, and which ranks nothing.
-
-    The weights are multiplied by what makes the risk least (Stein 1981): of noise alone they would have
-    `e'A e` with the labels, of which some draws of e tell the mean. So leaves fade where they tell nothing.
+    linear class has, which leaves would learn, and which ranks nothing. Where the weights of the rows have
+    much to mend, what scores explain is not known well either, and the regression takes it for noise.
 
     Parameters
     ----------
     told
         What was released.
-    scores
-        The linear score of the rows, (n,), in units of the labels.
-    leaves
-        Which one a row is in, (trees, n).
-    weights
-        Of the rows, (n,); they add up to 1.
+    rows
+        Rows that stand for the records.
     """
-    scores = scores - float(kernels.dot(weights, scores))
+    leaves, weights = rows.leaves, rows.weights
     variance = 1.0 - told.centre * told.centre
-    a, b = half_odds(scores, weights, told.centre)
-    means = np.empty(len(weights))
-    kernels.sigmoid_many(2.0 * (a * scores + b), means)
-    left = np.empty(told.counts.shape)
-    _spread_out(leaves, weights * (2.0 * means - 1.0 - told.centre), left)
-    left = told.signs - told.centre * told.counts - left
-    ridge = _Ridge(told, leaves, weights)
-    # What the labels leave, and what noise and chance may put into the leaves' sums.
-    given = np.concatenate((left[None], ridge.drawn()))
-    solved = ridge.solve(given)
-    shown, again = ridge.gram(solved[:1])
-    w = solved[0]
-    of_noise = sum(_dot(e, told_so) for e, told_so in zip(given[1:], solved[1:], strict=True)) / _PROBES
-    length = _dot(w, again[0])
-    share = min(max((_dot(w, left) - of_noise) / length, 0.0), _MOST_SHARE) if length > 0.0 else 0.0
+    a, scores, known = _explained(told, leaves, weights, rows.scores)
+    *_, plain = _explained(told, leaves, np.full(len(weights), 1.0 / len(weights)), rows.plain)
+    noise = told.std * told.std * (1.0 + told.centre * told.centre)
+    blur = min(_BLUR * dot(known - plain, known - plain) / len(known), _MOST_BLUR * noise)
+    ridge = Ridge(told, leaves, weights, blur)
+    answer = ridge.solve(told.signs - told.centre * told.counts - known)
     # Weights of leaves are means of labels: of log-odds they are `2 / variance`, near those of the rate.
-    w *= 2.0 * share / variance
-    whole = 2.0 * a * scores + (2.0 * share / variance) * (shown[:, 0] / np.maximum(weights, 1e-300))
+    w = (2.0 * answer.share / variance) * answer.weights
+    whole = 2.0 * a * scores + ridge.gram(w[None])[0][:, 0] / np.maximum(weights, 1e-300)
     return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, told.centre)))
 
 
@@ -173,65 +148,3 @@ def _offset(scores: Floats, weights: Floats, centre: float) -> float:
         else:
             high = middle
     return 0.5 * (low + high)
-
-
-class _Ridge:
-    """`prior G (prior G^2 + G v / n + noise)^-1 r`, G being the Gram matrix of leaves over weighted rows."""
-
-    def __init__(self, told: Told, leaves: NDArray[np.int64], weights: Floats) -> None:
-        self.leaves, self.weights, self.shape = leaves, weights, told.counts.shape
-        variance = 1.0 - told.centre * told.centre
-        self.left = told.std * told.std * (1.0 + told.centre * told.centre)
-        most, spread = _TAU
-        self.prior = min(most, spread / len(told.second) ** 2) * variance / self.shape[0]
-        self.records = variance / told.records
-
-    def gram(self, v: Floats) -> tuple[Floats, Floats]:
-        """`W Phi v`, (n, k), and `G v`, of several v, (k, trees, leaves)."""
-        shown, out = np.empty((len(self.weights), len(v))), np.empty(v.shape)
-        kernels.wood_gram(self.leaves, self.weights, v, shown, out)
-        return shown, out
-
-    def solve(self, given: Floats) -> Floats:
-        """Of several r, (k, trees, leaves), by conjugate gradients: the first well, the others roughly."""
-        x, r = np.zeros(given.shape), given.copy()
-        p = r.copy()
-        squares = [_dot(one, one) for one in r]
-        first = list(squares)
-        near = [_NEAR, *([_ROUGHLY] * (len(given) - 1))]
-        for _ in range(_STEPS):
-            going = [k for k, square in enumerate(squares) if square > near[k] * first[k]]
-            if not going:
-                break
-            one = self.gram(p[going])[1]
-            products = self.prior * self.gram(one)[1] + self.records * one + self.left * p[going]
-            for k, q in zip(going, products, strict=True):
-                step = squares[k] / _dot(p[k], q)
-                x[k] += step * p[k]
-                r[k] -= step * q
-                new = _dot(r[k], r[k])
-                p[k] = r[k] + (new / squares[k]) * p[k]
-                squares[k] = new
-        out: Floats = self.prior * self.gram(x)[1]
-        return out
-
-    def drawn(self) -> Floats:
-        """Draws of what noise, and chance among the records, put into the leaves' sums, from public coins."""
-        out = np.empty((_PROBES, *self.shape))
-        size = self.shape[0] * self.shape[1]
-        normals = np.empty(size + len(self.weights))
-        for probe, e in enumerate(out):
-            kernels.normals_from_seed(SEED + 1 + probe, normals)
-            _spread_out(self.leaves, np.sqrt(self.records * self.weights) * normals[size:], e)
-            e += math.sqrt(self.left) * normals[:size].reshape(self.shape)
-        return out
-
-
-def _dot(a: Floats, b: Floats) -> float:
-    return float(kernels.dot(a.ravel(), b.ravel()))
-
-
-def _spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
-    """Sums of values (n,) by leaf, (trees, leaves)."""
-    for t in range(len(leaves)):
-        out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])

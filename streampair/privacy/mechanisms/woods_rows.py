@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SEED", "Told", "rows_of"]
+__all__ = ["SEED", "Rows", "Told", "dot", "rows_of", "spread_out"]
 
 SEED = 0x57A8  # of the made-up rows: public, and the same each time
-_RIDGE = 10_000.0  # records that the made-up rows count for against the released counts
+# Records that the made-up rows count for against the released counts: fewer, until the rows agree with those
+# up to this many times their noise (Morozov 1966), or a few of the rows would stand for all.
+_RIDGES = (30_000.0, 10_000.0, 3_000.0, 1_000.0, 300.0, 100.0)
+_AGREED = 1.1
+_FEWEST, _FEW = 1.0 / 16.0, 1024.0  # of the rows, or so many: equal weights of them would vary as much
 _SWEEPS = 10
 _SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
 _STEPS = 40  # of conjugate gradients
@@ -62,8 +66,40 @@ class Told(NamedTuple):
     records: float
 
 
+class Rows(NamedTuple):
+    """Rows that stand for the records.
+
+    Parameters
+    ----------
+    leaves
+        Which one a row is in, (trees, n).
+    weights
+        (n,): they add up to 1.
+    scores
+        The linear score, (n,), in units of the labels.
+    plain
+        What it would be if all weights were the same, (n,).
+    """
+
+    leaves: NDArray[np.int64]
+    weights: Floats
+    scores: Floats
+    plain: Floats
+
+
 def _total(values: Floats) -> float:
     return float(kernels.dot(values, np.ones(len(values))))
+
+
+def dot(a: Floats, b: Floats) -> float:
+    """Sum of the products of all entries, in one order on every processor."""
+    return float(kernels.dot(a.ravel(), b.ravel()))
+
+
+def spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
+    """Sums of values (n,) by leaf, (trees, leaves)."""
+    for t in range(len(leaves)):
+        out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])
 
 
 def _made_up(told: Told, trees: Trees, cap: float, rows: int) -> tuple[Floats, Floats]:
@@ -157,15 +193,15 @@ def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
     c = linear.copy()
     r = wanted + ridge * linear - times(c)
     p = r.copy()
-    square = first = float(kernels.dot(r, r))
+    square = first = dot(r, r)
     for _ in range(_STEPS):
         if not square > 1e-10 * first:
             break
         q = times(p)
-        step = square / float(kernels.dot(p, q))
+        step = square / dot(p, q)
         c += step * p
         r -= step * q
-        new = float(kernels.dot(r, r))
+        new = dot(r, r)
         p = r + (new / square) * p
         square = new
     scores = np.empty(rows)
@@ -173,10 +209,28 @@ def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
     return scores
 
 
-def rows_of(
-    told: Told, linear: Floats, cap: float, trees: Trees, rows: int
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Leaves (trees, rows) of rows that are made up, their weights, and their linear scores.
+def _raked(told: Told, leaves: NDArray[np.int64]) -> Floats:
+    """Weights of rows (trees, n) with which they fall into leaves as often as was released, but for noise."""
+    count, size = told.counts.shape
+    rows = leaves.shape[1]
+    noise, found = told.std * told.std, np.empty((count, size))
+    kept, fewest = np.empty(0), max(_FEWEST * rows, _FEW)
+    for ridge in _RIDGES:
+        weights = np.full(rows, 1.0 / rows)
+        ridges = np.full(count, ridge * noise)
+        kernels.wood_rake(leaves, told.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
+        if len(kept) and not fewest * dot(weights, weights) <= 1.0:
+            break
+        kept = weights
+        spread_out(leaves, weights, found)
+        apart = found - told.counts
+        if dot(apart, apart) <= _AGREED * noise * found.size:
+            break
+    return kept
+
+
+def rows_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
+    """Rows that are made up.
 
     Parameters
     ----------
@@ -193,8 +247,6 @@ def rows_of(
     """
     places, x = _made_up(told, trees, cap, rows)
     leaves = np.ascontiguousarray(trees.leaves(places).T)
-    count, size = told.counts.shape
-    weights = np.full(rows, 1.0 / rows)
-    ridge = np.full(count, _RIDGE * told.std * told.std)
-    kernels.wood_rake(leaves, told.counts, ridge, _SWEEPS, np.zeros((count, size)), weights)
-    return leaves, weights, _linear(x, weights, told, linear)
+    weights = _raked(told, leaves)
+    plain = _linear(x, np.full(rows, 1.0 / rows), told, linear)
+    return Rows(leaves, weights, _linear(x, weights, told, linear), plain)
