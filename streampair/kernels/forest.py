@@ -19,6 +19,7 @@ from streampair.kernels._jit import Array, kernel
 from streampair.kernels.forest_layout import (
     EXPERTS,
     FOREST_BEST,
+    FOREST_BRISK,
     FOREST_CAP,
     FOREST_D,
     FOREST_ETA,
@@ -40,6 +41,7 @@ from streampair.kernels.forest_layout import (
     FOREST_TASK,
     FOREST_TEXTS,
     FOREST_TREES,
+    INDEX,
     PAYLOAD,
     RECORD_AT,
     SCORES,
@@ -62,6 +64,8 @@ from streampair.kernels.vectors import MAX_ABS
 
 _EVERY = 1000  # records after which a tree is emptied
 _WORST = 5.0
+_MOVED = 4000.0  # records for which things are taken to move, once the slow expert has begun again
+_BRISKLY = 0.15  # step size of the deepest expert meanwhile
 
 
 @kernel
@@ -90,30 +94,43 @@ def _fit(s: Array, block: Array, label: float) -> None:
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
     bits = x.view(np.int64)
-    leaves = s[at_scratch:end].view(np.int64)
-    q = _slope(squared, forest_stacked(block), label)
+    leaves, room = s[at_scratch:end].view(np.int64), s[end - trees : end]
+    slopes = (
+        _slope(squared, block[SCORES], label),
+        _slope(squared, block[SCORES + 1], label),
+        _slope(squared, block[SCORES + 2], label),
+        _slope(squared, block[SCORES + 3], label),
+    )
+    for j in range(d):
+        if x[j] == x[j]:
+            at = FOREST_HEADER + 3 * cap + EXPERTS * j
+            for k in range(EXPERTS):
+                h = slopes[k] * z[j]
+                forest_step(block, at + k, at + EXPERTS * cap + k, h, FOREST_ETA[k], FOREST_GAMMA[k])
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            for k in range(EXPERTS):
+                forest_step(block, at + k, at + EXPERTS + k, slopes[k], FOREST_ETA[k], FOREST_GAMMA[k])
     share = 50.0 / trees
+    moved = s[FOREST_BRISK] == 1.0 and block[FOREST_SINCE] < min(s[FOREST_RECORDS], _MOVED)
+    for k in range(1, EXPERTS):
+        gamma, h2 = FOREST_GAMMA[k], slopes[k] * slopes[k]
+        h = (_BRISKLY if moved and k == EXPERTS - 1 else FOREST_ETA[k]) * share * slopes[k]
+        for t in range(trees):
+            at = at_weights + (leaves[4 * t + k - 1] & INDEX)
+            total = gamma * block[at + 1] + h2
+            block[at + 1] = total
+            room[t] = total
+        # Side by side, several are computed at once.
+        for t in range(trees):
+            room[t] = np.divide(h, math.sqrt(room[t] + 0.1))
+        for t in range(trees):
+            block[at_weights + (leaves[4 * t + k - 1] & INDEX)] -= room[t]
+    q = _slope(squared, forest_stacked(block), label)
     for k in range(EXPERTS):
-        g = _slope(squared, block[SCORES + k], label)
-        eta, gamma = FOREST_ETA[k], FOREST_GAMMA[k]
-        for j in range(d):
-            if x[j] == x[j]:
-                at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
-                forest_step(block, at, at + EXPERTS * cap, g * z[j], eta, gamma)
-            elif texts > 0 and bits[j] & PAYLOAD:
-                at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k
-                forest_step(block, at, at + EXPERTS, g, eta, gamma)
-        if k > 0:
-            h2 = g * g
-            h = eta * share * g
-            for t in range(trees):
-                at = at_weights + leaves[4 * t + k - 1]
-                total = gamma * block[at + 1] + h2
-                block[at + 1] = total
-                block[at] -= h / math.sqrt(total + 0.1)
         r = q * block[SCORES + k]
         block[FOREST_STEPS + k] = 0.999 * block[FOREST_STEPS + k] + r * r
-        step = 0.03 * r / math.sqrt(block[FOREST_STEPS + k] + 1.0)
+        step = (0.1 if moved else 0.03) * r / math.sqrt(block[FOREST_STEPS + k] + 1.0)
         block[FOREST_STACK + k] = max(0.0, block[FOREST_STACK + k] - step)
 
 

@@ -35,7 +35,8 @@ FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum 
 SCORES = 28  # scratch: scores of the experts
 FOREST_GUIDED = 32  # 1: half of the columns are drawn by what decisions by them have gained
 FOREST_BASE = 33  # running mean of the targets
-FOREST_HEADER = 34
+FOREST_BRISK = 34  # 1: stack and deepest expert take larger steps where things move
+FOREST_HEADER = 35
 
 FOREST_PAIRS = 2
 
@@ -54,6 +55,10 @@ FOREST_GAMMA = (0.99, 0.95, 1.0, 1.0)  # what is left of their sums of squares f
 
 _CUT = (0, 31, 127, 1 << 30)
 PAYLOAD = (1 << 51) - 1
+# Masks that change no place, and no tree nor node: they tell the compiler that none is negative, which would
+# be counted from the end.
+INDEX = 0x7FFFFFFF
+SHORT = 0xFFFF
 
 
 @kernel

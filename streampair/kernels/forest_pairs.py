@@ -45,7 +45,7 @@ from streampair.kernels.losses import loss_slope
 def forest_step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float) -> None:
     """One step of a weight, against the derivative h, by the sum of squares that fades."""
     s[total] = gamma * s[total] + h * h
-    s[weight] -= eta * h / math.sqrt(s[total] + 0.1)
+    s[weight] -= np.divide(eta * h, math.sqrt(s[total] + 0.1))  # `/` would look for a 0
 
 
 @kernel

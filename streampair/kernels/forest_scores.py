@@ -17,15 +17,58 @@ from streampair.kernels.forest_layout import (
     FOREST_STACK,
     FOREST_TEXTS,
     FOREST_TREES,
+    INDEX,
     PAYLOAD,
     RECORD_AT,
     SCORES,
+    SHORT,
+    Bits,
+    Links,
     forest_cut,
     forest_places,
 )
 from streampair.kernels.forest_trees import forest_bucket, forest_right
 
 _CLIP = 4.0
+
+
+@kernel
+def _deeper(
+    x: Array,
+    bits: Bits,
+    plain: bool,
+    marks: Array,
+    links: Links,
+    leaves: Bits,
+    going: Bits,
+    nodes: int,
+    cut: int,
+) -> None:
+    """Let a record go on in each tree from where it is, to the last node below `cut`.
+
+    All trees a level down, then the next level: no step waits for the one before it. Which way it goes, and
+    whether at all, is chosen and not branched on, for nobody could predict it: a leaf takes a step as well,
+    and stays. So a cut tree is a pass of its own.
+    """
+    count = going.shape[0]
+    for t in range(count):
+        going[t] = t
+    while count > 0:
+        left = 0
+        for i in range(count):
+            t = going[i] & SHORT
+            node = leaves[4 * t + 3] & SHORT
+            at = t * (nodes & SHORT) + node
+            child, column = links[4 * at + 3], links[4 * at + 2]
+            if plain and column >= 0:
+                right = int(x[column] > marks[2 * at])
+            else:
+                right = forest_right(column, marks[2 * at], x, bits)
+            goes = (child > 0) & (child < cut)
+            leaves[4 * t + 3] = child + right if goes else node
+            going[left] = t
+            left += int(goes)
+        count = left
 
 
 @kernel
@@ -44,6 +87,7 @@ def forest_descend(s: Array) -> bool:
             same = same and bits[j] == known[j]
         if same:
             return False
+    plain = True  # a number in each column
     for j in range(d):
         known[j] = bits[j]
         value = x[j]
@@ -53,39 +97,22 @@ def forest_descend(s: Array) -> bool:
             if spread > 0.0:
                 scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
                 z[j] = min(max(scaled, -_CLIP), _CLIP)
+        else:
+            plain = False
     marks = s[at_nodes:at_scratch]
     links = marks.view(np.int32)
     leaves = s[at_scratch:end].view(np.int64)
-    one, two, three = forest_cut(1, nodes), forest_cut(2, nodes), forest_cut(3, nodes)
-    at_two, at_three = 2 * trees * one, 2 * trees * (one + two)
-    # All trees a level down, then the next level: no step waits for the one before it.
     going = s[end - trees : end].view(np.int64)
     for t in range(trees):
-        going[t] = t
-        leaves[4 * t] = 0
-        leaves[4 * t + 1] = 0
         leaves[4 * t + 3] = 0
-    count = trees
-    while count > 0:
-        left = 0
-        for i in range(count):
-            t = going[i]
-            at = t * nodes + leaves[4 * t + 3]
-            child = links[4 * at + 3]
-            if child > 0:
-                node = child + forest_right(links[4 * at + 2], marks[2 * at], x, bits)
-                leaves[4 * t + 3] = node
-                if child < two:
-                    leaves[4 * t + 1] = node
-                    if child < one:
-                        leaves[4 * t] = node
-                going[left] = t
-                left += 1
-        count = left
-    for t in range(trees):
-        leaves[4 * t] = 2 * (t * one + leaves[4 * t])
-        leaves[4 * t + 1] = at_two + 2 * (t * two + leaves[4 * t + 1])
-        leaves[4 * t + 2] = at_three + 2 * (t * three + leaves[4 * t + 3])
+    at = 0
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        if d > 0:
+            _deeper(x, bits, plain, marks, links, leaves, going, nodes, cut)
+        for t in range(trees):
+            leaves[4 * t + k - 1] = at + 2 * (t * cut + leaves[4 * t + 3])
+        at += 2 * trees * cut
     s[FOREST_READY] = 1.0
     return True
 
@@ -118,9 +145,9 @@ def forest_add(s: Array, block: Array) -> None:
             s2 += block[at + 2]
             s3 += block[at + 3]
     for t in range(trees):
-        s1 += weights[leaves[4 * t]]
-        s2 += weights[leaves[4 * t + 1]]
-        s3 += weights[leaves[4 * t + 2]]
+        s1 += weights[leaves[4 * t] & INDEX]
+        s2 += weights[leaves[4 * t + 1] & INDEX]
+        s3 += weights[leaves[4 * t + 2] & INDEX]
     block[SCORES] = s0
     block[SCORES + 1] = s1
     block[SCORES + 2] = s2

@@ -25,6 +25,7 @@ from streampair.kernels.forest_layout import (
     FOREST_TEXTS,
     FOREST_TREES,
     GAINS_AT,
+    INDEX,
     PAYLOAD,
     RECORD_AT,
     Bits,
@@ -191,24 +192,27 @@ def forest_grow(s: Array, others: Array) -> None:
     marks = s[at_nodes:at_scratch]
     mark_bits, links = marks.view(np.int64), marks.view(np.int32)
     leaves = s[at_scratch:end].view(np.int64)
+    cells, spare = s.view(np.int64), end - 1  # the last cell of the scratch
+    seed, draws = int(s[FOREST_SEED]), int(s[FOREST_DRAWS])
     total = -1.0  # of the worths: none are known yet
     for t in range(trees):
         used = int(s[at_used + t])
         if used + 2 > nodes:
             continue
-        node = t * nodes + leaves[4 * t + 3]
+        node = (t * nodes + leaves[4 * t + 3]) & INDEX
         visits = 1 - links[4 * node + 3]
+        column = links[4 * node + 2] & INDEX
+        if 1 < visits < _VISITS:
+            # Nearly all visits: the value is kept or not without a branch, which nobody could predict.
+            links[4 * node + 3] = -visits
+            at = at_nodes + 2 * node if uniform(seed, draws, 0) * visits < 1.0 else spare
+            cells[at & INDEX] = bits[column]
+            draws += 1
+            continue
+        s[FOREST_DRAWS] = draws
         if visits <= _VISITS:
             links[4 * node + 3] = -visits
-        column = links[4 * node + 2]
-        if visits == 1:
-            column, total = _drawn(s, total)
-            links[4 * node + 2] = column
-            mark_bits[2 * node] = bits[column]
-        elif visits < _VISITS:
-            if forest_draw(s) * visits < 1.0:
-                mark_bits[2 * node] = bits[column]
-        elif not _part(s, marks, mark_bits, links, node, x, bits):
+        if visits == 1 or not _part(s, marks, mark_bits, links, node, x, bits):
             column, total = _drawn(s, total)
             links[4 * node + 2] = column
             mark_bits[2 * node] = bits[column]
@@ -218,6 +222,8 @@ def forest_grow(s: Array, others: Array) -> None:
             _inherit(s, at_weights, trees, nodes, t, leaves[4 * t + 3], used)
             for i in range(others.shape[0]):
                 _inherit(others[i], at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+        draws = int(s[FOREST_DRAWS])
+    s[FOREST_DRAWS] = draws
 
 
 @kernel

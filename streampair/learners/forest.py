@@ -53,6 +53,7 @@ class ForestLearner(PlainLearner):
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
+    _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
     later_params: ClassVar[frozenset[str]] = PlainLearner.later_params | {"loss"}
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
@@ -91,6 +92,7 @@ class ForestLearner(PlainLearner):
         header[k.FOREST_TREES] = self.trees
         header[k.FOREST_NODES] = self.nodes
         header[k.FOREST_GUIDED] = self._guided
+        header[k.FOREST_BRISK] = self._brisk and not self._squared and self._pairs is None
         header[k.FOREST_TASK] = self._squared if self._pairs is None else k.FOREST_PAIRS + self._pairs.code
         if seed is None:
             header[k.FOREST_SEED] = secrets.randbits(53)

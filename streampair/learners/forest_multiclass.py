@@ -82,6 +82,7 @@ class MulticlassForest(Classifier, ForestLearner):
     max_features: int = 10_000
 
     _guided: ClassVar[bool] = False  # a gain of one class would be none of another
+    _brisk: ClassVar[bool] = False  # a class that came late would seem to have begun again
     _derived: ClassVar[frozenset[str]] = ForestLearner._derived | {
         *("_others", "_classes", "_numbers", "_further"),
     }

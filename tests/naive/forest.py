@@ -63,9 +63,16 @@ class Forest:
     """All of `auc.Forest` on the columns of a row."""
 
     def __init__(
-        self, trees: int, nodes: int, seed: int, squared: bool = False, guided: bool = False
+        self,
+        trees: int,
+        nodes: int,
+        seed: int,
+        squared: bool = False,
+        guided: bool = False,
+        brisk: bool = False,
     ) -> None:
         self.most, self.seed, self.squared, self.guided = nodes, seed, squared, guided
+        self.brisk = brisk
         self.gains: list[list[tuple[int, float]]] = []  # of each record, by column
         self.base = 0.0
         self.roots = [Node() for _ in range(trees)]
@@ -191,17 +198,20 @@ class Forest:
             mean, deviation = self.of_labels()
             y = (label - mean) / deviation if deviation > 0.0 else 0.0
         q = self.slope(score, y)
+        moved = self.brisk and self.resets > 0 and len(self.losses[2]) < 4000
         for k in range(4):
             g = self.slope(scores[k], y)
             for term in self.terms(k, x):
                 if term is not None:
                     term[0].step(g * term[1], 1.0, ETA[k], GAMMA[k])
             if k > 0:
+                eta = 0.15 if moved and k == 3 else ETA[k]
                 for root in self.roots:
-                    self.leaf(k, root, x).weights[k].step(g, 50.0 / len(self.roots), ETA[k], GAMMA[k])
+                    self.leaf(k, root, x).weights[k].step(g, 50.0 / len(self.roots), eta, GAMMA[k])
+            pace = 0.1 if moved else 0.03
             r = q * scores[k]
             self.steps[k] = 0.999 * self.steps[k] + r * r
-            self.stack[k] = max(0.0, self.stack[k] - 0.03 * r / math.sqrt(self.steps[k] + 1.0))
+            self.stack[k] = max(0.0, self.stack[k] - pace * r / math.sqrt(self.steps[k] + 1.0))
         for k in range(4):
             self.losses[k].append(self.loss(scores[k], y))
         self.judge()

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from harness.learners import frozen
 from river import datasets
+from river.datasets import synth
 from sklearn.metrics import log_loss, roc_auc_score
 from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import parse_config
@@ -150,9 +151,16 @@ def test_it_ranks_what_no_line_parts() -> None:
 
 
 class Unguided(auc.Forest):
-    """As before gains were counted: no label has a say in which columns are drawn."""
+    """As before gains were counted: no label has a say in which columns are drawn, and no step is brisk."""
 
     _guided = False
+    _brisk = False
+
+
+class Slower(auc.Forest):
+    """As before steps were brisk."""
+
+    _brisk = False
 
 
 def _one_of_many(kind: type[auc.Forest]) -> float:
@@ -197,6 +205,67 @@ def test_forests_that_began_before_gains_were_counted_go_on_as_they_were() -> No
     for x, y in mixed(400, seed=1):
         guided.learn_one(x, y)
     assert guided.score_one(x) != other.score_one(x)  # it can fail
+
+
+def test_forests_that_began_before_steps_were_brisk_go_on_as_they_were() -> None:
+    """Also past labels that turn round, at which an expert begins again."""
+    turned = [(x, not y) for x, y in mixed(500, seed=1)]
+    model = Slower(4, 63, seed=3)
+    for x, y in mixed(400):
+        model.learn_one(x, y)
+    state = model.to_state()
+    assert "brisk" not in state
+    other = small()
+    other.load_state({**state, "params": other.to_state()["params"]})
+    for x, y in turned:
+        assert other.score_one(x) == model.score_one(x)
+        for each in (model, other):
+            each.learn_one(x, y)
+    saved = other.to_state()
+    assert saved.keys() == state.keys()
+    again = small()
+    again.load_state(saved)
+    assert frozen(again) == frozen(other)
+    brisk = small()
+    for x, y in (*mixed(400), *turned):
+        brisk.learn_one(x, y)
+    assert brisk.score_one(x) != other.score_one(x)  # it can fail
+    assert brisk.to_state().keys() - state.keys() == {"brisk"}
+
+
+def test_only_forests_fitted_to_records_of_two_classes_are_brisk() -> None:
+    kinds = (auc.Forest(seed=1), auc.Forest(loss=losses.Logistic(), seed=1))
+    others = (auc.MulticlassForest(seed=1), ranking.Forest(seed=1))
+    assert ["brisk" in each.to_state() for each in (*kinds, *others)] == [True, False, False, False]
+
+
+def _turning(kind: type[auc.Forest], turned: bool) -> float:
+    """AUC of the thousand records after labels were turned round, or not."""
+    told = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(4000, 4))
+        y = X[:, 0] * X[:, 1] > 0
+        y[3000:] ^= turned
+        scores = kind(seed=seed).score_learn_many(X, y)
+        told.append(roc_auc_score(y[3000:], scores[3000:]))
+    return float(np.mean(told))
+
+
+def test_brisk_steps_follow_labels_that_turn_and_cost_nothing_where_none_do() -> None:
+    assert _turning(auc.Forest, True) > _turning(Slower, True) + 0.05
+    assert _turning(auc.Forest, False) > _turning(Slower, False) - 0.005
+
+
+def test_brisk_steps_follow_centres_that_move() -> None:
+    moving = {"n_centroids": 50, "n_drift_centroids": 50, "change_speed": 0.001}
+    records = list(synth.RandomRBFDrift(21, 21, n_features=10, **moving).take(10_000))
+    X, y = np.array([list(x.values()) for x, _ in records]), np.array([bool(y) for _, y in records])
+    told = []
+    for kind in (auc.Forest, Slower):
+        scores = [kind(seed=seed).score_learn_many(X, y) for seed in (1, 2)]
+        told.append(np.mean([roc_auc_score(y[5000:], each[5000:]) for each in scores]))
+    assert told[0] > told[1] + 0.005
 
 
 @pytest.mark.parametrize(

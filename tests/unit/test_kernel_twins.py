@@ -1126,13 +1126,19 @@ def mixed(rng: Rng, n: int) -> tuple[np.ndarray, list[list[Any]]]:
 
 
 def forest(
-    trees: int, nodes: int, d: int, seed: int, squared: bool = False, guided: bool = True
+    trees: int,
+    nodes: int,
+    d: int,
+    seed: int,
+    squared: bool = False,
+    guided: bool = True,
+    brisk: bool = False,
 ) -> np.ndarray:
     state = np.zeros(k.forest_places(trees, nodes, d, k.FOREST_BUCKETS)[-1])
     state[k.FOREST_D] = state[k.FOREST_CAP] = d
     state[k.FOREST_TREES], state[k.FOREST_NODES], state[k.FOREST_SEED] = trees, nodes, seed
     state[k.FOREST_TEXTS], state[k.FOREST_TASK] = k.FOREST_BUCKETS, squared
-    state[k.FOREST_GUIDED] = guided
+    state[k.FOREST_GUIDED], state[k.FOREST_BRISK] = guided, brisk
     k.forest_fresh(state)
     return state
 
@@ -1247,8 +1253,9 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     if squared:
         labels = 20.0 * labels - 300.0
     guided = bool(rng.integers(3))  # if not, it began before gains were counted
-    state, scores = forest(2, 33, 5, seed, squared, guided), np.empty(n)
-    twin = naive.Forest(2, 33, seed, squared, guided)
+    brisk = bool(rng.integers(2))
+    state, scores = forest(2, 33, 5, seed, squared, guided, brisk), np.empty(n)
+    twin = naive.Forest(2, 33, seed, squared, guided, brisk)
     kernel(state, rows, labels, scores)
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
         close(score, twin.score(x), 1e-7)
