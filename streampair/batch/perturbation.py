@@ -106,9 +106,9 @@ class GradientPerturbation(DPGDC2):
     >>> from streampair import batch
     >>> rng = np.random.default_rng(1)
     >>> X = rng.uniform(-0.6, 0.6, (4000, 2))
-    >>> y = np.abs(X[:, 0]) > 0.3  # no linear score ranks it
-    >>> model = batch.GradientPerturbation(8.0, 1e-5, hidden=8, radius=20.0, steps=200).fit(X, y)
-    >>> model.score(X, y) > 0.9, model.privacy.epsilon_spent
+    >>> y = np.abs(X[:, 0]) > 0.3  # no linear score ranks it: each has .5
+    >>> model = batch.GradientPerturbation(8.0, 1e-5, hidden=16, radius=20.0, steps=200).fit(X, y)
+    >>> model.score(X, y) > 0.8, model.privacy.epsilon_spent  # mostly .97 to .999, by where it began
     (True, 8.0)
     """
 

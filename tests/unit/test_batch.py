@@ -110,7 +110,7 @@ def test_a_network_ranks_what_no_line_does() -> None:
     rng = np.random.default_rng(1)
     X = rng.uniform(-0.6, 0.6, (2000, 2))
     y = np.abs(X[:, 0]) > 0.3
-    model = batch.GradientPerturbation(8.0, 1e-4, loss=losses.Hinge(), hidden=8, radius=20.0, steps=100)
+    model = batch.GradientPerturbation(8.0, 1e-4, loss=losses.Hinge(), hidden=16, radius=20.0, steps=100)
     assert model.fit(X, y).score(X, y) > 0.9
     assert model.set_params(hidden=0).score(X, y) > 0.9  # what was fitted stays what it is
     assert batch.DPGDC(8.0, 1e-4, steps=5).fit(X, y).score(X, y) < 0.7
