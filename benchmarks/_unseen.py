@@ -6,55 +6,41 @@ functions the last has 20 positives among so many, and stands in a pair alone.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import _sets
 import numpy as np
 import pandas as pd
+from _streams import Records, agrawal, rows, taken, then
 from river.datasets import synth
 from sklearn import datasets as tables
 
-Records = list[tuple[dict[str, Any], bool]]
 Draw = Callable[[np.random.Generator], tuple[Any, Any]]
 N = 10_000
 
 
 def _taken(stream: Iterable[Any], positive: Callable[[Any], bool] = bool) -> Records:
-    return [({str(k): v for k, v in x.items()}, bool(positive(y))) for x, y in itertools.islice(stream, N)]
-
-
-def _rows(X: Any, y: Any) -> Records:
-    """An array, or a frame whose empty cells are features that are not there."""
-    if isinstance(X, pd.DataFrame):
-        given = [{k: v for k, v in x.items() if v == v and v is not None} for x in X.to_dict("records")]
-    else:
-        given = [{f"f{j}": float(v) for j, v in enumerate(row)} for row in np.asarray(X)]
-    return [(x, bool(label)) for x, label in zip(given, y, strict=True)]
+    return taken(stream, N, positive)
 
 
 def _then(one: Any, two: Any, width: int = 100) -> Any:
-    return synth.ConceptDriftStream(one, two, position=N // 2, width=width, seed=1)
-
-
-def _agrawal(function: int, seed: int, **options: Any) -> Any:
-    return synth.Agrawal(function, seed=seed, perturbation=0.05, **options)
+    return then(one, two, N, width)
 
 
 def _agrawals() -> dict[str, Callable[[], Records]]:
     """Functions; then pairs of them, abrupt and gradual."""
     told: dict[str, Callable[[], Records]] = {
-        f"agrawal-{f}": lambda f=f: _taken(_agrawal(f, 11 + f)) for f in range(9)
+        f"agrawal-{f}": lambda f=f: _taken(agrawal(f, 11 + f)) for f in range(9)
     }
-    told["agrawal-7-balanced"] = lambda: _taken(_agrawal(7, 28, balance_classes=True))
+    told["agrawal-7-balanced"] = lambda: _taken(agrawal(7, 28, balance_classes=True))
     for a, b, width in (
         *((0, 3, 100), (3, 7, 100), (7, 2, 100), (8, 4, 100), (9, 5, 100)),
         *((0, 4, 2000), (1, 5, 2000)),
     ):
         name = f"agrawal-{a}{b}-{'abrupt' if width == 100 else 'gradual'}"
         told[name] = lambda a=a, b=b, width=width: _taken(
-            _then(_agrawal(a, 31 + a), _agrawal(b, 41 + b), width)
+            _then(agrawal(a, 31 + a), agrawal(b, 41 + b), width)
         )
     return told
 
@@ -104,7 +90,7 @@ GENERATORS: dict[str, Callable[[], Records]] = {
 
 
 def _classes(**options: Any) -> Callable[[], Records]:
-    return lambda: _rows(*tables.make_classification(**{"n_samples": N, "random_state": 3, **options}))
+    return lambda: rows(*tables.make_classification(**{"n_samples": N, "random_state": 3, **options}))
 
 
 CLOUDS: dict[str, Callable[[], Records]] = {
@@ -121,9 +107,9 @@ CLOUDS: dict[str, Callable[[], Records]] = {
     "mc-300": _classes(n_samples=300, n_features=10, n_informative=5, n_clusters_per_class=2),
     "mc-600": _classes(n_samples=600, n_features=30, n_informative=8, n_clusters_per_class=3),
     "mc-1500": _classes(n_samples=1500, n_features=12, n_informative=8, n_clusters_per_class=4),
-    "moons": lambda: _rows(*tables.make_moons(N, noise=0.3, random_state=3)),
-    "circles": lambda: _rows(*tables.make_circles(N, noise=0.1, factor=0.7, random_state=3)),
-    "gauss-quantiles": lambda: _rows(
+    "moons": lambda: rows(*tables.make_moons(N, noise=0.3, random_state=3)),
+    "circles": lambda: rows(*tables.make_circles(N, noise=0.1, factor=0.7, random_state=3)),
+    "gauss-quantiles": lambda: rows(
         *tables.make_gaussian_quantiles(n_samples=N, n_features=10, n_classes=2, random_state=4)
     ),
 }
@@ -135,7 +121,7 @@ def _made(name: str) -> Callable[[Draw], Draw]:
     """A stream that is drawn by a generator whose seed is its name."""
 
     def put(draw: Draw) -> Draw:
-        MADE[name] = lambda: _rows(*draw(np.random.default_rng(sum(map(ord, name)))))
+        MADE[name] = lambda: rows(*draw(np.random.default_rng(sum(map(ord, name)))))
         return draw
 
     return put
@@ -308,7 +294,7 @@ def _table(name: str, positive: Callable[[pd.DataFrame], pd.Series]) -> Callable
 
     def take() -> Records:
         frame = pd.read_csv(_sets.DATA / f"{name}.csv.gz").iloc[:N]
-        return _rows(frame.drop(columns="label"), positive(frame).tolist())
+        return rows(frame.drop(columns="label"), positive(frame).tolist())
 
     return take
 

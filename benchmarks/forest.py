@@ -45,13 +45,13 @@ from pathlib import Path
 from typing import Any
 
 import _chart
-import _sets
+import _streams
 import _timing
 import _unseen
 import numpy as np
 import pandas as pd
-from river import datasets, forest, linear_model, preprocessing, tree
-from river.datasets import synth
+from _streams import QUICK, RARE, STREAMS, Records
+from river import forest, linear_model, preprocessing, tree
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from streampair import auc, losses
@@ -61,123 +61,7 @@ CACHE = ROOT / ".cache" / "forest.json"
 IMAGE = ROOT / "docs" / "images" / "forest.svg"
 ABSOLUTE = {"letter": 0.975, "ijcnn1": 0.975, "Bananas": 0.96}
 MOST_BYTES = 3_000_000
-Records = list[tuple[dict[str, Any], bool]]
-
-
-def _file(name: str) -> Callable[[int], Records]:
-    """A set of the other benchmarks, with its texts as they are."""
-
-    def take(n: int) -> Records:
-        frame = pd.read_csv(_sets.DATA / f"{name}.csv.gz")
-        labels = _sets._POSITIVE[name](frame.pop("label")).tolist()
-        if name == "bank":
-            frame = frame.drop(columns="duration")
-        rows = frame.to_dict("records")
-        # An empty cell is a feature that is not there.
-        return [({k: v for k, v in x.items() if v == v}, y) for x, y in zip(rows, labels, strict=True)]
-
-    return take
-
-
-def _turned(n: int) -> Records:
-    """The letters, whose labels change places in the middle."""
-    records = _file("letter")(n)
-    return [(x, y != (i >= len(records) // 2)) for i, (x, y) in enumerate(records)]
-
-
-def _moving(n: int) -> Records:
-    """The letters in the order of their left edges: what a label means stays, what is seen moves."""
-    return sorted(_file("letter")(n), key=lambda record: float(record[0]["x_box"]))
-
-
-def _river(make: Callable[[int], Any], positive: Callable[[Any], bool] = bool) -> Callable[[int], Records]:
-    def take(n: int) -> Records:
-        return [({str(k): v for k, v in x.items()}, positive(y)) for x, y in itertools.islice(make(n), n)]
-
-    return take
-
-
-def _changing(one: Any, two: Any, share: float) -> Callable[[int], Any]:
-    """The second takes the place of the first in the middle, over a share of the records; at least 100."""
-    return lambda n: synth.ConceptDriftStream(
-        one, two, position=n // 2, width=max(100, int(share * n)), seed=1
-    )
-
-
-def _rbf(speed: float, seed: int = 1) -> Callable[[int], Any]:
-    return lambda n: synth.RandomRBFDrift(
-        seed, seed, n_features=10, n_centroids=50, change_speed=speed, n_drift_centroids=50
-    )
-
-
-def _agrawal(function: int, seed: int) -> Any:
-    return synth.Agrawal(function, seed=seed, perturbation=0.05)
-
-
-# (records, bar against ARF)
-STREAMS: dict[str, tuple[Callable[[int], Records], float]] = {
-    "Phishing": (_river(lambda n: datasets.Phishing()), 0.005),
-    "Bananas": (_river(lambda n: datasets.Bananas()), 0.005),
-    "letter": (_file("letter"), 0.005),
-    "ijcnn1": (_file("ijcnn1"), 0.005),
-    "adult": (_file("adult"), 0.005),
-    "bank": (_file("bank"), 0.005),
-    "Agrawal-abrupt": (_river(_changing(_agrawal(2, 1), _agrawal(1, 2), 0.0)), 0.005),
-    "Agrawal-gradual": (_river(_changing(_agrawal(2, 1), _agrawal(1, 2), 0.2)), 0.005),
-    "RBF-slow": (_river(_rbf(0.0001)), 0.005),
-    "RBF-fast": (_river(_rbf(0.001)), 0.005),
-    "Sine-abrupt": (_river(_changing(synth.Sine(0, seed=1), synth.Sine(2, seed=2), 0.0)), 0.005),
-    "RBF-fast-2": (_river(_rbf(0.001, 2)), 0.005),
-    "RBF-fast-3": (_river(_rbf(0.001, 3)), 0.005),
-    "german": (_file("german"), 0.02),
-    "diabetes": (_file("diabetes"), 0.02),
-    "usps": (_file("usps"), 0.02),
-    "SEA": (_river(_changing(synth.SEA(0, 0.1, seed=1), synth.SEA(3, 0.1, seed=2), 0.0)), 0.02),
-    "LED-drift": (
-        _river(lambda n: synth.LEDDrift(1, 0.1, True, n_drift_features=4), lambda y: bool(y >= 5)),
-        0.02,
-    ),
-    "Hyperplane-fast": (
-        _river(lambda n: synth.Hyperplane(seed=1, n_features=10, n_drift_features=10, mag_change=0.01)),
-        0.02,
-    ),
-    "letter-turned": (_turned, 0.02),
-    "letter-moving": (_moving, 0.02),
-    "random-tree": (_river(lambda n: synth.RandomTree(1, 1, n_classes=2)), 0.02),
-}
-QUICK = ("Phishing", "Bananas")
 CAPYMOA = "ARF of CapyMOA"
-SMALL = (*QUICK, "letter", "ijcnn1", "Agrawal-abrupt", "RBF-slow", "Sine-abrupt", "SEA", "Hyperplane-fast")
-
-
-def _rarer(n: int) -> Records:
-    """ijcnn1 with one of its positives in ten."""
-    places = itertools.count()
-    return [(x, y) for x, y in _file("ijcnn1")(n) if not y or next(places) % 10 == 0]
-
-
-def _first_letter(n: int) -> Records:
-    frame = pd.read_csv(_sets.DATA / "letter.csv.gz")
-    labels = (frame.pop("label") == "A").tolist()
-    return list(zip(frame.to_dict("records"), labels, strict=True))
-
-
-RARE: dict[str, Callable[[int], Records]] = {"ijcnn1-rarer": _rarer, "letter-A": _first_letter}
-PAIRED = (
-    *(
-        "Phishing",
-        "Bananas",
-        "letter",
-        "ijcnn1",
-        "adult",
-        "bank",
-        "usps",
-        "Agrawal-abrupt",
-        "RBF-slow",
-        "RBF-fast",
-    ),
-    *("Sine-abrupt", "Hyperplane-fast", "random-tree", "letter-turned", "letter-moving", *RARE),
-)
 LOSSES: dict[str, losses.PairLoss | None] = {
     "records": None,
     "pairs, Logistic": losses.Logistic(),
@@ -284,7 +168,7 @@ def _capymoa(python: str, records: Records) -> dict[str, float] | None:
 
 def paired(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each loss on each stream."""
-    for name in options.name or (QUICK if options.quick else PAIRED):
+    for name in options.name or (QUICK if options.quick else _streams.PAIRED):
         records = RARE[name](options.records) if name in RARE else STREAMS[name][0](options.records)
         frame, labels = pd.DataFrame([x for x, _ in records]), [y for _, y in records]
         y = pd.Series(labels)
@@ -322,7 +206,7 @@ def unseen(options: Namespace) -> Iterator[_timing.Row]:
 def fast(options: Namespace) -> Iterator[_timing.Row]:
     """Times of a record by arrays and by dictionaries, beside ARF's of the same run."""
     forests([({"a": float(i)}, i % 2 == 0) for i in range(8)], 1)  # compiles
-    for name in options.name or (QUICK if options.quick else SMALL):
+    for name in options.name or (QUICK if options.quick else _streams.SMALL):
         records = STREAMS[name][0](5000)[:5000]
         rows, labels = (
             pd.DataFrame([x for x, _ in records]).to_numpy(float),
