@@ -1,0 +1,95 @@
+"""The list of seeded faults follows the code: each can be placed, and its tests exist."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from harness.support import ROOT
+
+HERE = ROOT / "tests" / "mutation"
+LISTED = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+
+
+@pytest.fixture(scope="module")
+def run() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutation_run", HERE / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # a dataclass looks its module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """Names of the tests of a file, `Class::test` for methods."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}::{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return frozenset(found)
+
+
+def absent(test: str) -> str | None:
+    """What of a test's name is not there."""
+    path, _, name = test.split("[")[0].partition("::")
+    if not (ROOT / path).is_file():
+        return f"{test}: no such file"
+    if name and name not in functions(ROOT / path):
+        return f"{test}: no such test"
+    return None
+
+
+def test_every_fault_has_a_place(run: ModuleType) -> None:
+    """All that have none are told at once: the whole run would end at the first of them."""
+    lost = []
+    for fault in LISTED:
+        mutant = run.Mutant(**fault)
+        try:
+            run.place(mutant, ROOT)
+        except LookupError as error:
+            lost.append(f"{mutant.what}: {error}")
+    assert not lost, "\n".join(lost)
+
+
+def test_every_fault_changes_something() -> None:
+    assert not [fault["what"] for fault in LISTED if fault["old"] == fault["new"]]
+
+
+def test_no_two_have_one_name() -> None:
+    names = [fault["what"] for fault in LISTED]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_the_tests_of_a_fault_exist() -> None:
+    """A name that is gone is an error of pytest, not a failed test, and would catch nothing."""
+    assert not [told for fault in LISTED for test in fault["tests"] if (told := absent(test))]
+    assert all(fault["tests"] for fault in LISTED)
+
+
+@pytest.mark.parametrize("old", ["no such text stands in any file", "import"])
+def test_a_text_that_moved_is_told(run: ModuleType, old: str) -> None:
+    mutant = dataclasses.replace(run.Mutant(**LISTED[0]), old=old)
+    with pytest.raises(LookupError, match=r"has to be in .* once"):
+        run.place(mutant, ROOT)
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["tests/unit/test_nowhere.py", "tests/mutation/test_mutants.py::test_of_nothing[old]"],
+)
+def test_a_test_that_is_gone_is_told(test: str) -> None:
+    assert absent(test) is not None
+    assert absent("tests/mutation/test_mutants.py::test_no_two_have_one_name[x]") is None
