@@ -402,8 +402,26 @@ class Worker:
             self._assigned.update(partitions)
             # What is another member's now is not kept.
             self._warm = {p: held for p, held in self._warm.items() if p in self._assigned}
+            await self._reseek()
         if not partitions:
             self._health.running()  # a member without a partition waits for one, and is well
+
+    async def _reseek(self) -> None:
+        """Bring lanes that were opened while the group rebalanced into the assignment that came of it.
+
+        Nobody has revoked them: they were not held yet. What was polled for them is dropped like all that is
+        of an earlier epoch, and where the new assignment reads on is the client's guess: both without a word.
+        """
+        for partition, held in list(self._held.items()):
+            if partition in self._assigned:
+                try:
+                    self._seek(held)
+                except Fenced as error:
+                    await self._fenced(partition, error)
+            else:
+                del self._held[partition]  # its next owner waits for it
+                await held.close()
+                self.telemetry.withdraw(held.labels)
 
     async def _open_assigned(self) -> None:
         """Open what was assigned and is not held, several lanes side by side: most of a start is waiting."""
@@ -445,7 +463,6 @@ class Worker:
         partition = held.topic_partition
         first, end = held.span
         wanted = held.lane.next_offset
-        offset = first if wanted is None else max(wanted, first)
         where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
         if wanted is not None and wanted < first:
             log.warning(
@@ -456,10 +473,16 @@ class Worker:
                 next_step="the topic's retention removed events before they were read: "
                 "raise retention.ms, or add partitions and workers",
             )
-        self._consumer.seek(partition, offset)
-        held.position = offset
+        offset = self._seek(held)
         self._show(held, held.lane.gauges(), max(end - offset, 0))
         log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
+
+    def _seek(self, held: OpenLane) -> int:
+        """Read on where the lane is; the offset."""
+        first, wanted = held.span[0], held.lane.next_offset
+        held.position = first if wanted is None else max(wanted, first)
+        self._consumer.seek(held.topic_partition, held.position)
+        return held.position
 
     # What is shown
 
