@@ -109,6 +109,29 @@ class OpenLane:
             or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
         )
 
+    @property
+    def reads_on(self) -> int:
+        """The offset at which the partition is to be read on."""
+        first, wanted = self.span[0], self.lane.next_offset
+        return first if wanted is None else max(wanted, first)
+
+    def report_bad(self, telemetry: Telemetry, topic: str) -> None:
+        """One log line a commit, without the message: that may quote the event."""
+        last, count = self.last_bad, self.bad_count
+        if last is not None:
+            self.last_bad, self.bad_count = None, 0
+            telemetry.history.dead_letter(self.labels, last.stage, last.offset)
+            log.warning(
+                "dead_letters",
+                app=self.labels[0],
+                topic=self.topic,
+                partition=self.partition,
+                count=count,
+                last_offset=last.offset,
+                last_stage=last.stage,
+                next_step=f"read the header streampair.error in topic {topic}",
+            )
+
     async def close(self) -> None:
         """Let another owner in."""
         await self.store.close()

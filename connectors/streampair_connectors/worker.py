@@ -293,7 +293,7 @@ class Worker:
             held.position = held.lane.next_offset if at is None else at
             final = time.monotonic() < ending
             self._show(held, held.timer.gauges(final=final), self._lag(held))
-            self._report_bad(held)
+            held.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
         self._commits.committed(outcome.seconds)
         self.telemetry.committed(self.config.app, outcome.seconds)
@@ -316,23 +316,6 @@ class Worker:
         if held is not None:
             await held.close()
             self.telemetry.withdraw(held.labels)
-
-    def _report_bad(self, held: OpenLane) -> None:
-        """One log line a commit, without the message: that may quote the event."""
-        last, count = held.last_bad, held.bad_count
-        if last is not None:
-            held.last_bad, held.bad_count = None, 0
-            self.telemetry.history.dead_letter(held.labels, last.stage, last.offset)
-            log.warning(
-                "dead_letters",
-                app=self.config.app,
-                topic=held.topic,
-                partition=held.partition,
-                count=count,
-                last_offset=last.offset,
-                last_stage=last.stage,
-                next_step=f"read the header streampair.error in topic {self.config.dead_letter_topic}",
-            )
 
     async def _finish(self) -> None:
         """Commit for the last time and let go of the lanes."""
@@ -415,7 +398,7 @@ class Worker:
         for partition, held in list(self._held.items()):
             if partition in self._assigned:
                 try:
-                    self._seek(held)
+                    self._consumer.seek(partition, held.reads_on)
                 except Fenced as error:
                     await self._fenced(partition, error)
             else:
@@ -473,16 +456,10 @@ class Worker:
                 next_step="the topic's retention removed events before they were read: "
                 "raise retention.ms, or add partitions and workers",
             )
-        offset = self._seek(held)
+        offset = held.position = held.reads_on
+        self._consumer.seek(partition, offset)
         self._show(held, held.lane.gauges(), max(end - offset, 0))
         log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
-
-    def _seek(self, held: OpenLane) -> int:
-        """Read on where the lane is; the offset."""
-        first, wanted = held.span[0], held.lane.next_offset
-        held.position = first if wanted is None else max(wanted, first)
-        self._consumer.seek(held.topic_partition, held.position)
-        return held.position
 
     # What is shown
 

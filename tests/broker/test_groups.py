@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -17,9 +18,10 @@ from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, Takeovers, ended, read_register
-from streampair_connectors.kafka.membership import describe_group, member_of
-from streampair_connectors.lanes import Opener
+from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
+from streampair_connectors.lanes import Opener, OpenLane
 from streampair_connectors.pace import Pace
+from streampair_connectors.worker import Worker
 
 from streampair.engine import LoggedLane
 from streampair.errors import SourceError
@@ -384,3 +386,46 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
             app.await_scores({0: 60, 1: 60}, first)
             assert second.stop() is None
         assert first.stop() is None
+
+
+def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody revokes the lane, as it is not held yet; its first record is polled before the group is done.
+
+    What was polled then is of an earlier epoch, and dropped: who does not seek again never scores it.
+    """
+    ask, opened = Opener.open, Worker._open
+    asked: list[Worker] = []
+    told = threading.Event()  # that the rebalance is over, but for the worker, which still opens
+
+    async def assigned(self: Worker, partitions: list[Partition]) -> None:
+        if asked:
+            told.set()
+        await notes(self, partitions)
+
+    async def open_slowly(self: Opener, *args: Any) -> OpenLane:
+        lane = await ask(self, *args)
+        assert inside.worker is not None
+        if not asked:
+            asked.append(inside.worker)
+            rejoin(inside.worker._consumer._consumer)
+            await until("the end of the rebalance", told.is_set)
+        return lane
+
+    async def open_and_poll(self: Worker, partitions: list[Partition]) -> None:
+        await opened(self, partitions)
+        fetcher = self._consumer._consumer._fetcher
+        await until("records that wait to be polled", lambda: fetcher._records)
+
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
+    app.produce(events(40))
+    notes = Worker._on_assigned
+    monkeypatch.setattr(Worker, "_on_assigned", assigned)
+    monkeypatch.setattr(Opener, "open", open_slowly)
+    monkeypatch.setattr(Worker, "_open", open_and_poll)
+    with Inside(app) as inside:
+        app.await_scores({0: 40}, inside)
+        assert asked
+        assert inside.stop() is None
+    assert app.position() == 40
