@@ -335,7 +335,7 @@ def _import(path: str, where: str) -> Any:
         known = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise ConfigError(
-            f"{where}: {module_path} has no class {name!r}" + (f", did you mean {near[0]}?" if near else ""),
+            f"{where}: {module_path} has no class {name!r}",
             fix=f"write {module_path}.{near[0]}" if near else "correct the import path",
         )
     return found
@@ -371,8 +371,7 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 raise ConfigError(
-                    f"{where}: {kind.__name__} has no option {name!r}"
-                    + (f", did you mean {near[0]}?" if near else ""),
+                    f"{where}: {kind.__name__} has no option {name!r}",
                     fix=f"write {near[0]}" if near else f"known options: {', '.join(known) or 'none'}",
                 )
     try:

@@ -241,7 +241,8 @@ def replay(
 
     The model starts fresh and is not kept. What a private one spends is in the summary, in no account: it
     comes on top of what `run` spends on the same records. Scores are JSON lines. The summary (AUC, regret,
-    epsilon) follows on standard error; with --json it is the last line of standard output.
+    epsilon) follows on standard error; with --json it is the last line of standard output. Ctrl-C ends after
+    the current batch, with the summary so far. Exit code 1 if nothing was learned.
     """
     from streampair_connectors.replaying import replay_file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ _json = msgspec.json.Encoder()
 _PUBLISH_SECONDS = 0.25
 # So many events, and then an eighth more each time, are told too: of a short file there is a past as well.
 _FIRST, _GROWTH, _LATEST = 64, 8, 8192
+_MOST_ERRORS = 1000  # different reasons of dead letters that are counted
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Replay:
         Records so far.
     size, position
         Bytes of the file, as it lies there, and how many of them were read so far; None and 0 for a pipe.
+    interrupted
+        Whether :meth:`interrupt` ended the replay.
     """
 
     config: Config
@@ -62,6 +66,25 @@ class Replay:
     events: int = 0
     size: int | None = None
     position: int = 0
+    interrupted: bool = False
+    _waiting: bool = field(default=False, init=False, repr=False)
+    _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def interrupt(self) -> None:
+        """End the replay after the current batch; called from a signal handler.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The replay waits for events, or was interrupted before.
+        """
+        again, self.interrupted = self.interrupted, True
+        if again or self._waiting:
+            raise KeyboardInterrupt
+
+    def commonest_error(self) -> str | None:
+        """Return the commonest reason for a dead letter; None without dead letters."""
+        return self._errors.most_common(1)[0][0] if self._errors else None
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
         """Score and learn every record of the file.
@@ -100,12 +123,14 @@ class Replay:
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
         publish_at, publish_after = 0.0, _FIRST
-        for batch in _in_parts(source.batches):
+        for batch in self._until_interrupted(_in_parts(source.batches)):
             output = timer.process(batch)
             start = time.perf_counter()
             self.scores(encoder.lines(output.scores))
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
+                if letter.error in self._errors or len(self._errors) < _MOST_ERRORS:
+                    self._errors[letter.error] += 1
                 self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
             timer.encoded(time.perf_counter() - start)
             self.events += len(batch)
@@ -120,6 +145,19 @@ class Replay:
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
+
+    def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+        while not self.interrupted:
+            try:
+                self._waiting = True
+                batch = next(batches, None)
+                self._waiting = False
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+            if batch is None:
+                return
+            yield batch
 
 
 def _in_parts(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -12,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, cast
 
 from streampair.engine import Record
@@ -23,6 +25,9 @@ __all__ = ["Source", "open_source"]
 
 _BLOCK = 1 << 18  # bytes: some thousand lines, so that what is done once for each block does not count
 _DAMAGED = (OSError, EOFError, zlib.error)
+_GZIP = b"\x1f\x8b"
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_PEEK = 4096
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,9 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
     config
         Says which fields are features and label, and the most records of a batch (`worker.batch_size`).
     path
-        `*.csv` (first line: names) or JSON lines under any other name, `.gz` or not; `-` reads JSON lines
-        from standard input. From a pipe a batch is what is there, so that no line waits for those to come.
+        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The name says
+        which (`.csv`, `.json`, `.jsonl`, `.ndjson`); otherwise the first byte does: JSON lines begin with a
+        brace. From a pipe a batch is what is there, so that no line waits for those to come.
 
     Raises
     ------
@@ -67,8 +73,8 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
     """
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
-        file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if path.endswith(".gz") else raw
-        if path.removesuffix(".gz").endswith(".csv"):
+        file = _decompressed(path, raw)
+        if _is_csv(path, file):
             decode = csv_decoder(config.input, _header(config, path, file))
             lines = _rows(_blocks(file))
         else:
@@ -78,11 +84,44 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
         yield Source(decode, _guarded(path, batches), size, raw.tell)
 
 
-def _open(path: str) -> IO[bytes]:
+def _open(path: str) -> io.BufferedReader:
     try:
-        return sys.stdin.buffer if path == "-" else open(path, "rb")
+        return cast("io.BufferedReader", sys.stdin.buffer) if path == "-" else open(path, "rb")
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _called(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
+    """Return the file's content: unpacked if it begins as gzip does."""
+    try:
+        begin = raw.peek(2)[:2]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if begin == _GZIP:
+        return cast("io.BufferedReader", gzip.GzipFile(fileobj=raw))
+    if path.endswith(".gz") and begin:
+        raise SourceError(
+            f"{path} is not a gzip file: it begins with {begin!r}",
+            fix="compress it with gzip, or remove .gz from its name if it is not compressed",
+            retriable=False,
+        )
+    return raw
+
+
+def _is_csv(path: str, file: io.BufferedReader) -> bool:
+    """Whether the file is CSV: by its name, or else by its first byte that is not a space."""
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    if suffix in (".csv", *_JSON_SUFFIXES):
+        return suffix == ".csv"
+    try:
+        begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from None
+    return bool(begin) and not begin.startswith(b"{")
 
 
 def _size(file: IO[bytes]) -> int | None:
@@ -99,18 +138,31 @@ def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
     wanted = [*(config.input.field_names() or ()), config.input.label]
     absent = [column for column in wanted if column not in header]
     if absent:
-        raise SourceError(
-            f"{path} has no column {absent[0]!r}; its columns are {', '.join(header[:20]) or 'none'}",
-            fix="correct input.features and input.label, or the file's first line",
-            retriable=False,
-        )
+        problem, fix = _no_column(_called(path), header, absent[0])
+        raise SourceError(problem, fix=fix, retriable=False)
     return header
+
+
+def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
+    """Return what is wrong with a header that lacks a column, and the fix."""
+    if len(header) == 1:
+        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
+            if delimiter in header[0]:
+                return (
+                    f"the columns of {path} are separated by {name}: {header[0]!r}",
+                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
+                )
+    return (
+        f"{path} has no column {column!r}; its columns are {', '.join(header[:20]) or 'none'}",
+        "correct input.features and input.label, or the file's first line (CSV has a header; a line of JSON "
+        "begins with a brace)",
+    )
 
 
 def _unreadable(path: str, error: Exception) -> SourceError:
     reason = getattr(error, "strerror", None) or str(error)
     return SourceError(
-        f"{path} cannot be read: {reason}",
+        f"{_called(path)} cannot be read: {reason}",
         fix="check the path, its permissions and that a .gz file is whole",
         retriable=False,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,7 +50,9 @@ def replay_file(
     Raises
     ------
     SourceError
-        A file cannot be read or written.
+        A file cannot be read or written, or no event was learned.
+    KeyboardInterrupt
+        It was interrupted; the summary of what was done has been reported.
     """
     console = Console(stderr=True, soft_wrap=True)
     letters = _LateFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
@@ -85,7 +88,8 @@ def replay_file(
                     rate=f"{rate:,.0f} events/s",
                 )
 
-            gauges = replay.run(show)
+            with _interruptible(replay):
+                gauges = replay.run(show)
         scores.flush()
         seconds = time.perf_counter() - start
         summary = summarise(gauges)
@@ -95,7 +99,13 @@ def replay_file(
                 file_of_run.write(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
         if letters.made:
             summary["dead_letter_file"] = str(letters.path)
+        if replay.interrupted:
+            summary["interrupted"] = True
         report(summary)
+        if replay.interrupted:
+            raise KeyboardInterrupt
+        if not summary["learned"]:
+            raise _nothing_learned(replay, summary, config)
         if server is not None:
             # From here on Ctrl-C is the way to end, also when it comes before the words are out.
             with contextlib.suppress(KeyboardInterrupt):
@@ -104,6 +114,40 @@ def replay_file(
                     highlight=False,
                 )
                 threading.Event().wait()
+
+
+@contextlib.contextmanager
+def _interruptible(replay: Replay) -> Iterator[None]:
+    """Let Ctrl-C end the replay after a batch; only the main thread has signal handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: replay.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _nothing_learned(replay: Replay, summary: dict[str, Any], config: Config) -> SourceError:
+    reason = replay.commonest_error()
+    if reason is not None:
+        letters = sum(summary["dead_letters"].values())
+        return SourceError(
+            f"nothing was learned: {letters:,} of {replay.events:,} events could not be used, most often: "
+            f"{reason}",
+            fix=f"correct the events or [input]; {summary['dead_letter_file']} has each event with its error",
+            retriable=False,
+        )
+    if replay.events:
+        return SourceError(
+            f"nothing was learned: no event has the label {config.input.label!r}",
+            fix="correct input.label, or use a file with labels",
+            retriable=False,
+        )
+    return SourceError(
+        "nothing was learned: the file has no events", fix="use a file with events", retriable=False
+    )
 
 
 def summarise(gauges: Any) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def _explain(item: Any) -> tuple[str, str]:
             key = location[-1]
             return f"{problem}: secrets do not belong here", f"name its place with {key}_file or {key}_env"
         if near:
-            return f"{problem}, did you mean {near[0]}?", f"write {near[0]} instead of {location[-1]}"
+            return problem, f"write {near[0]} instead of {location[-1]}"
         return problem, f"remove it; known keys here: {', '.join(known)}"
     if kind == "missing":
         return f"{where} is missing", f"add {where}"
