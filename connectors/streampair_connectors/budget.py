@@ -32,7 +32,8 @@ class LaneBudget:
     ----------
     app, topic, partition, learner
         Which lane it is.
-    epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon_left, kind, guarantee, unit
+    epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon, horizon_left, kind,
+    guarantee, unit
         As in `streampair.privacy.PrivacyReport`.
     partitions
         How many the topic had when the account began; None: not known.
@@ -61,6 +62,7 @@ class LaneBudget:
     mu_spent: float
     mu_budget: float
     releases: int
+    horizon: int | None
     horizon_left: int | None
     kind: str
     guarantee: str
@@ -369,6 +371,7 @@ _NUMBERS = (
     "mu_spent",
     "mu_budget",
     "releases",
+    "horizon",
     "horizon_left",
     "kind",
     "guarantee",
@@ -417,16 +420,17 @@ def _name(a: LaneBudget) -> str:
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
-    yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent, at delta {a.delta:.3g}"
+    yield "promised", f"epsilon {a.epsilon_budget:.4g} at delta {a.delta:.3g}"
+    yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent"
     yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
     more = f", and {a.uncommitted} since the last commit: the next one adds them to these numbers"
     yield "releases", f"{a.releases}" + (more if a.uncommitted else "")
     if a.horizon_left is None:
         yield "left", "no end: it learns for as long as events come"
     elif a.horizon_left:
-        yield "left", f"{a.horizon_left} more events can be learned"
+        yield "left", f"{a.horizon_left} of {a.horizon} events can be learned"
     else:
-        yield "left", "0 events: the horizon is reached, it scores and learns no more"
+        yield "left", f"0 of {a.horizon} events: the horizon is reached, it scores and learns no more"
     if a.forks is None:
         yield "forks", "not counted: this lane has no ledger"
     else:

@@ -19,6 +19,8 @@ from aiohttp import web
 from streampair import __version__
 from streampair.engine.lane import SHADOWED, LaneGauges
 from streampair.errors import ConfigError
+from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
+from streampair_connectors.config import CardConfig
 from streampair_connectors.series import LaneLabels
 from streampair_connectors.telemetry import Telemetry
 
@@ -37,12 +39,14 @@ __all__ = [
     "read_audit",
 ]
 
-_OPEN = "to be filled in by the curator"
+_OPEN = "not declared: set {} in the configuration"
 _UNPROTECTED = (
-    "whether a record exists, its time, order, partition, key and offset, and the schema (metadata)",
-    "the score that the protected record itself is given, which moves with its own features",
+    *NOT_COVERED,
     "the topic of dead letters, snapshots, journals and keys, which are as sensitive as the input",
-    "several learners, or a second run, on the same records: their mu^2 add up",
+)
+_READERS = (
+    "those who may see the features of the record that is scored: its score moves with its own features. "
+    "Every released model, and every score of another record, may be public"
 )
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -68,6 +72,7 @@ def card_of(
     report: PrivacyReport,
     *,
     deployment: Mapping[str, Any],
+    curator: CardConfig | None = None,
     status: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -78,7 +83,9 @@ def card_of(
     report
         Of the accountant.
     deployment
-        Who and what: names and texts.
+        What is deployed: names and texts.
+    curator
+        The table [card] of the configuration: who answers for the data, and what the scores are for.
     status
         What is known besides of how far the account has come.
     audit
@@ -96,8 +103,8 @@ def card_of(
     return {
         "card": 1,
         "deployment": {
-            "data curator": _OPEN,
-            "intended use": _OPEN,
+            "data curator": (curator and curator.curator) or _OPEN.format("card.curator"),
+            "intended use": (curator and curator.intended_use) or _OPEN.format("card.intended_use"),
             "data product": "weights of a linear scorer or metric, released again and again while it learns",
             "software": f"streampair {__version__}",
             **deployment,
@@ -107,7 +114,9 @@ def card_of(
             "neighbouring streams": report.adjacency,
             "data domain": sorted({str(line["domain"]) for line in report.card})
             or ["told once the features are known"],
-            "bound": "streams without end" if endless else "a declared horizon",
+            "bound": "streams without end"
+            if endless
+            else f"a declared horizon of {report.horizon:,} records, after which nothing more is learned",
             "unprotected quantities": list(_UNPROTECTED),
         },
         "privacy_unit": {"unit": report.unit},
@@ -122,6 +131,7 @@ def card_of(
             "model": "central: the curator, its hosts and its broker see raw records",
             "data": "a stream that is learned from once, under continual observation",
             "observer": "sees every release of every step, and chooses what comes next by them",
+            "who may see scores": _READERS,
         },
         "accounting": {
             "composition": "adaptive, exact: mu^2 adds up; epsilon by the exact conversion of mu and delta",
@@ -144,6 +154,8 @@ def card_of(
         "status": {
             "guarantee": report.kind,
             "said": report.guarantee,
+            "what would void it": list(VOID_BY),
+            "what would leave it in doubt": list(DOUBTFUL_BY),
             "records that can still be learned": "no end" if endless else report.horizon_left,
             **(status or {}),
         },
@@ -210,7 +222,12 @@ def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, A
 
 
 def lane_card(
-    labels: LaneLabels, gauges: LaneGauges, *, public: bool, audit: Path | None = None
+    labels: LaneLabels,
+    gauges: LaneGauges,
+    *,
+    public: bool,
+    curator: CardConfig | None = None,
+    audit: Path | None = None,
 ) -> dict[str, Any]:
     """The card of a lane, as of its last commit.
 
@@ -220,6 +237,8 @@ def lane_card(
         As they are published; the lane is private.
     public
         Whether everybody may see it (`for_everybody`).
+    curator
+        As of `card_of`.
     audit
         The file with what `streampair audit --json` printed. It is read anew each time: who audits again
         replaces it. What cannot be used is not shown, and the card says why.
@@ -233,7 +252,7 @@ def lane_card(
         "generation of the noise": gauges.generation,
     }
     report = for_everybody(gauges.privacy) if public else gauges.privacy
-    card = card_of(report, deployment=deployment, status=status)
+    card = card_of(report, deployment=deployment, curator=curator, status=status)
     told = audit_shown(audit, report, learner)
     return card if told is None else {**card, "audit": told}
 
@@ -396,7 +415,12 @@ def _asked(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, Lane
 
 
 def add_routes(
-    app: web.Application, telemetry: Telemetry, *, public: bool, audit: Path | None = None
+    app: web.Application,
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    audit: Path | None = None,
+    curator: CardConfig | None = None,
 ) -> None:
     """Serve the card of each private lane, `/card` and `/card.json`.
 
@@ -408,16 +432,16 @@ def add_routes(
         What is published.
     public
         Whether everybody can ask.
-    audit
+    audit, curator
         As of `lane_card`.
     """
 
     async def page(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public, audit=audit)
+        card = lane_card(*_asked(request, telemetry), public=public, audit=audit, curator=curator)
         return web.Response(text=card_html(card), content_type="text/html", headers=_HEADERS)
 
     async def plain(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public, audit=audit)
+        card = lane_card(*_asked(request, telemetry), public=public, audit=audit, curator=curator)
         return web.json_response(card, headers=_HEADERS)
 
     app.router.add_get("/card", page)

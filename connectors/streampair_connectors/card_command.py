@@ -100,7 +100,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     if settings.shadow is not None:
         report = report.replace(notes=(*report.notes, SHADOWED))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
-    return card_of(report, deployment=deployment, status=status, audit=told)
+    return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=told)
 
 
 def card(

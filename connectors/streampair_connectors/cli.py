@@ -171,6 +171,7 @@ def run(
 
     Logs are one JSON object a line on standard error. With --json the final state follows on standard output.
     """
+    from streampair_connectors.series import lane_order
     from streampair_connectors.server import MetricsServer
     from streampair_connectors.worker import Worker
 
@@ -184,7 +185,7 @@ def run(
         async def work() -> None:
             worker = Worker(settings, create_topics=create_topics)
             workers.append(worker)
-            server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file)
+            server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file, settings.card)
             await server.start()
             where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
             log.info("started", app=settings.app, version=__version__, **where)
@@ -198,7 +199,7 @@ def run(
                 await server.stop()
             if as_json:
                 lanes = worker.telemetry.gauges(settings.app)
-                typer.echo(json.dumps([_lane_json(k[2], g) for k, g in sorted(lanes.items())]))
+                typer.echo(json.dumps([_lane_json(k[2], lanes[k]) for k in sorted(lanes, key=lane_order)]))
 
         def stop() -> None:
             asked.set()

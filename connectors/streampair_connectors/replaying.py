@@ -67,7 +67,7 @@ def replay_file(
         replay = Replay(config, file, write, letters.write)
         server = (
             stack.enter_context(
-                _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file))
+                _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file, config.card))
             )
             if serve
             else None

@@ -24,6 +24,7 @@ __all__ = [
     "LaneShown",
     "LaneValue",
     "Series",
+    "lane_order",
 ]
 
 HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "stopped", "failed")
@@ -36,6 +37,12 @@ STAGES = ("decode", "learn", "encode")
 """What the time of a lane goes into; `fetch` and `commit` are the worker's, for all of its lanes."""
 
 LaneLabels = tuple[str, str, str, str]
+
+
+def lane_order(labels: LaneLabels) -> tuple[str, str, int, str]:
+    """Return the sort key of a lane: partitions by number, so that 2 comes before 10."""
+    app, topic, partition, learner = labels
+    return app, topic, int(partition), learner
 
 
 LANE = ("app", "topic", "partition", "learner")
@@ -266,6 +273,11 @@ SERIES: tuple[Series, ...] = (
         lambda report: report.mu_spent,
     ),
     _privacy("privacy_mu_budget", "Mu that is never passed.", lambda report: report.mu_budget),
+    _privacy(
+        "privacy_horizon",
+        "Events that the plan covers; absent without a horizon.",
+        lambda report: report.horizon,
+    ),
     _privacy(
         "privacy_horizon_left",
         "Events that can still be learned; absent without a horizon.",

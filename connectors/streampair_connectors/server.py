@@ -11,7 +11,7 @@ from aiohttp import web
 
 from streampair.errors import SourceError
 from streampair_connectors import card, page, probes
-from streampair_connectors.config import MetricsConfig
+from streampair_connectors.config import CardConfig, MetricsConfig
 from streampair_connectors.telemetry import CONTENT_TYPE, Telemetry
 
 __all__ = ["MetricsServer"]
@@ -28,12 +28,21 @@ class MetricsServer:
         Addresses; port 0 takes a free port, see `url`.
     audit
         The file of the last audit, for the page and the privacy cards.
+    curator
+        What the privacy cards say of the curator.
     """
 
-    def __init__(self, telemetry: Telemetry, config: MetricsConfig, audit: Path | None = None) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        config: MetricsConfig,
+        audit: Path | None = None,
+        curator: CardConfig | None = None,
+    ) -> None:
         self._telemetry = telemetry
         self._config = config
         self._audit = audit
+        self._curator = curator
         self._runners: list[web.AppRunner] = []
         self.url = ""
         self.public_url: str | None = None
@@ -68,7 +77,7 @@ class MetricsServer:
         if not public:
             app.router.add_get("/healthz", healthz)
         page.add_routes(app, self._telemetry, public=public, audit=self._audit)
-        card.add_routes(app, self._telemetry, public=public, audit=self._audit)
+        card.add_routes(app, self._telemetry, public=public, audit=self._audit, curator=self._curator)
         probes.add_routes(app, self._telemetry, public=public)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()

@@ -22,7 +22,15 @@ from streampair.engine.lane import LaneGauges
 from streampair_connectors.config import Changes
 from streampair_connectors.history import History
 from streampair_connectors.progress import Problem, Progress
-from streampair_connectors.series import HEALTH_STATES, LANE, OUTCOMES, SERIES, LaneLabels, LaneShown
+from streampair_connectors.series import (
+    HEALTH_STATES,
+    LANE,
+    OUTCOMES,
+    SERIES,
+    LaneLabels,
+    LaneShown,
+    lane_order,
+)
 
 __all__ = ["Telemetry"]
 
@@ -136,7 +144,7 @@ class Telemetry:
                 "next_step": app.next_step,
                 "lanes": [
                     {"topic": labels[1], "partition": int(labels[2]), "lag": lane.lag}
-                    for labels, lane in sorted(app.lanes.items())
+                    for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
                 ],
             }
             for name, app in self._apps.items()

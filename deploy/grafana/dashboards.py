@@ -284,13 +284,13 @@ PROMISE = Row(
     [
         GUARANTEE,
         Panel(
-            "Share of epsilon spent",
-            "A private learner never passes its budget: at the horizon it stops learning, and goes on "
-            "scoring. Without a horizon most of the budget is spent early and lasts for ever.",
-            [(f"{lane('privacy_epsilon_spent')} / {lane('privacy_epsilon_budget')}", NAME)],
+            "Share of the horizon used",
+            "Epsilon is never passed: at the horizon the learner stops learning, and goes on scoring. Absent "
+            "without a horizon, where epsilon lasts for ever.",
+            [(f"1 - {lane('privacy_horizon_left')} / {lane('privacy_horizon')}", NAME)],
             unit="percentunit",
             kind="gauge",
-            marks=[(0.9, "orange"), (1.000001, "red")],
+            marks=[(0.9, "orange")],
         ),
         Panel(
             "Since when",
@@ -301,11 +301,11 @@ PROMISE = Row(
         ),
         Panel("Delta", "Of both epsilons.", [(lane("privacy_delta"), NAME)], unit="sci", kind="number"),
         Panel(
-            "Epsilon spent, and its budget",
+            "Epsilon accounted so far, and promised",
             "At the delta of the plan. From the accountant of the run.",
             [
-                (lane("privacy_epsilon_spent"), f"{NAME} spent"),
-                (lane("privacy_epsilon_budget"), f"{NAME} budget"),
+                (lane("privacy_epsilon_spent"), f"{NAME} accounted"),
+                (lane("privacy_epsilon_budget"), f"{NAME} promised"),
             ],
         ),
         Panel(

@@ -100,8 +100,11 @@ def summary(
         return None
     known: dict[str, Any] = {"since": since} if since else {}
     known |= {"dates": dates} if dates else {}
-    names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases", "horizon_left")
-    return {**{name: getattr(report, name) for name in (*names, "kind", "guarantee", "unit")}, **known}
+    names = (
+        *("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases"),
+        *("horizon", "horizon_left", "kind", "guarantee", "unit"),
+    )
+    return {**{name: getattr(report, name) for name in names}, **known}
 
 
 def since_of(told: dict[str, Any] | None) -> int:

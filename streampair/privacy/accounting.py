@@ -22,6 +22,9 @@ from streampair.errors import ConfigError
 from streampair.privacy.shown import report_html
 
 __all__ = [
+    "DOUBTFUL_BY",
+    "NOT_COVERED",
+    "VOID_BY",
     "PrivacyReport",
     "Spend",
     "compose",
@@ -359,13 +362,35 @@ class Spend:
 
 Kind = Literal["holds", "void", "unvouched"]
 
+NOT_COVERED = (
+    "the score given to the protected record itself, which moves with its own features: keep the scores as "
+    "safe as the features",
+    "whether a record exists, and in which slot or partition",
+    "metadata: keys, offsets, times, the schema",
+    "several records of one person, and other learners on the same records: what they spend adds up (mu^2 "
+    "adds up)",
+)
+"""What no report covers (docs/privacy.md 1)."""
+VOID_BY = (
+    "a fixed seed: whoever knows it can compute the noise",
+    "bounds, features or a transformer in front of the learner that were learned from the stream",
+    'stopping because of what a record contains (a breaker, or on_bad = "fail")',
+)
+"""What voids a guarantee, now or before."""
+DOUBTFUL_BY = (
+    "an older state put back",
+    "two copies of one learner that both go on",
+    "a process that forks",
+)
+"""What makes a guarantee `"unvouched"`."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
     """What a private learner has promised, and how much of it is spent.
 
-    Every number comes from the accountant of the run. `str(report)` is a paragraph for
-    the person who answers for the data.
+    Every number comes from the accountant of the run. `str(report)` answers an officer's questions, a line
+    each; `report.details` has the mechanism and every assumption.
 
     Parameters
     ----------
@@ -386,8 +411,8 @@ class PrivacyReport:
         operator".
     kind
         One word for a metric label: `"holds"`, `"void"` or `"unvouched"`.
-    horizon_left
-        Slots that can still be learned, None on an unbounded stream.
+    horizon, horizon_left
+        Slots that the plan covers, and those of them that can still be learned; None on an unbounded stream.
     noise_std
         Standard deviation, a coordinate, of the independent noise behind the releases.
     mechanism
@@ -412,6 +437,7 @@ class PrivacyReport:
     releases: int
     guarantee: str
     kind: Kind
+    horizon: int | None
     horizon_left: int | None
     noise_std: float
     mechanism: str = ""
@@ -432,12 +458,12 @@ class PrivacyReport:
         )
         return f" The errors of the noise may add up to {share:.1g} to delta{most}, which is not charged."
 
-    def _horizon(self) -> str:
-        if self.horizon_left is None:
-            return "The stream may go on for ever: the spend never passes the budget."
+    def _left(self) -> str:
+        if self.horizon is None or self.horizon_left is None:
+            return "No horizon: the stream may go on for ever, and the spend never passes what is promised."
         if self.horizon_left == 0:
-            return "The declared horizon is reached: the model still scores, and learns no more."
-        return f"{self.horizon_left} more records can be learned before the declared horizon."
+            return "The horizon is reached: the model still scores, and learns no more."
+        return f"{self.horizon_left:,} of {self.horizon:,} records can be learned before the horizon."
 
     def _words(self) -> str:
         return (
@@ -456,6 +482,19 @@ class PrivacyReport:
             return "Private AUC: too few of a class so far to tell them from the noise."
         return f"Private AUC: {self.auc['value']:.4f}, with a standard error of {self.auc['stderr']:.4f}."
 
+    @property
+    def details(self) -> str:
+        """The mechanism, what is assumed, and what has to be known: a sentence or two a line."""
+        parts = (
+            self.mechanism,
+            self._words(),
+            "The guarantee is computational: it holds as far as what the cipher behind the noise gives "
+            "cannot be told from random bits. Normals end at 11.6 standard deviations.",
+            *self.notes,
+            self._auc(),
+        )
+        return "\n".join(part for part in parts if part)
+
     def __str__(self) -> str:
         if self.kind == "void":
             head = f"NO GUARANTEE HOLDS: {self.guarantee}."
@@ -463,27 +502,22 @@ class PrivacyReport:
             head = f"THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL: {self.guarantee}."
         else:
             head = f"Differential privacy holds: {self.guarantee}."
-        spent = (
-            f"Spent so far: epsilon {self.epsilon_spent:.6g} of {self.epsilon_budget:.6g} at delta "
-            f"{self.delta:.3g} (mu {self.mu_spent:.6g} of {self.mu_budget:.6g} in Gaussian differential "
-            f"privacy), in {self.releases} releases."
+        lines = (
+            (
+                "Promised",
+                f"epsilon {self.epsilon_budget:.6g} at delta {self.delta:.3g} (mu {self.mu_budget:.6g} in "
+                f"Gaussian differential privacy) for {self.unit}, under {self.adjacency}. An observer may "
+                "see every released model and everything computed from the models.",
+            ),
+            (
+                "Spent",
+                f"epsilon {self.epsilon_spent:.6g} of {self.epsilon_budget:.6g} (mu {self.mu_spent:.6g} of "
+                f"{self.mu_budget:.6g}) in {self.releases:,} releases.",
+            ),
+            ("Left", self._left()),
+            ("Not covered", f"{'; '.join(NOT_COVERED)}."),
+            ("Void by", f"{'; '.join(VOID_BY)}."),
+            ("Details", "see `details`: the mechanism, and what is assumed."),
         )
-        parts = [
-            head,
-            f"Protected: {self.unit}, under {self.adjacency}.",
-            spent,
-            self._horizon(),
-            "An observer may see every released model and everything computed from the models, with one "
-            "exception: the score given to the protected record itself moves with its own features and is "
-            "not covered, so keep the scores as safe as the features. Not covered either: the insertion or "
-            "deletion of a record, a record moved to another slot or partition, and metadata (keys, offsets, "
-            "times, the schema). Several records of one person, and other learners on the same records, add "
-            "up.",
-            self.mechanism,
-            self._words(),
-            "The guarantee is computational: it holds as far as what the cipher behind the noise gives "
-            "cannot be told from random bits. Normals end at 11.6 standard deviations.",
-            *self.notes,
-            self._auc(),
-        ]
-        return " ".join(part for part in parts if part)
+        width = max(len(name) for name, _ in lines) + 2
+        return "\n".join([head, *(f"{name + ':':<{width}}{text}" for name, text in lines)])

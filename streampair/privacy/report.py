@@ -178,6 +178,7 @@ def build_report(
         releases=(0 if run is None else run.releases) + warmed,
         guarantee=guarantee,
         kind=kind,
+        horizon=settings.horizon,
         horizon_left=horizon_left,
         noise_std=0.0 if run is None else run.plan.sigma,
         mechanism=settings.mechanism.describe(settings),

@@ -50,16 +50,18 @@ _HEADS = {
 
 
 def report_html(report: PrivacyReport) -> str:
-    """What `str(report)` says: the numbers as a table, all its sentences behind it."""
-    left = report.horizon_left
+    """Return the numbers of a report as a table, with its sentences in a fold."""
+    left, horizon = report.horizon_left, report.horizon
     rows = [
         ("guarantee", report.guarantee),
         ("protected", f"{report.unit}, under {report.adjacency}"),
-        ("epsilon", f"{report.epsilon_spent:.6g} of {report.epsilon_budget:.6g} at delta {report.delta:.3g}"),
-        ("mu", f"{report.mu_spent:.6g} of {report.mu_budget:.6g}"),
+        ("epsilon promised", f"{report.epsilon_budget:.6g} at delta {report.delta:.3g}"),
+        ("epsilon spent", f"{report.epsilon_spent:.6g}"),
+        ("mu spent", f"{report.mu_spent:.6g} of {report.mu_budget:.6g}"),
         ("releases", f"{report.releases:,}"),
-        ("records until the horizon", "no horizon" if left is None else f"{left:,}"),
+        ("records until the horizon", "no horizon" if left is None else f"{left:,} of {horizon:,}"),
         ("noise, standard deviation", f"{report.noise_std:.4g}"),
     ]
-    said = f"<details><summary>In words</summary><p>{escape(str(report))}</p></details>"
+    words = "".join(f"<p>{escape(line)}</p>" for line in f"{report}\n{report.details}".split("\n"))
+    said = f"<details><summary>In words</summary>{words}</details>"
     return f"<div>{table(_HEADS[report.kind], rows)}{said}</div>"

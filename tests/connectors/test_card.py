@@ -19,7 +19,7 @@ from streampair_connectors.assemble import build_lane
 from streampair_connectors.budget import read_budget
 from streampair_connectors.card import card_html, card_lines, card_of, lane_card
 from streampair_connectors.cli import app
-from streampair_connectors.config import MetricsConfig, load_config
+from streampair_connectors.config import CardConfig, MetricsConfig, load_config
 from streampair_connectors.page.report import stored_run
 from streampair_connectors.records import json_decoder
 from streampair_connectors.server import MetricsServer
@@ -211,6 +211,20 @@ def test_a_learner_that_is_not_private_has_none(config: Path) -> None:
     found = run(config)
     assert found.exit_code == 2
     assert "PairOGD is not private" in found.output
+
+
+def test_the_card_names_horizon_readers_curator_and_what_would_void_it() -> None:
+    curator = CardConfig(curator="Risk, risk@example.com", intended_use="card fraud")
+    model = auc.PairFTRL(horizon=1250, features=["a"])
+    card = card_of(model.privacy, deployment={}, curator=curator)
+    assert card["deployment"]["data curator"] == "Risk, risk@example.com"
+    assert card["deployment"]["intended use"] == "card fraud"
+    assert "a declared horizon of 1,250 records" in card["flavor"]["bound"]
+    assert any("fixed seed" in line for line in card["status"]["what would void it"])
+    assert "may see the features" in card["model"]["who may see scores"]
+    bare = card_of(model.privacy, deployment={})["deployment"]
+    assert bare["data curator"] == "not declared: set card.curator in the configuration"
+    assert bare["intended use"] == "not declared: set card.intended_use in the configuration"
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -163,7 +163,7 @@ def test_a_shadow_changes_nothing_of_what_the_public_sees_of_neighbours(place: i
     shown = view(EVENTS, public=True, shadow=True)
     assert shown == view(changed, public=True, shadow=True)
     # What is said of it, apart, is what is shown without it.
-    said = f" {SHADOWED}".encode()
+    said = f"\\n{SHADOWED}".encode()
     plain = [text.replace(said, b"").replace(f', "{SHADOWED}"'.encode(), b"") for text in shown]
     plain = [text.replace(f',"{SHADOWED}"'.encode(), b"") for text in plain]
     assert plain == view(EVENTS, public=True)

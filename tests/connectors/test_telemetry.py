@@ -32,7 +32,13 @@ REGRET = "streampair_regret_total"  # no counter: it may fall
 # Not read from the table: nothing else may ever be public, whatever a row of the table says of itself.
 PUBLIC = {
     *("privacy_epsilon_spent", "privacy_epsilon_budget", "privacy_delta", "privacy_mu_spent"),
-    *("privacy_mu_budget", "privacy_horizon_left", "privacy_releases_total", "privacy_guarantee"),
+    *(
+        "privacy_mu_budget",
+        "privacy_horizon",
+        "privacy_horizon_left",
+        "privacy_releases_total",
+        "privacy_guarantee",
+    ),
     *("privacy_forks", "privacy_generation", "noise_std", "build_info"),
     *("private_auc", "private_auc_stderr", "privacy_since_seconds"),
 }

@@ -110,7 +110,7 @@ def test_swapped_records_get_other_noise_and_are_charged() -> None:
     fork = crashing.lane.learner.run.rule.plan.fork_mu2(50)
     assert report.mu_spent == pytest.approx((before.mu_spent**2 + fork) ** 0.5)
     assert report.epsilon_spent == pytest.approx(epsilon_from(report.mu_spent, 1e-4))
-    assert "1 fork(s) are charged" in str(report)
+    assert "1 fork(s) are charged" in report.details
     crashing.commit()
     crashing.crash()
     assert charged(crashing.lane) == 1  # nothing was released after the commit

@@ -50,6 +50,7 @@ class Report:
     delta: float = 1e-6
     mu_spent: float = 0.0
     mu_budget: float = 1.0
+    horizon: int | None = None
     horizon_left: int | None = None
     unit: str = "record"
 

@@ -309,7 +309,9 @@ def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Ope
     says(page, "2 keys of the file differ from what runs: learner.options.horizon, worker.batch_size.")
     says(page, "The next start would be refused")
     for name, number in (("restores", "3"), ("fences", "1"), ("rebalances", "0")):
-        assert page.locator(f'[data-series="streampair_{name}_total"]').inner_text() == number
+        page.locator(
+            f'[data-series="streampair_{name}_total"]', has_text=re.compile(f"^{number}$")
+        ).wait_for()
     for url in (run.url, run.public_url):
         officer = page if url == run.url else visit(f"{url}/#privacy", timezone_id="UTC")
         officer.get_by_role("tab", name="Privacy").click()
@@ -427,6 +429,70 @@ def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> 
             says(page, "The worker has stopped, or cannot be reached.")
         finally:
             process.kill()
+
+
+def test_lanes_are_sorted_by_the_number_of_their_partition(run: Run, visit: Open) -> None:
+    for partition in (10, 0, 2, 1):
+        run.publish(("fraud", "events", str(partition), "PairOGD"))
+    page = visit(run.url)
+    page.locator("#lane option").nth(4).wait_for(state="attached")
+    names = page.locator("#lane option").all_inner_texts()[1:]
+    assert [name.split("[")[1].split("]")[0] for name in names] == ["0", "1", "2", "10"]
+
+
+def test_one_point_is_a_disc_and_axes_have_units(run: Run, visit: Open) -> None:
+    run.publish(("fraud", "events", "0", "PairOGD"))
+    page = visit(f"{run.url}/#learning")
+    chart = page.locator("figure", has_text="AUC before learning")
+    disc = chart.locator("svg.chart path.c0:not(.band)")
+    page.wait_for_function("path => path.getAttribute('d')", arg=disc.element_handle())
+    box = disc.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 4
+    assert chart.locator("text.unit").all_text_contents() == ["AUC", "events"]
+    page.get_by_role("tab", name="Operation").click()
+    lag = page.locator("figure", has=page.locator("h2", has_text=re.compile("^Lag$")))
+    assert lag.locator("text.unit").all_text_contents() == ["records", "time"]
+
+
+def test_no_figure_and_no_tick_is_cut(run: Run, visit: Open) -> None:
+    """Long numbers in narrow tiles, and marks of an axis left of the drawing."""
+    events = {"learned": 1_234_567_890_123, "scored": 0, "dead_letter": 0, "ignored": 0}
+    private = run.private.privacy
+    assert private is not None
+    report = private.replace(horizon=10**15, horizon_left=123_456_789_012_345, noise_std=1.234e-11)
+    run.publish(("fraud-private", "events", "0", "PairFTRL"), events=events, privacy=report, auc=-1e-5)
+    for width in (380, 1000, 1440):
+        for tab in ("learning", "privacy", "operation"):
+            page = visit(f"{run.url}/#{tab}", viewport={"width": width, "height": 900})
+            page.locator(".tile .value").first.wait_for()
+            cut = page.eval_on_selector_all(
+                ".tile .value",
+                "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)",
+            )
+            assert cut == [], (width, tab)
+            outside = page.eval_on_selector_all(
+                "svg.chart text",
+                """all => all.filter(e => {
+                    const [a, b] = [e.getBoundingClientRect(), e.ownerSVGElement.getBoundingClientRect()];
+                    return a.width && (a.left < b.left - 1 || a.right > b.right + 1);
+                }).map(e => e.textContent)""",
+            )
+            assert outside == [], (width, tab)
+
+
+def test_the_first_release_does_not_look_as_if_the_budget_were_used_up(run: Run, visit: Open) -> None:
+    private = run.private.privacy
+    assert private is not None
+    report = private.replace(epsilon_spent=private.epsilon_budget, horizon=400, horizon_left=380)
+    run.publish(("fraud-private", "events", "0", "PairFTRL"), privacy=report)
+    page = visit(f"{run.url}/#privacy")
+    says(page, "5.0 % of the horizon is used.")
+    meter = page.get_by_role("meter", name="Share of the horizon that is used")
+    assert meter.get_attribute("aria-valuenow") == "5.0"
+    assert "Epsilon promised" in page.locator(".tiles").inner_text()
+    assert "100" not in page.locator(".tiles").inner_text()
+    assert "is spent" not in page.locator("body").inner_text()
 
 
 def test_a_hundred_lanes_do_not_stutter(run: Run, visit: Open) -> None:

@@ -166,31 +166,36 @@ def report(**changes: object) -> PrivacyReport:
         releases=10,
         guarantee="exact accounting",
         kind="holds",
+        horizon=100,
         horizon_left=90,
         noise_std=1.0,
     )
     return base.replace(**changes)
 
 
-def test_the_report_reads_as_a_paragraph() -> None:
+def test_the_report_answers_a_question_a_line() -> None:
     text = str(report())
+    heads = [line.split(":")[0] for line in text.splitlines()]
+    questions = ["Promised", "Spent", "Left", "Not covered", "Void by", "Details"]
+    assert heads == ["Differential privacy holds", *questions]
+    assert len(text.split()) < 200
+    assert "epsilon 1 at delta 1e-06" in text.splitlines()[1]
     for phrase in (
         "one record",
         "replace-one",
         "0.25 of 1",
         "10 releases",
-        "90 more",
-        "insertion",
-        "not a proof",
+        "90 of 100 records",
+        "whether a record exists",
         "own features",
     ):
         assert phrase in text
-    assert "\n" not in text
+    assert "not a proof" in report().details
     assert str(report(kind="void", guarantee="void (fixed seed)")).startswith(
         "NO GUARANTEE HOLDS: void (fixed seed)"
     )
     assert str(report(kind="unvouched", guarantee="restarted")).startswith(
         "THE GUARANTEE CANNOT BE VOUCHED FOR"
     )
-    assert "for ever" in str(report(horizon_left=None))
+    assert "for ever" in str(report(horizon=None, horizon_left=None))
     assert "horizon is reached" in str(report(horizon_left=0))

@@ -427,18 +427,18 @@ def test_what_no_machine_can_hold_is_refused() -> None:
 
 
 def test_the_reports_say_what_is_done() -> None:
-    text = str(auc.OnPairStrC(1.0, 1e-3, 100, features=["a"]).privacy)
+    text = auc.OnPairStrC(1.0, 1e-3, 100, features=["a"]).privacy.details
     assert "output" not in text
     for phrase in ("descent without noise", "fresh Gaussian noise", "a FIFO buffer of 32 places"):
         assert phrase in text
     paper = auc.OnPairC(1.0, 1e-3, 400, l2=2.0, calibration="paper", features=["a"], buffer=buffers.FIFO(2))
-    note = str(paper.privacy)
+    note = paper.privacy.details
     assert "constants promise epsilon 1" in note
     assert "144 of 400 outputs are random" in note
     exact = epsilon_from(paper.run.rule.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
     assert f"spends epsilon {exact:.6g}" in note
     noisy = auc.NoisyOGD(buffer=buffers.Reservoir(4), warmup=0)
-    assert "a reservoir of 4 places, where each record is used at most 4 times" in str(noisy.privacy)
+    assert "a reservoir of 4 places, where each record is used at most 4 times" in noisy.privacy.details
 
 
 def test_it_ranks() -> None:

@@ -304,7 +304,7 @@ def test_an_entity_is_learned_from_as_often_as_it_may_be(kind: Any) -> None:
     report = model.privacy
     assert "all records of one entity: at most 2" in report.unit
     assert report.mu_spent == pytest.approx(report.mu_budget)
-    assert "one lane" in str(report)
+    assert "one lane" in report.details
 
 
 @every_solver

@@ -208,7 +208,7 @@ def test_the_paper_is_accounted_for_exactly(width: int) -> None:
     given: Any = {"calibration": "paper", "n_components": width, "batch_size": 6, "epochs": 4}
     report = batch.DPPMetricLearner(1.0, 0.0, **given).fit(X, alike, WHEEL).privacy
     assert width <= report.epsilon_spent < 1.02 * width
-    assert "constants promise epsilon 1" in str(report)
+    assert "constants promise epsilon 1" in report.details
     assert report.card[0]["lemma"].endswith("80")
     gaussian = batch.DPPMetricLearner(1.0, 1e-5, **given).fit(X, alike, WHEEL).privacy
     # Epsilon is split over four epochs there, and mu composes by squares, so here it keeps more than it says.

@@ -223,7 +223,7 @@ def test_gradients_give_scores_in_standard_units_for_probabilities_from_the_firs
         unit = math.sqrt(2) / np.linalg.norm(model.weights_vector)
         assert p[True] == pytest.approx(1 / (1 + math.exp(-unit * score)))
         assert model.predict_one(x) is (p[True] > 0.5)
-    assert "Probabilities are uncalibrated" in str(model.privacy)
+    assert "Probabilities are uncalibrated" in model.privacy.details
     named = auc.PairFTRL(**SMALL, positive="fraud", seed=1)
     plain = auc.PairFTRL(**SMALL, seed=1)
     for x, y in events(20):
@@ -266,11 +266,12 @@ def test_the_spend_is_the_accountants_and_rises_with_the_releases() -> None:
 
 
 def test_the_report_says_who_is_protected_and_what_is_not() -> None:
-    text = str(learned(5).privacy)
+    report = learned(5).privacy
+    text = f"{report} {report.details}"
     for phrase in (
         "feature values and its label",
         "replace-one",
-        "insertion or deletion",
+        "whether a record exists",
         "own features",
         "metadata",
         "not a proof",
@@ -278,9 +279,9 @@ def test_the_report_says_who_is_protected_and_what_is_not() -> None:
     ):
         assert phrase in text, phrase
     assert "feature set is taken from the first record" not in text
-    assert "feature set is taken from the first record" in str(auc.PairFTRL().privacy)
-    assert "taken as public" in str(auc.PairFTRL(bounds={"a": (0, 1)}).privacy)
-    assert "parallel composition" in str(auc.PairFTRL(warmup=10).privacy)
+    assert "feature set is taken from the first record" in auc.PairFTRL().privacy.details
+    assert "taken as public" in auc.PairFTRL(bounds={"a": (0, 1)}).privacy.details
+    assert "parallel composition" in auc.PairFTRL(warmup=10).privacy.details
 
 
 def test_a_fixed_seed_is_void() -> None:
@@ -306,14 +307,14 @@ def test_a_clean_restart_is_vouched_for_and_an_unclean_one_never_again() -> None
     assert "cannot" in str(model.privacy).lower()
     model.mark_restarted(clean=True)
     assert model.privacy.kind == "holds"
-    assert "Restarted 1 time(s) from a snapshot that held every release" in str(model.privacy)
+    assert "Restarted 1 time(s) from a snapshot that held every release" in model.privacy.details
     model = through_state(model)
     model.mark_restarted(clean=False)
     assert model.privacy.kind == "unvouched"
     model = through_state(model)
     model.mark_restarted(clean=True)
     assert model.privacy.kind == "unvouched"
-    assert "Restarts that may have lost releases: 1" in str(model.privacy)
+    assert "Restarts that may have lost releases: 1" in model.privacy.details
 
 
 def test_a_snapshot_holds_plain_values_and_no_key() -> None:
@@ -365,7 +366,7 @@ def test_bounds_outside_an_undeclared_feature_set_are_told_and_belong_to_it() ->
     for model in (one, many):
         assert model.feature_names == ("a", "z")
         assert (model.slots, model.null_slots) == (1, 1)
-        assert "taken from the first record (and the bounds)" in str(model.privacy)
+        assert "taken from the first record (and the bounds)" in model.privacy.details
     # Where the features are declared, a name that is none of them is refused at once.
     with pytest.raises(ConfigError, match="'z'"):
         auc.PairFTRL(bounds={"z": (0, 1)}, features=["a"])

@@ -182,7 +182,7 @@ def test_no_record_is_kept() -> None:
     state = model.run.rule.to_state()  # type: ignore[union-attr]
     assert state["buffer"]["rows"].shape == (1, 2)
     assert np.linalg.norm(state["buffer"]["rows"]) <= abs(state["buffer"]["labels"][0])
-    assert "No record is kept" in str(model.privacy)
+    assert "No record is kept" in model.privacy.details
 
 
 def test_a_state_with_a_partner_outside_its_ball_is_refused() -> None:

@@ -162,5 +162,5 @@ def test_a_restored_learner_gives_the_same_probabilities() -> None:
     ids=lambda model: type(model).__name__,
 )
 def test_without_a_released_rate_the_report_says_uncalibrated(model: Any) -> None:
-    assert "Probabilities are uncalibrated" in str(model.privacy)
+    assert "Probabilities are uncalibrated" in model.privacy.details
     assert "Probabilities are uncalibrated" not in str(learner(500).privacy)

@@ -203,8 +203,8 @@ def test_a_declared_share_costs_nothing(name: str) -> None:
     assert told.weights_vector.tolist() == plain.weights_vector.tolist()
     assert told.privacy.mu_spent == plain.privacy.mu_spent
     assert told._proba(0.0) == pytest.approx(0.2)
-    assert "The declared share of positives, 0.2, is taken as public" in str(told.privacy)
-    assert "uncalibrated" not in str(told.privacy)
+    assert "The declared share of positives, 0.2, is taken as public" in told.privacy.details
+    assert "uncalibrated" not in told.privacy.details
 
 
 @pytest.mark.parametrize(

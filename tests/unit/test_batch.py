@@ -122,7 +122,7 @@ def test_bounds_are_those_of_the_online_learners() -> None:
     scaled = (2 * X - np.array([0.0, 2.0, 0.0])) / np.array([4.0, 6.0, 4.0])
     other = quick(batch.DPGDSC, random_state=1).fit(scaled, y)
     assert one.coef_ == pytest.approx(other.coef_)
-    assert "bounds are taken as public" in str(one.privacy)
+    assert "bounds are taken as public" in one.privacy.details
 
 
 def test_a_grid_of_parameters_can_be_searched() -> None:

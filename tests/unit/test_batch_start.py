@@ -122,15 +122,15 @@ def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     for start in (w, dict(zip(X.columns, w, strict=True))):
         model = learner(**given, start=start).fit(X, y)
         assert np.abs(model.coef_ - w / scale).max() < 1e-3
-        assert "taken as public" in str(model.privacy)
+        assert "taken as public" in model.privacy.details
     ours = private()
     model = learner(**given, radius=100.0, start=ours).fit(X, y)
     design = ours.run.design
     slope = dict(zip(ours.feature_names, design.slope, strict=True))
     expected = [ours.weights[name] * slope[name] for name in X.columns] / scale
     assert np.abs(model.coef_ - expected).max() < 1e-3 * np.abs(expected).max() + 1e-3
-    assert f"epsilon {ours.privacy.epsilon_spent:.6g}" in str(model.privacy)
-    assert "mu^2 adds up" in str(model.privacy)
+    assert f"epsilon {ours.privacy.epsilon_spent:.6g}" in model.privacy.details
+    assert "mu^2 adds up" in model.privacy.details
     fitted = batch.DPGDSC().fit(X, y)
     began = learner(**given, radius=100.0, start=fitted).fit(X, y)
     assert np.abs(began.coef_ * scale - fitted.coef_).max() < 1e-3

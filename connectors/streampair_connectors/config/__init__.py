@@ -7,6 +7,7 @@ error or a metric.
 
 from streampair_connectors.config.changes import Changes
 from streampair_connectors.config.tables import (
+    CardConfig,
     InputConfig,
     KafkaConfig,
     Label,
@@ -23,6 +24,7 @@ from streampair_connectors.config.tables import (
 from streampair_connectors.config.whole import Config, load_config, parse_config
 
 __all__ = [
+    "CardConfig",
     "Changes",
     "Config",
     "InputConfig",

@@ -26,6 +26,7 @@ from streampair.records.categories import Categories
 from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
+    "CardConfig",
     "InputConfig",
     "KafkaConfig",
     "Label",
@@ -433,6 +434,13 @@ class MetricsConfig(Table):
         if self.port and self.port == self.public_port:
             raise ValueError("port and public_port are the same")
         return self
+
+
+class CardConfig(Table):
+    """What the privacy card says beyond the accountant's numbers."""
+
+    curator: str | None = None
+    intended_use: str | None = None
 
 
 class RegretTable(Table):

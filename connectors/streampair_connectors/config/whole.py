@@ -16,6 +16,7 @@ from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, m
 
 from streampair.errors import ConfigError
 from streampair_connectors.config.tables import (
+    CardConfig,
     InputConfig,
     KafkaConfig,
     LearnerConfig,
@@ -47,6 +48,7 @@ class Config(Table):
     shadow: ShadowConfig | None = None
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()
+    card: CardConfig = CardConfig()
     regret: RegretTable = RegretTable()
     worker: WorkerConfig = WorkerConfig()
     _base: Path = PrivateAttr(default_factory=Path)

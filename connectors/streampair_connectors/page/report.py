@@ -164,6 +164,7 @@ def _report(account: LaneBudget) -> PrivacyReport:
         releases=account.releases,
         guarantee=account.guarantee,
         kind=account.kind,  # type: ignore[arg-type]
+        horizon=account.horizon,
         horizon_left=account.horizon_left,
         noise_std=math.nan,
         mechanism="The mechanism is told by `streampair check`, and by the page of a worker that runs.",

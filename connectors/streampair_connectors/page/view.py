@@ -13,7 +13,7 @@ from streampair import __version__
 from streampair.engine.lane import LaneGauges
 from streampair_connectors.card import audit_shown, for_everybody
 from streampair_connectors.history import POINTS, Track
-from streampair_connectors.series import SERIES, LaneLabels
+from streampair_connectors.series import SERIES, LaneLabels, lane_order
 from streampair_connectors.telemetry import Telemetry
 
 __all__ = ["frame", "frame_json"]
@@ -78,7 +78,7 @@ def frame(
             "process": telemetry.process(public=public),
         }
         lanes = []
-        for key, track in sorted(tracks):
+        for key, track in sorted(tracks, key=lambda item: lane_order(cast("LaneLabels", item[0]))):
             labels = cast("LaneLabels", key)
             shown = telemetry.values(labels, public=public)
             values = {name: value for name, value in shown.items() if value != {}}
@@ -150,7 +150,7 @@ def _report(
     fields = (f.name for f in dataclasses.fields(report))
     told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     told["card"] = [dict(line) for line in report.card]
-    told["text"] = str(report)
+    told["text"] = f"{report}\n{report.details}"
     told["audit"] = audit_shown(audit, report, labels[3])
     return told
 

@@ -256,7 +256,7 @@ class VectorDoor:
 class TableReport(PrivacyReport):
     """The report of a learner of a whole table: it has learned once, and is done."""
 
-    def _horizon(self) -> str:
+    def _left(self) -> str:
         return (
             "The table was learned once; fitting again on the same records is another release, and adds up."
         )
@@ -343,6 +343,7 @@ def report_of(
         releases=emitted,
         guarantee="void (fixed seed)" if seeded else guarantee,
         kind="void" if seeded else "holds",
+        horizon=0,
         horizon_left=0,
         noise_std=plans[-1].noise_std,
         mechanism=mechanism,

@@ -4,7 +4,7 @@
 // touches the path of its own line alone.
 const Chart = (() => {
   const NS = "http://www.w3.org/2000/svg";
-  const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 24, HEIGHT = 216;
+  const LEFT = 60, RIGHT = 10, TOP = 20, BOTTOM = 36, HEIGHT = 232;
 
   function make(name, attributes, parent) {
     const node = document.createElementNS(NS, name);
@@ -69,7 +69,7 @@ const Chart = (() => {
   }
 
   class Lines {
-    // options: title, level (h2), xLabel, x ("count", "time" or "share"), floor, ceiling, number(v), empty, marksLabel,
+    // options: title, level (h2), xLabel, yLabel, x ("count", "time" or "share"), floor, ceiling, number(v), empty, marksLabel,
     // series: [{name, colour, dashed, points() -> {x, y, low, high} (arrays)}], marks() -> [x]
     constructor(options) {
       this.options = options;
@@ -85,6 +85,10 @@ const Chart = (() => {
       this.back = make("g", { "aria-hidden": "true" }, this.svg);
       this.marks = make("g", { "aria-hidden": "true" }, this.svg);
       this.front = make("g", { "aria-hidden": "true" }, this.svg);
+      this.units = [
+        make("text", { class: "unit", x: 0, y: 11 }, this.back),
+        make("text", { class: "unit", y: HEIGHT - 4, "text-anchor": "end" }, this.back),
+      ];
       this.none = make("text", { class: "none", "text-anchor": "middle" }, this.svg);
       this.cursor = make("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }, this.svg);
       this.lines = options.series.map((s) => ({
@@ -264,7 +268,10 @@ const Chart = (() => {
 
     axes() {
       const [sx, sy] = this.scales();
-      const { x, number, tick } = this.options;
+      const { x, xLabel, yLabel, number, tick } = this.options;
+      put(this.units[1], "x", this.width - RIGHT);
+      this.units[0].textContent = yLabel || "";
+      this.units[1].textContent = xLabel || (x === "time" ? "time" : "");
       const [a, b] = this.domain.x;
       const place = (kind, i) => {
         if (!this.pool[kind][i]) this.pool[kind][i] = { line: kind === "y" ? make("line", {}, this.back) : null, text: make("text", {}, this.back) };
@@ -285,7 +292,7 @@ const Chart = (() => {
       xs.forEach((v, i) => {
         const { text } = place("x", i);
         const near = this.width - RIGHT - sx(v) < 30;
-        for (const [k, value] of [["x", near ? this.width - RIGHT : sx(v)], ["y", HEIGHT - 6], ["text-anchor", near ? "end" : v === a && x !== "time" ? "start" : "middle"]]) put(text, k, value);
+        for (const [k, value] of [["x", near ? this.width - RIGHT : sx(v)], ["y", HEIGHT - BOTTOM + 14], ["text-anchor", near ? "end" : v === a && x !== "time" ? "start" : "middle"]]) put(text, k, value);
         text.textContent = x === "time" ? clock(v, b - a) : x === "share" ? String(+v.toFixed(2)) : v.toLocaleString("en-GB");
       });
       hide("x", xs.length);
@@ -294,14 +301,16 @@ const Chart = (() => {
     line(index) {
       const { points, path, band } = this.lines[index];
       const [sx, sy] = this.scales();
-      let d = "", pen = false, only = 0;
+      // A piece of one point has no line: it is drawn as a small ring, which the width of the line fills.
+      let d = "", length = 0, last = "";
+      const end = () => { if (length === 1) d += "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0"; length = 0; };
       for (let i = 0; i < points.x.length; i++) {
-        if (points.y[i] === null) { pen = pen && this.options.series[index].sparse; continue; }
-        d += `${pen ? "L" : "M"}${sx(points.x[i])} ${sy(points.y[i])}`;
-        pen = true;
-        only++;
+        if (points.y[i] === null) { if (!this.options.series[index].sparse) end(); continue; }
+        last = `${sx(points.x[i])} ${sy(points.y[i])}`;
+        d += `${length ? "L" : "M"}${last}`;
+        length++;
       }
-      if (only === 1) d += "h0.1";
+      end();
       put(path, "d", d);
       if (!band) return;
       let up = "", down = "";

@@ -302,10 +302,10 @@
         auc[0].name = "this learner";
         auc.push({ id: one, name: "shadow, not private", colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
       }
-      out.push(lines("half", { title: "AUC before learning, with its standard error", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
-      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
-      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", series: [{ id: one, name: "published models", colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
-      if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
+      out.push(lines("half", { title: "AUC before learning, with its standard error", yLabel: "AUC", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
+      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", yLabel: "loss a pair", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
+      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", yLabel: "loss a pair", series: [{ id: one, name: "published models", colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
+      if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", yLabel: "norm", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
       if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
       if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], ["Events learned", "n"], ["AUC", "n"], ["Average regret", "n"], ["Pair loss", "n"], ["Norm of the weights", "n"]],
@@ -352,10 +352,10 @@
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
       out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
-      out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is missing"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
+      out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
       if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", "What changed in the configuration since the start", ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
-      out.push(lines("half", { title: "Lag", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
-      out.push(lines("half", { title: "Events a second", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
+      out.push(lines("half", { title: "Lag", yLabel: "records", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
+      out.push(lines("half", { title: "Events a second", yLabel: "events/s", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
       out.push(card(one ? "half" : "", "Where the time goes", split(ids, app)));
       if (one) out.push(card("half", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
       else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
@@ -410,10 +410,10 @@
     const reliable = () => ({ x: x(), y: q().positives.map((p, i) => (p + q().negatives[i] ? p / (p + q().negatives[i]) : null)) });
     const common = { x: "share", floor: 0, ceiling: 1, number: fixed(3), tick: axis, empty: "No labelled events yet." };
     return [
-      lines("half", { ...common, title: "Scores by class, from low to high", ceiling: undefined, series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], xLabel: "score, of the scale" }),
+      lines("half", { ...common, title: "Scores by class, from low to high", yLabel: "share of the class", ceiling: undefined, series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], xLabel: "score, of the scale" }),
       q().reliability
-        ? lines("half", { ...common, title: "Reliability: share of positives by probability", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "as told", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
-        : lines("half", { ...common, title: "Share of positives by score", series: [{ id, name: "positives", colour: 0, points: reliable }], xLabel: "score, of the scale" }),
+        ? lines("half", { ...common, title: "Reliability: share of positives by probability", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "as told", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
+        : lines("half", { ...common, title: "Share of positives by score", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, points: reliable }], xLabel: "score, of the scale" }),
     ];
   }
 
@@ -459,7 +459,8 @@
     const at = value(lane1(id), "privacy_since_seconds");
     return known(at) ? `The account goes back to its first record, of ${when(at)}.` : "The account goes back to its first record.";
   }
-  const spentShare = (id) => value(lane1(id), "privacy_epsilon_spent") / value(lane1(id), "privacy_epsilon_budget");
+  const usedShare = (id) => 1 - value(lane1(id), "privacy_horizon_left") / value(lane1(id), "privacy_horizon");
+  const percent = or((share) => `${(100 * share).toFixed(1)} %`);
 
   function exhaustion(id) {
     const left = value(lane1(id), "privacy_horizon_left");
@@ -481,25 +482,25 @@
         + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
       h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)}${known(lane1(id).since) ? ` This worker has held the lane since ${when(lane1(id).since)}.` : ""}`))));
     out.push(tiles(
-      ["Epsilon spent", num(id, "privacy_epsilon_spent", four), h("span", {}, "of ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain))],
-      ["Mu spent", num(id, "privacy_mu_spent", four), h("span", {}, "of ", num(id, "privacy_mu_budget", four), ", Gaussian DP")],
-      known(v("privacy_horizon_left")) ? ["Horizon left", num(id, "privacy_horizon_left", count), "records that can still be learned"] : ["Horizon", "none", "the stream may go on for ever"],
+      ["Epsilon promised", num(id, "privacy_epsilon_budget", plain), h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")],
+      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : ["Horizon", "none", "the stream may go on for ever"],
+      ["Accounted so far", h("span", {}, "mu ", num(id, "privacy_mu_spent", four)), h("span", {}, "of ", num(id, "privacy_mu_budget", four), "; epsilon ", num(id, "privacy_epsilon_spent", four))],
       ["Releases", num(id, "privacy_releases_total", count), "of the model"],
       ["Noise", num(id, "noise_std", four), meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))],
       report().auc && !report().auc.too_few ? ["Private AUC", text([id], () => fixed(4)((report().auc || {}).value)), text([id], () => `± ${fixed(4)((report().auc || {}).stderr)}`)] : report().auc ? ["Private AUC", "–", "too few labels yet to be told"] : null,
     ));
-    out.push(card("third", "How much is left", meter("Share of epsilon that is spent", [id], () => spentShare(id), 0),
-      h("p", { class: "note" }, text([id], () => `${(100 * spentShare(id)).toFixed(1)} % of epsilon is spent. It is the largest spend of any one record, not a sum over records.`)), h("p", {}, text(null, () => exhaustion(id))),
+    out.push(card("third", "How much is left", ...(known(v("privacy_horizon")) ? [meter("Share of the horizon that is used", [id], () => usedShare(id), 0), h("p", {}, text([id], () => `${percent(usedShare(id))} of the horizon is used.`))] : []),
+      h("p", {}, text(null, () => exhaustion(id))), h("p", { class: "note" }, "Epsilon is a promise about each record, never passed. What is accounted so far is the largest spend of any one record, not a sum over records: it comes near the promise early, and stays below it."),
       h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
     out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
     const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
-    out.push(lines("half", { title: "Epsilon spent", series: [{ id, name: "spent", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "budget", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(lines("half", { title: "Epsilon accounted so far, and promised", yLabel: "epsilon", series: [{ id, name: "accounted", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "promised", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     out.push(card("half", "Releases", releases(id)));
     out.push(card("", "The mechanism",
       h("p", {}, text([id], () => report().mechanism)),
       meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
-      h("details", {}, h("summary", {}, "Everything the report says"), h("p", {}, text([id], () => report().text))),
+      h("details", {}, h("summary", {}, "Everything the report says"), h("p", { class: "lines" }, text([id], () => report().text))),
       report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null));
     return out;
   }
@@ -556,9 +557,9 @@
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
     })), h("p", { class: "note" }, ...typed("Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
     out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
-    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon spent", "n"], ["of", "n"], ["at delta", "n"], ["Mu spent", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"], ["Since", "n"]],
-      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_spent", four), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
-    out.push(lines("", { title: "Epsilon spent", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon promised", "n"], ["at delta", "n"], ["Accounted so far", "n"], ["Mu", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"], ["Since", "n"]],
+      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
+    out.push(lines("", { title: "Epsilon accounted so far", yLabel: "epsilon", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     return out;
   }
 
