@@ -14,7 +14,14 @@ from streampair_connectors.assemble import build_lane, draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
-from streampair_connectors.topics import FLAG, create_missing, missing_topic, output_topics
+from streampair_connectors.topics import (
+    FLAG,
+    create_missing,
+    missing_rights,
+    missing_topic,
+    output_topics,
+    rights_error,
+)
 
 __all__ = ["Report", "check_config"]
 
@@ -230,6 +237,16 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
     except StreampairError as error:
         report.bad("kafka", error)
         return 0
+    try:
+        missing = await missing_rights(config)
+    except StreampairError as error:
+        report.bad("rights", error)
+        return 0
+    if missing:
+        report.bad("rights", rights_error(config, missing))
+    else:
+        report.good("rights", "this user may do all that `run` does, as far as the brokers tell")
+    hidden = {topic for kind, topic, operation in missing if (kind, operation) == ("topic", "Describe")}
     if create:
         try:
             creation = await create_missing(config, topics)
@@ -245,7 +262,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
             "input.topic",
             f"{name!r} {_has(name, made)} {count} partition(s): {count} lane(s), at most {count} worker(s)",
         )
-    else:
+    elif name not in hidden:
         report.bad("input.topic", errors.get(name) or missing_topic(config, "input.topic", name))
     creates: bool | None = None
     for key, name in output_topics(config).items():
@@ -254,6 +271,8 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
             continue
         if name in errors:
             report.bad(key, errors[name])
+            continue
+        if name in hidden:
             continue
         if creates is None:
             creates = await kafka.creates_topics(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streampair.errors import SourceError
@@ -17,8 +17,10 @@ __all__ = [
     "TopicFacts",
     "check_topics",
     "create_missing",
+    "missing_rights",
     "missing_topic",
     "output_topics",
+    "rights_error",
 ]
 
 log = get_logger(__name__)
@@ -86,6 +88,45 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
     )
 
 
+async def missing_rights(config: Config) -> list[kafka.Missing]:
+    """Return the rights on the cluster that `run` needs and this user lacks, all at once.
+
+    Raises
+    ------
+    SourceError
+        No broker answers.
+    """
+    wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
+    wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
+    name = None
+    if config.store.in_kafka:
+        wanted[config.log_topic] = ("Read", "Write", "Describe", "DescribeConfigs", "Delete")
+        name = kafka.transactional_id(config.app, config.input.topic, 0)
+    settings = config.require_kafka()
+    return await kafka.missing_rights(settings, wanted, group=config.app, transactional_id=name)
+
+
+def rights_error(config: Config, missing: Sequence[kafka.Missing]) -> SourceError:
+    """Return the error for missing rights, with the commands that grant them."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for kind, name, operation in missing:
+        grouped.setdefault((kind, name), []).append(operation)
+    settings = config.require_kafka()
+    user = settings.username or "the name in the certificate"
+    commands = []
+    for (kind, name), operations in grouped.items():
+        chosen = " ".join(f"--operation {operation}" for operation in operations)
+        named = f"--{kind} {name}"
+        if kind == "transactional-id":
+            named = f"--{kind} streampair- --resource-pattern-type prefixed"
+        commands.append(
+            f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
+            f"'User:{user}' {chosen} {named}"
+        )
+    text = "; ".join(f"{' and '.join(ops)} on {kind} {name!r}" for (kind, name), ops in grouped.items())
+    return SourceError(f"this user lacks rights: {text}", fix="\n".join(commands), retriable=False)
+
+
 def missing_topic(config: Config, key: str, name: str) -> SourceError:
     """Return the error for a topic that does not exist: by its key in the configuration, and its name."""
     topics = config.topics
@@ -146,6 +187,8 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
         for error in creation.errors.values():
             raise error
         topics |= creation.made
+    if missing := await missing_rights(config):
+        raise rights_error(config, missing)
     if config.input.topic not in topics:
         raise missing_topic(config, "input.topic", config.input.topic)
     compacted = is_private(config) and await kafka.is_compacted(settings, config.input.topic)

@@ -243,6 +243,9 @@ class KafkaBroker(Cluster):
         Further server properties, ``{"message.max.bytes": "2000000"}``.
     jvm
         Further options of the JVM.
+    listeners
+        Further listeners: the security protocol of each, by a name in capitals. ``addresses`` has where they
+        are.
     keep
         Where to leave the classes at the end, instead of taking those that are kept: see `classes`.
     """
@@ -257,6 +260,7 @@ class KafkaBroker(Cluster):
         heap: str = "384m",
         settings: dict[str, str] | None = None,
         jvm: Sequence[str] = (),
+        listeners: dict[str, str] | None = None,
         keep: Path | None = None,
     ) -> None:
         self.version = version_of(name)
@@ -269,14 +273,24 @@ class KafkaBroker(Cluster):
         self._guard: subprocess.Popen[bytes] | None = None
         self._log: collections.deque[str] = collections.deque(maxlen=2000)
         self._reader: threading.Thread | None = None
-        port, controller = _free_ports(2)
+        more = listeners or {}
+        port, controller, *ports = _free_ports(2 + len(more))
         self.bootstrap = f"127.0.0.1:{port}"
+        self.addresses = {name: f"127.0.0.1:{at}" for name, at in zip(more, ports, strict=True)}
         text = _SETTINGS.format(port=port, controller=controller, data=self._work / "data")
         if not self.version.startswith("3."):
             text += "share.coordinator.state.topic.replication.factor=1\n"
             text += (
                 "share.coordinator.state.topic.min.isr=1\nshare.coordinator.state.topic.num.partitions=1\n"
             )
+        if more:  # of two lines with one key the last counts
+            ours = [f"{name}://{address}" for name, address in self.addresses.items()]
+            own = f"PLAINTEXT://127.0.0.1:{port}"
+            text += f"listeners={','.join([own, f'CONTROLLER://127.0.0.1:{controller}', *ours])}\n"
+            text += f"advertised.listeners={','.join([own, *ours])}\n"
+            kinds = [f"{name}:{protocol}" for name, protocol in more.items()]
+            text += "listener.security.protocol.map="
+            text += f"{','.join(['PLAINTEXT:PLAINTEXT', 'CONTROLLER:PLAINTEXT', *kinds])}\n"
         text += "".join(f"{key}={value}\n" for key, value in (settings or {}).items())
         self._settings = self._work / "server.properties"
         self._settings.write_text(text)

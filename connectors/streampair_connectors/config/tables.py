@@ -78,6 +78,8 @@ class KafkaConfig(Table):
     ssl_cafile: Path | None = None
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
+    ssl_key_password_file: Path | None = None
+    ssl_key_password_env: str | None = None
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
     session_timeout_seconds: Annotated[float, Field(ge=1)] = 10.0
     # How long the worker may be busy with what it has polled before the group takes it for stuck.
@@ -86,7 +88,10 @@ class KafkaConfig(Table):
     group_instance_id: str | None = None
     group_instance_id_env: str | None = None
 
-    @field_validator("password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", mode="before")
+    @field_validator(
+        *("password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_key_password_file"),
+        mode="before",
+    )
     @classmethod
     def _path(cls, value: object) -> object:
         return Path(value) if isinstance(value, str) else value
@@ -145,6 +150,10 @@ class KafkaConfig(Table):
     def password(self) -> SecretStr | None:
         """Return the password, read now; None when none is declared."""
         return read_secret("password", self.password_file, self.password_env)
+
+    def ssl_key_password(self) -> SecretStr | None:
+        """Return the password of the client's key, read now; None when none is declared."""
+        return read_secret("ssl_key_password", self.ssl_key_password_file, self.ssl_key_password_env)
 
 
 class InputConfig(Table):

@@ -16,6 +16,7 @@ from streampair_connectors.kafka.admin import (
     group_members,
     is_compacted,
 )
+from streampair_connectors.kafka.authorization import Missing, missing_rights
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
 from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.lookup import Lookup
@@ -36,6 +37,7 @@ __all__ = [
     "LogTopic",
     "Lookup",
     "Message",
+    "Missing",
     "Partition",
     "PartitionProducer",
     "Producer",
@@ -54,6 +56,7 @@ __all__ = [
     "ended",
     "group_members",
     "is_compacted",
+    "missing_rights",
     "read_all",
     "read_newest",
     "read_register",

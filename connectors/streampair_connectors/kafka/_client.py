@@ -13,6 +13,7 @@ from aiokafka import errors as kafka_errors
 
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka.diagnosis import diagnose
 from streampair_connectors.logs import get_logger
 from streampair_connectors.permissions import check_private
 
@@ -120,14 +121,18 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
             if config.ssl_certfile is not None:
                 # Without a file of its own the key stands in that of the certificate.
                 check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
+                secret = config.ssl_key_password()
                 context.load_cert_chain(
                     str(config.ssl_certfile),
                     None if config.ssl_keyfile is None else str(config.ssl_keyfile),
+                    # Never asked for at a terminal, where nobody sits.
+                    password="" if secret is None else secret.get_secret_value(),
                 )
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"the certificates of [kafka] cannot be loaded: {error}",
-                fix="check ssl_cafile, ssl_certfile and ssl_keyfile",
+                fix="check ssl_cafile, ssl_certfile and ssl_keyfile; for an encrypted key set "
+                "ssl_key_password_file or ssl_key_password_env",
             ) from None
         options["ssl_context"] = context
     if config.security_protocol.startswith("SASL"):
@@ -150,8 +155,7 @@ def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
         )
     return SourceError(
         f"no Kafka broker answers at {config.bootstrap_servers}",
-        fix="start the broker, or correct kafka.bootstrap_servers "
-        "(and security_protocol: a TLS port does not answer PLAINTEXT)",
+        fix="start the broker, or correct kafka.bootstrap_servers",
     )
 
 
@@ -167,7 +171,10 @@ async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
         return await asyncio.wait_for(unbroken(work), config.connect_timeout_seconds)
     except (kafka_errors.KafkaError, OSError, TimeoutError, AssertionError) as error:
         # An assertion is how the client says that no broker knows of any, as one does that has just come up.
-        raise reach_error(config, error) from None
+        found = reach_error(config, error)
+        if found.retriable and (isinstance(error, _NOBODY) or not isinstance(error, kafka_errors.KafkaError)):
+            found = await diagnose(config, client_options(config)) or found
+        raise found from None
 
 
 async def unbroken(work: Awaitable[_T]) -> _T:

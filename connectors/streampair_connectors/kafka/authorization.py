@@ -1,0 +1,200 @@
+"""Which rights a user lacks, all at once, without using any of them (KIP-430)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest_v0
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka._client import client_options, stop_quietly, within
+
+__all__ = ["Missing", "missing_rights"]
+
+Missing = tuple[str, str, str]
+"""A kind of resource (topic, group, transactional-id), its name, and the operation that is not allowed."""
+
+_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+_UNKNOWN = -(2**31)  # the broker does not tell
+_TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
+_RETRY_SECONDS = 0.2
+_TOO_LONG = 2**31 - 1  # no broker grants such a time-out: it answers about the rights, and begins nothing
+
+
+class _MetadataResponse(Response):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 8
+    SCHEMA: ClassVar[Schema] = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+        ),
+        ("cluster_id", String("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String("utf-8")),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
+
+
+class _MetadataStruct(RequestStruct):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 8
+    RESPONSE_TYPE: ClassVar[type[Response]] = _MetadataResponse
+    SCHEMA: ClassVar[Schema] = Schema(
+        ("topics", Array(String("utf-8"))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = list(topics)
+
+    def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
+        return request_struct_class(self._topics, False, False, True)
+
+
+class _InitProducerId(Request[InitProducerIdRequest_v0]):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 22
+
+    def __init__(self, transactional_id: str) -> None:
+        self._id = transactional_id
+
+    def build(self, request_struct_class: type[InitProducerIdRequest_v0]) -> InitProducerIdRequest_v0:
+        return request_struct_class(self._id, _TOO_LONG)
+
+
+async def missing_rights(
+    config: KafkaConfig,
+    topics: Mapping[str, Sequence[str]],
+    *,
+    group: str,
+    transactional_id: str | None,
+) -> list[Missing]:
+    """Ask a cluster which of the wanted rights this user lacks. Uses none of them, and changes nothing.
+
+    Parameters
+    ----------
+    config
+        How to reach the cluster.
+    topics
+        The operations that are wanted on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
+    group
+        The consumer group, which is to be read.
+    transactional_id
+        One transactional id of the application, which is to be written; None: it writes no transactions.
+
+    Returns
+    -------
+    list
+        What is missing. Empty where the cluster has no authorizer, or is too old to tell (before 2.3).
+
+    Raises
+    ------
+    SourceError
+        No broker answers within `connect_timeout_seconds`.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    try:
+        await within(config, admin.start())
+        missing = await _of_topics(config, admin, topics)
+        with contextlib.suppress(kafka_errors.KafkaError, NotImplementedError):
+            missing += await _of_group(config, admin, group)
+        if transactional_id is not None:
+            missing += await _of_transactions(config, admin, transactional_id)
+        return missing
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+
+
+async def _send(
+    config: KafkaConfig, admin: AIOKafkaAdminClient, request: Any, node: int | None = None
+) -> Any:
+    if node is None:
+        return await within(config, admin._send_request(request))
+    return await within(config, admin._send_request_to_node(node, request))
+
+
+async def _of_topics(
+    config: KafkaConfig, admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]
+) -> list[Missing]:
+    try:
+        answer = await _send(config, admin, _Metadata(list(topics)))
+    except NotImplementedError:  # before 2.3
+        return []
+    missing: list[Missing] = []
+    for code, topic, _, _, allowed in answer.topics:
+        wanted = topics[topic]
+        if code == _TOPIC_DENIED:
+            missing += [("topic", topic, operation) for operation in ("Describe", *wanted)]
+        elif code == 0 and allowed != _UNKNOWN:
+            missing += [("topic", topic, name) for name in wanted if not allowed >> _BITS[name] & 1]
+    return list(dict.fromkeys(missing))
+
+
+async def _of_group(config: KafkaConfig, admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
+    found = await within(config, _described(admin, group))
+    if found is None:
+        return [("group", group, "Read")]
+    return [] if found == _UNKNOWN or found >> _BITS["Read"] & 1 else [("group", group, "Read")]
+
+
+async def _described(admin: AIOKafkaAdminClient, group: str) -> int | None:
+    """The operations that are allowed on a group; None: not even to describe it."""
+    while True:
+        try:
+            (answer,) = await admin.describe_consumer_groups([group], include_authorized_operations=True)
+            break
+        except kafka_errors.GroupAuthorizationFailedError:
+            return None
+        except kafka_errors.GroupCoordinatorNotAvailableError:  # of a cluster that has had no group yet
+            await asyncio.sleep(_RETRY_SECONDS)
+    (found,) = answer.groups
+    if found[0] == _GROUP_DENIED:
+        return None
+    return int(found[6]) if len(found) > 6 else _UNKNOWN
+
+
+async def _of_transactions(config: KafkaConfig, admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
+    where = await _send(config, admin, FindCoordinatorRequest(name, 1))
+    if where.error_code == _ID_DENIED:
+        return [("transactional-id", name, "Describe"), ("transactional-id", name, "Write")]
+    if where.error_code:
+        return []
+    answer = await _send(config, admin, _InitProducerId(name), where.coordinator_id)
+    if answer.error_code in (_ID_DENIED, _CLUSTER_DENIED):
+        return [("transactional-id", name, "Write")]
+    return []

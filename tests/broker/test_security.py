@@ -1,0 +1,304 @@
+"""TLS, SASL and ACLs on real brokers: what works, and what is said of each fault."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from harness import pages, support
+from harness.apache_kafka import KafkaBroker
+from harness.applications import App, Inside, events
+from harness.certificates import Authority
+from harness.kafka import Unavailable
+from harness.tiers import STOPPABLE_TIERS
+from streampair_connectors import kafka as client
+from streampair_connectors.checks import check_config
+from streampair_connectors.config import Config, KafkaConfig, load_config
+from streampair_connectors.kafka.log_topic import SETTINGS
+
+from streampair.errors import ConfigError, SourceError
+
+PASSWORD = "correct horse battery staple"
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+@dataclass
+class Secured:
+    """A broker with a listener for each case, and what its clients are given."""
+
+    broker: KafkaBroker
+    directory: Path
+    ca: Path
+    foreign_ca: Path
+    client: tuple[Path, Path]
+    locked_client: tuple[Path, Path]
+    stranger: tuple[Path, Path]
+
+    def config(self, listener: str, protocol: str, **keys: Any) -> KafkaConfig:
+        address = self.broker.addresses[listener]
+        table = {"bootstrap_servers": address, "security_protocol": protocol, "connect_timeout_seconds": 8.0}
+        return KafkaConfig.model_validate({**table, **{k: v for k, v in keys.items() if v is not None}})
+
+    def scram(self, user: str = "alice", password: str = PASSWORD, **keys: Any) -> KafkaConfig:
+        file = self.directory / f"password-{abs(hash(password))}"
+        file.touch(mode=0o600)
+        file.write_text(password)
+        given: dict[str, Any] = {"ssl_cafile": str(self.ca), "sasl_mechanism": "SCRAM-SHA-256", **keys}
+        return self.config("SCRAM", "SASL_SSL", username=user, password_file=str(file), **given)
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
+
+    def add_user(self, name: str) -> None:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        upsert = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
+        admin = self.admin()
+        for future in admin.alter_user_scram_credentials([upsert]).values():
+            future.result()
+
+
+@pytest.fixture(scope="module", params=STOPPABLE_TIERS[-1:])
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("certificates")
+    ours, foreign = Authority(directory, "our-authority"), Authority(directory, "foreign-authority")
+    stores = {
+        "TLS": ours.key_store("broker"),
+        "MUTUAL": ours.key_store("broker-mutual"),
+        "SCRAM": ours.key_store("broker-scram"),
+        "EXPIRED": ours.key_store("broker-expired", expired=True),
+        "ELSEWHERE": ours.key_store("broker-elsewhere", host="kafka.example.org"),
+    }
+    listeners = {name: "SASL_SSL" if name == "SCRAM" else "SSL" for name in stores} | {
+        "OPEN": "SASL_PLAINTEXT"
+    }
+    settings = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(ours.file),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:CN=client;User:CN=locked-client;User:alice",
+    }
+    for name, store in stores.items():
+        settings[f"listener.name.{name.lower()}.ssl.keystore.type"] = "PEM"
+        settings[f"listener.name.{name.lower()}.ssl.keystore.location"] = str(store)
+    for name in ("scram", "open"):
+        settings[f"listener.name.{name}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256"
+        settings[f"listener.name.{name}.scram-sha-256.sasl.jaas.config"] = JAAS
+    try:
+        broker = KafkaBroker(request.param, settings=settings, listeners=listeners)
+    except Unavailable as gone:
+        support.unavailable(gone.what, gone.hint)
+    support.note_used("brokers", f"Apache Kafka {broker.version} with TLS, SCRAM and ACLs")
+    made = Secured(
+        *(broker, directory, ours.file, foreign.file, ours.issue("client")),
+        *(ours.issue("locked-client", password="opens the key"), foreign.issue("stranger")),
+    )
+    made.add_user("alice")
+    yield made
+    broker.close()
+
+
+Make = Callable[[Secured], KafkaConfig]
+
+
+def mutual(secured: Secured, pair: tuple[Path, Path] | None, **keys: Any) -> KafkaConfig:
+    given = {} if pair is None else {"ssl_keyfile": str(pair[0]), "ssl_certfile": str(pair[1])}
+    return secured.config("MUTUAL", "SSL", ssl_cafile=str(secured.ca), **given, **keys)
+
+
+LOCKED = {"ssl_key_password_env": "KEY_SECRET"}
+WORKS: dict[str, Make] = {
+    "TLS": lambda s: s.config("TLS", "SSL", ssl_cafile=str(s.ca)),
+    "SCRAM over TLS": lambda s: s.scram(),
+    "mutual TLS": lambda s: mutual(s, s.client),
+    "mutual TLS with an encrypted key": lambda s: mutual(
+        s, s.locked_client, ssl_key_password_env="KEY_SECRET"
+    ),
+}
+
+FAULTS: dict[str, tuple[Make, str, str]] = {
+    "wrong password": (
+        lambda s: s.scram(password="wrong secret"),
+        *("refuses user 'alice': wrong password", "password_file"),
+    ),
+    "unknown user": (lambda s: s.scram(user="mallory"), "refuses user 'mallory'", "kafka.username"),
+    "wrong mechanism": (
+        lambda s: s.scram(sasl_mechanism="PLAIN"),
+        *("does not offer the SASL mechanism PLAIN", "kafka.sasl_mechanism"),
+    ),
+    "expired": (
+        lambda s: s.config("EXPIRED", "SSL", ssl_cafile=str(s.ca)),
+        *("has expired", "renew the certificate"),
+    ),
+    "foreign authority": (
+        lambda s: s.config("TLS", "SSL", ssl_cafile=str(s.foreign_ca)),
+        *("is not trusted", "kafka.ssl_cafile"),
+    ),
+    "wrong host": (
+        lambda s: s.config("ELSEWHERE", "SSL", ssl_cafile=str(s.ca)),
+        *("is for another host", "kafka.bootstrap_servers"),
+    ),
+    "plain to TLS": (
+        lambda s: s.config("TLS", "PLAINTEXT"),
+        *("answers in TLS only", "security_protocol to SSL"),
+    ),
+    "plain to SASL": (lambda s: s.config("OPEN", "PLAINTEXT"), "does not authenticate", "SASL_PLAINTEXT"),
+    "no client certificate": (
+        lambda s: mutual(s, None),
+        *("demands a client certificate", "kafka.ssl_certfile"),
+    ),
+    "a stranger's certificate": (
+        lambda s: mutual(s, s.stranger),
+        *("does not accept the certificate", "trust store"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORKS)
+def test_a_secured_broker_is_reached(secured: Secured, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setenv("KEY_SECRET", "opens the key")
+    assert isinstance(asyncio.run(client.describe_topics(WORKS[case](secured))), dict)
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_the_cause_of_a_refusal_is_named(secured: Secured, case: str) -> None:
+    make, problem, fix = FAULTS[case]
+    with pytest.raises(SourceError) as caught:
+        asyncio.run(client.describe_topics(make(secured)))
+    assert problem in caught.value.problem
+    assert fix in str(caught.value.fix)
+    assert not caught.value.retriable
+    assert "secret" not in str(caught.value)
+
+
+def test_tls_to_a_plain_port_and_nobody_at_all(secured: Secured) -> None:
+    tls = {"security_protocol": "SSL", "connect_timeout_seconds": 8.0, "ssl_cafile": str(secured.ca)}
+    plain = KafkaConfig.model_validate({"bootstrap_servers": secured.broker.bootstrap, **tls})
+    with pytest.raises(SourceError, match="does not answer in TLS") as caught:
+        asyncio.run(client.describe_topics(plain))
+    assert "PLAINTEXT" in str(caught.value.fix)
+    nobody = KafkaConfig.model_validate({"bootstrap_servers": "127.0.0.1:1", **tls})
+    with pytest.raises(SourceError, match="no Kafka broker answers") as caught:
+        asyncio.run(client.describe_topics(nobody))
+    assert caught.value.retriable
+
+
+def test_an_encrypted_key_without_its_password_is_refused(secured: Secured) -> None:
+    with pytest.raises(ConfigError, match="ssl_key_password_file"):
+        asyncio.run(client.describe_topics(mutual(secured, secured.locked_client)))
+
+
+# ---- rights ----------------------------------------------------------------------------------------------
+
+
+def secured_app(secured: Secured, directory: Path, name: str, user: str) -> App:
+    scram = secured.scram(user)
+    app = App(secured.broker, directory, name, store="kafka", bootstrap=scram.bootstrap_servers)
+    keys = (
+        f'security_protocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-256"\nusername = "{user}"\n'
+        f'password_file = "{scram.password_file}"\nssl_cafile = "{secured.ca}"\n[input]\n'
+    )
+    app.path.write_text(app.path.read_text().replace("[input]\n", keys))
+    return app.create_topics()
+
+
+def commands_of_the_page(config: Config, user: str) -> list[str]:
+    """The least set of ACLs, as docs/operations.md has it."""
+    text = pages.text_of("docs/operations.md")
+    (block,) = re.findall(r"```console\n((?:\$ kafka-acls\.sh [^\n]*\n)+)```", text)
+    names = {"events": config.input.topic, "scores": config.output_topic, "alice": user, "fraud": config.app}
+    names |= {"fraud-dead-letters": config.dead_letter_topic, "fraud-events-log": config.log_topic}
+    out = []
+    for line in block.splitlines():
+        words = [names.get(word, word) for word in line.split()]
+        out.append(" ".join(words).replace("User:alice", f"User:{user}"))
+    return out
+
+
+def grant(secured: Secured, commands: list[str]) -> None:
+    """Do what the command does: its tool takes a second for each."""
+    acls = []
+    for command in commands:
+        (user,) = re.findall(r"--allow-principal '?(User:[^' ]+)", command)
+        prefixed = "--resource-pattern-type prefixed" in command
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        kinds = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
+        kinds["transactional-id"] = ResourceType.TRANSACTIONAL_ID
+        for kind, name in re.findall(r"--(topic|group|transactional-id) (\S+)", command):
+            for operation in re.findall(r"--operation (\w+)", command):
+                named = re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper()
+                acls.append(
+                    AclBinding(
+                        *(kinds[kind], name, pattern, user, "*"),
+                        *(AclOperation[named], AclPermissionType.ALLOW),
+                    )
+                )
+    assert acls
+    admin = secured.admin()
+    for future in admin.create_acls(acls).values():
+        future.result()
+
+
+def rights(report: Any) -> Any:
+    return next(f for f in report.findings if f["check"] == "rights")
+
+
+def test_check_names_every_right_that_is_missing_at_once(secured: Secured, tmp_path: Path) -> None:
+    secured.add_user("bob")
+    app = secured_app(secured, tmp_path, "bare", "bob")
+    config = load_config(app.path)
+    app.kafka.create_topic(config.log_topic, **SETTINGS)
+    report = asyncio.run(check_config(config))
+    found = rights(report)
+    assert not found["ok"]
+    for topic in (app.input, app.output, app.dead, config.log_topic):
+        assert f"on topic {topic!r}" in found["text"]
+    assert "on group 'bare'" in found["text"]
+    assert "on transactional-id 'streampair-" in found["text"]
+    # A topic that may not be seen is not said to be missing.
+    assert not any("does not exist" in f["text"] for f in report.findings)
+    grant(secured, found["fix"].split("\n"))
+    after = asyncio.run(check_config(config))
+    assert rights(after)["ok"], rights(after)
+    assert after.ok, after.lines()
+
+
+def test_a_worker_runs_with_the_acls_of_the_page(secured: Secured, tmp_path: Path) -> None:
+    secured.add_user("carol")
+    app = secured_app(secured, tmp_path, "least", "carol")
+    config = load_config(app.path)
+    app.kafka.create_topic(config.log_topic, **SETTINGS)
+    commands = commands_of_the_page(config, "carol")
+    for left_out in range(len(commands)):
+        user = f"carol-{left_out}"
+        secured.add_user(user)
+        fewer = [c.replace("User:carol", f"User:{user}") for i, c in enumerate(commands) if i != left_out]
+        grant(secured, fewer)
+        other = tmp_path / str(left_out)
+        other.mkdir()
+        text = app.path.read_text().replace('username = "carol"', f'username = "{user}"')
+        (other / "app.toml").write_text(text)
+        report = asyncio.run(check_config(load_config(other / "app.toml")))
+        assert not rights(report)["ok"], commands[left_out]
+    grant(secured, commands)
+    assert asyncio.run(check_config(config)).ok
+    app.produce(events(60))
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 60}, worker)
+    assert len(rows) == 60
