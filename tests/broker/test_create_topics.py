@@ -149,6 +149,7 @@ def test_a_user_who_may_not_create_topics(guarded: KafkaBroker, tmp_path: Path) 
     for rule in (
         ("--allow-principal", "User:*", "--operation", "All", "--cluster"),
         ("--allow-principal", "User:*", "--operation", "All", "--topic", "*"),
+        ("--allow-principal", "User:*", "--operation", "All", "--group", "*"),
         ("--deny-principal", "User:*", "--operation", "Create", "--topic", "*"),
         ("--deny-principal", "User:*", "--operation", "Create", "--cluster"),
     ):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import ClassVar
 
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient
@@ -25,7 +24,7 @@ Missing = tuple[str, str, str]
 _BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
 _UNKNOWN = -(2**31)  # the broker does not tell
 _TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
-_RETRY_SECONDS = 0.2
+_RETRIES, _RETRY_SECONDS = 15, 0.2
 _TOO_LONG = 2**31 - 1  # no broker grants such a time-out: it answers about the rights, and begins nothing
 
 
@@ -130,31 +129,31 @@ async def missing_rights(
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        missing = await _of_topics(config, admin, topics)
-        with contextlib.suppress(kafka_errors.KafkaError, NotImplementedError):
-            missing += await _of_group(config, admin, group)
+        work: list[Awaitable[list[Missing]]] = [_of_topics(admin, topics), _of_group(admin, group)]
         if transactional_id is not None:
-            missing += await _of_transactions(config, admin, transactional_id)
+            work.append(_of_transactions(admin, transactional_id))
+        missing: list[Missing] = []
+        for part in work:
+            missing += await within(config, _told(part))
         return missing
     finally:
         await stop_quietly(admin.close(), 2.0)
 
 
-async def _send(
-    config: KafkaConfig, admin: AIOKafkaAdminClient, request: Any, node: int | None = None
-) -> Any:
-    if node is None:
-        return await within(config, admin._send_request(request))
-    return await within(config, admin._send_request_to_node(node, request))
-
-
-async def _of_topics(
-    config: KafkaConfig, admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]
-) -> list[Missing]:
+async def _told(work: Awaitable[list[Missing]]) -> list[Missing]:
+    """What is missing; nothing of what a broker is too old to tell."""
     try:
-        answer = await _send(config, admin, _Metadata(list(topics)))
-    except NotImplementedError:  # before 2.3
+        return await work
+    except (
+        kafka_errors.IncompatibleBrokerVersion,
+        kafka_errors.UnsupportedVersionError,
+        NotImplementedError,
+    ):
         return []
+
+
+async def _of_topics(admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]) -> list[Missing]:
+    answer = await admin._send_request(_Metadata(list(topics)))
     missing: list[Missing] = []
     for code, topic, _, _, allowed in answer.topics:
         wanted = topics[topic]
@@ -165,8 +164,8 @@ async def _of_topics(
     return list(dict.fromkeys(missing))
 
 
-async def _of_group(config: KafkaConfig, admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
-    found = await within(config, _described(admin, group))
+async def _of_group(admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
+    found = await _described(admin, group)
     if found is None:
         return [("group", group, "Read")]
     return [] if found == _UNKNOWN or found >> _BITS["Read"] & 1 else [("group", group, "Read")]
@@ -174,7 +173,7 @@ async def _of_group(config: KafkaConfig, admin: AIOKafkaAdminClient, group: str)
 
 async def _described(admin: AIOKafkaAdminClient, group: str) -> int | None:
     """The operations that are allowed on a group; None: not even to describe it."""
-    while True:
+    for _ in range(_RETRIES):
         try:
             (answer,) = await admin.describe_consumer_groups([group], include_authorized_operations=True)
             break
@@ -182,19 +181,21 @@ async def _described(admin: AIOKafkaAdminClient, group: str) -> int | None:
             return None
         except kafka_errors.GroupCoordinatorNotAvailableError:  # of a cluster that has had no group yet
             await asyncio.sleep(_RETRY_SECONDS)
+    else:
+        return _UNKNOWN
     (found,) = answer.groups
     if found[0] == _GROUP_DENIED:
         return None
     return int(found[6]) if len(found) > 6 else _UNKNOWN
 
 
-async def _of_transactions(config: KafkaConfig, admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
-    where = await _send(config, admin, FindCoordinatorRequest(name, 1))
+async def _of_transactions(admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
+    where = await admin._send_request(FindCoordinatorRequest(name, 1))
     if where.error_code == _ID_DENIED:
         return [("transactional-id", name, "Describe"), ("transactional-id", name, "Write")]
     if where.error_code:
         return []
-    answer = await _send(config, admin, _InitProducerId(name), where.coordinator_id)
+    answer = await admin._send_request_to_node(where.coordinator_id, _InitProducerId(name))
     if answer.error_code in (_ID_DENIED, _CLUSTER_DENIED):
         return [("transactional-id", name, "Write")]
     return []
