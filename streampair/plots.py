@@ -5,7 +5,7 @@ gauges of a lane. A file has them as JSON lines, or is one JSON object of lanes 
 for each name. Regret and AUC are functions of raw data: for the operator's eyes, not for publication
 (docs/privacy.md 7).
 
-Drawn with matplotlib: ``pip install 'streampair[plot]'``.
+Drawn with matplotlib: ``pip install '.[plot]'``.
 """
 
 from __future__ import annotations
@@ -288,7 +288,8 @@ def _axes(ax: Axes | None, across: str, up: str) -> Axes:
             from matplotlib import pyplot
         except ImportError:
             raise ConfigError(
-                "plots need matplotlib, which is not installed", fix="pip install 'streampair[plot]'"
+                "plots need matplotlib, which is not installed",
+                fix="pip install '.[plot]' in the clone, or pip install matplotlib",
             ) from None
         ax = pyplot.subplots(layout="constrained")[1]
     ax.set_xlabel(across)

@@ -24,7 +24,7 @@ def _library() -> Any:
     except ImportError:
         raise SourceError(
             "the embedded broker needs the package confluent-kafka, which is not installed",
-            fix="pip install 'streampair[demo]'",
+            fix="pip install '.[demo]' in the clone, or pip install confluent-kafka",
             retriable=False,
         ) from None
     # The handle of the extension module also finds the symbols of the librdkafka that it is

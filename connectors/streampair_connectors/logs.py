@@ -95,6 +95,8 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     ours.handlers[:] = [handler]
     ours.setLevel(level.upper())
     ours.propagate = False
+    # What the library has to say of compilation a worker says itself.
+    logging.getLogger("streampair").setLevel("ERROR")
     client_handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     client_handler.setFormatter(_JsonLines())
     client_handler.addFilter(RateLimit())

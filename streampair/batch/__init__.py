@@ -2,13 +2,15 @@
 
 Each but `PairSGD` is differentially private for the replacement of one record (`DPPMetricLearner`: of pairs
 of individuals), releases through one door, and reports what it has spent (`privacy`). It needs scikit-learn:
-``pip install "streampair[batch]"``.
+``pip install '.[batch]'``.
 """
 
 try:
     import sklearn as _sklearn  # noqa: F401
 except ImportError as error:  # pragma: no cover
-    raise ImportError('streampair.batch needs scikit-learn. Fix: pip install "streampair[batch]".') from error
+    raise ImportError(
+        "streampair.batch needs scikit-learn. Fix: pip install '.[batch]' in the clone."
+    ) from error
 
 from streampair.batch.descent import DPGDC, DPGDSC
 from streampair.batch.epochs import DPEGD

@@ -7,6 +7,7 @@ losses and buffers as integer codes, numpy and numba only.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import warnings
 from collections.abc import Callable
@@ -132,6 +133,28 @@ class _OnCompile(event.Listener):
 
     def on_end(self, event: Any) -> None:
         """One of them is compiled; others follow."""
+
+
+class _Announce(event.Listener):
+    """Logs once a process that kernels are being compiled: a first record may wait for that for seconds."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def on_start(self, event: Any) -> None:
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        if self._done or not getattr(function, "__module__", "").startswith(__package__):
+            return
+        self._done = True
+        logging.getLogger("streampair").warning(
+            "compiling kernels, once: this may take some seconds; later processes load them from disk"
+        )
+
+    def on_end(self, event: Any) -> None:
+        """One of them is compiled; others may follow."""
+
+
+event.register("numba:compile", _Announce())  # type: ignore[no-untyped-call]
 
 
 def on_compile(call: Callable[[], None]) -> Any:
