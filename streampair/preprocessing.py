@@ -18,14 +18,20 @@ from river import base
 from streampair import kernels
 from streampair.errors import ConfigError, RecordError
 from streampair.privacy.pipeline import is_stateless
+from streampair.records import cells as _cells
 from streampair.records import features as _features
 from streampair.records import hashes
 from streampair.records.categories import Categories
-from streampair.records.frames import Table, matrix_like, open_frame
+from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
 
 __all__ = ["Bounds", "Hashing", "OneHot", "RandomFourier", "Total", "UnitBall"]
 
 Array = NDArray[np.float64]
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text reads as no number at all, infinite ones and NaN included."""
+    return isinstance(_cells.label(text), str)
 
 
 class Bounds(base.MiniBatchTransformer):
@@ -85,13 +91,13 @@ class Bounds(base.MiniBatchTransformer):
         """The record with its bounded features in [-1, 1]; x itself is not changed."""
         out = x.copy() if x.__class__ is dict else _features.copied(x)
         for name, (low, high, factor) in self._scale.items():
-            if name in out and (value := _features.real(out[name])) is not None:
+            if name in out and (value := _cells.real(out[name])) is not None:
                 out[name] = min((min(max(value, low), high) - low) * factor - 1.0, 1.0)
         return out
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False)
+        table = Table(X, strict=False, read=_cells.number)
         columns, rows = table.columns, table.rows
         out = rows.copy()
         for j, name in enumerate(columns):
@@ -145,7 +151,7 @@ class UnitBall(base.MiniBatchTransformer):
         record = x if x.__class__ is dict else _features.copied(x)
         values: list[float] = []
         for value in record.values():
-            number = _features.real(value)
+            number = _cells.real(value)
             if number is None:
                 return dict(record)
             values.append(number)
@@ -154,7 +160,7 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False)
+        table = Table(X, strict=False, read=_cells.number)
         columns, rows = table.columns, table.rows
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
@@ -255,9 +261,12 @@ class RandomFourier(base.MiniBatchTransformer):
                 values = [x[name] for name in names]
             else:
                 values = [x.get(name, 0.0) for name in names]
-            struct.pack_into(f"{len(names)}d", memoryview(row.reshape(-1)), 0, *values)  # type: ignore[arg-type]
+            try:
+                struct.pack_into(f"{len(names)}d", memoryview(row.reshape(-1)), 0, *values)  # type: ignore[arg-type]
+            except Exception:  # a value that struct refuses: perhaps a text that reads as a number
+                row[0] = [_cells.number(value) for value in values]
             known = any(name in x for name in names)
-        except Exception:  # a value that struct refuses
+        except Exception:
             known = False
         out = np.full((1, self.components), math.nan)
         if known:
@@ -266,13 +275,15 @@ class RandomFourier(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind."""
-        table = Table(X, strict=False)
+        table = Table(X, strict=False, read=_cells.number)
         columns, rows = table.columns, table.rows
         names, frequencies = self._of(self._names or tuple(columns))
         index = {name: j for j, name in enumerate(names)}
         out = np.full((len(rows), self.components), math.nan)
         if any(name in index for name in columns):
             kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
+        if any(name in index for name in table.unreadable):
+            out.fill(_cells.UNREADABLE)
         return table.matrix(out, self._out)
 
 
@@ -327,12 +338,11 @@ class Hashing(base.MiniBatchTransformer):
         found = False
         for name, value in items:
             token = f"{type(name).__name__}:{name}"
-            if isinstance(value, str):
-                number: float | None = 1.0
+            number = _cells.real(value)
+            if number is None and isinstance(value, str) and _is_word(value):
+                number = 1.0
                 # The length keeps a name with "=" in it from looking like another name and its text.
                 token = f"{len(token)}:{token}={value}"
-            else:
-                number = _features.real(value)
             if number is None:
                 return [math.nan] * self.size
             place = hashes.digest(self.seed, token, 62)
@@ -353,6 +363,8 @@ class Hashing(base.MiniBatchTransformer):
         order = [frame.columns.index(name) for name in names]  # type: ignore[arg-type]
         rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]
         out = np.array(rows, dtype=np.float64).reshape(len(frame), self.size)
+        if unreadable_columns(frame):
+            out.fill(_cells.UNREADABLE)
         return matrix_like(X, out, self._out)
 
 
@@ -432,7 +444,9 @@ class OneHot(base.MiniBatchTransformer):
         passing = [j for j, name in enumerate(names) if name not in of.places and name not in self._zeros]
         out = np.zeros((len(frame), len(passing) + len(of.columns)))
         if passing:
-            out[:, : len(passing)] = Table(frame[:, passing].to_native(), strict=False).rows
+            out[:, : len(passing)] = Table(
+                frame[:, passing].to_native(), strict=False, read=_cells.number
+            ).rows
         hot = out[:, len(passing) :]
         for j, name in enumerate(names):
             if name in of.places:
@@ -440,6 +454,8 @@ class OneHot(base.MiniBatchTransformer):
                 for row, at in zip(hot, found, strict=True):
                     if at is not None:
                         row[at] = 1.0
+        if any(name in of.places for name in unreadable_columns(frame)):
+            hot.fill(_cells.UNREADABLE)
         if not names:
             out.fill(math.nan)
         return matrix_like(X, out, [*(names[j] for j in passing), *of.columns])

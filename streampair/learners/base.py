@@ -21,8 +21,8 @@ from streampair import kernels, losses
 from streampair.errors import RecordError, SnapshotError
 from streampair.learners.shown import learner_html
 from streampair.learners.tasks import Task
+from streampair.records.features import as_number
 from streampair.records.frames import Table, label_values
-from streampair.records.texts import as_code
 
 if TYPE_CHECKING:
     from streampair.privacy.accounting import PrivacyReport
@@ -215,9 +215,7 @@ class Learner(base.Estimator):
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
     ) -> tuple[Table, _R | None]:
         """Check rows and labels, and let `take` have them; None where there are none."""
-        table = Table(
-            X, strict=self._strict_frames, names=self.feature_names, text=as_code if self.takes_text else None
-        )
+        table = Table(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         values, name = label_values(y)
         if len(table) != len(values):
@@ -226,6 +224,7 @@ class Learner(base.Estimator):
                 fix="give one label for each row",
                 stage="label",
             )
+        self._check_types(table, y, values)
         labels, taken = self._labels(values), None
         if len(labels):
             try:
@@ -235,6 +234,14 @@ class Learner(base.Estimator):
                 raise
         self._y_name = name
         return table, taken
+
+    @staticmethod
+    def _read_cell(cell: Any) -> float:
+        """The number that one cell is, in a record and in a column of another type; raises for none."""
+        return as_number(cell)
+
+    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+        """Look at the types of columns and labels: a private learner asks for more than rows do."""
 
     # ---- linear scores ---------------------------------------------------------------------------------
 
@@ -280,7 +287,7 @@ class Learner(base.Estimator):
         """Score of a record under the published weights: higher ranks higher."""
 
     def _table_scores(self, X: Any) -> tuple[Table, Array]:
-        table = Table(X, names=self.feature_names, text=as_code if self.takes_text else None)
+        table = Table(X, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         try:
             return table, self._score_rows(table.columns, table.rows)

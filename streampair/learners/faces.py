@@ -251,7 +251,7 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
         root = self._map()
         if root is None:
             self.design(x)
-            return _features.read_record(x)
+            return _features.read_record(x, read=self._read_cell)
         row = self.design(x)
         return {name: kernels.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
 
@@ -259,7 +259,7 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
         """`transform_one` of the rows: of a frame as a frame of the same kind with its index, of an array as
         one.
         """
-        table = Table(X)
+        table = Table(X, read=self._read_cell)
         table.check_names(self.feature_names)
         designs = self._design_rows(table.columns, table.rows)
         root = self._map()
@@ -301,7 +301,7 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
 
     def score_many(self, X: Any) -> Any:
         """`score_one` of the rows: as a series of the frame's kind with its index, or as an array."""
-        table = Table(X)
+        table = Table(X, read=self._read_cell)
         table.check_names(self.feature_names)
         designs = self._design_rows(table.columns, table.rows)
         root = self._map()

@@ -196,6 +196,10 @@ class ForestLearner(PlainLearner):
         return False
 
     @staticmethod
+    def _read_cell(cell: Any) -> float:
+        return _texts.code_or_number(cell)
+
+    @staticmethod
     def _values(x: Any) -> dict[Hashable, float]:
         """All features of a record, each checked; texts as their codes."""
         if not isinstance(x, Mapping) or not x:

@@ -18,7 +18,6 @@ from streampair.learners.forest_rows import ForestRows
 from streampair.learners.forest_state import columns_of, exported, exported_block, restore, restore_block
 from streampair.records import features as _features
 from streampair.records.frames import Table
-from streampair.records.texts import as_code
 
 __all__ = ["MulticlassForest"]
 
@@ -393,7 +392,7 @@ class MulticlassForest(Classifier, ForestLearner):
 
     def _table_of(self, X: Any) -> tuple[Table, Array]:
         """Rows, and their scores (n, classes)."""
-        table = Table(X, names=self.feature_names, text=as_code)
+        table = Table(X, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         try:
             return table, self._rows_scores(table.columns, table.rows)

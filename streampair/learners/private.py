@@ -24,6 +24,8 @@ from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.origin import Origin
 from streampair.privacy.report import Standing, build_report
+from streampair.records import cells as _cells
+from streampair.records.frames import Table, label_type
 
 __all__ = ["PrivateLearner"]
 
@@ -144,6 +146,34 @@ class PrivateLearner(TakesBatches):
 
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
         return self._task.labels_or_null(y)
+
+    @staticmethod
+    def _read_cell(cell: Any) -> float:
+        """As in the base, and of a text that reads as a number, whatever the type of its column is."""
+        return _cells.number(cell)
+
+    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+        """Void the report where a type has lost what the cells were: then one record changes all others.
+
+        Nobody can tell from such a column what its records would be without the one that gave it its type
+        (docs/privacy.md 7.1).
+        """
+        known = self.feature_names
+        lost = [f"column {name!r}" for name in table.unreadable if not known or name in known]
+        kind = label_type(y)
+        if kind is not None:
+            lost.append(f"labels of type {kind}")
+        elif self._task.wide_labels and _cells.are_rounded(values):
+            lost.append("labels beyond 2^53 in a column of floats")
+        if lost:
+            self.mark(void=[f"a frame cannot be read record by record: {', '.join(lost)}"])
+            warnings.warn(
+                f"{', '.join(lost)} cannot be read record by record, so one record decides what all others "
+                "are, and the report is void; give numbers, texts or objects, for example with "
+                "dtype=object in pandas",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def learn_one(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> None:
         """Take one slot: the record with its label, under noise; a model may be released.

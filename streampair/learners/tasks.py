@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streampair import kernels, losses
 from streampair.errors import ConfigError, RecordError
+from streampair.records import cells as _cells
 from streampair.records import features as _features
 
 __all__ = ["BinaryTask", "ClassTask", "RelevanceTask", "Task"]
@@ -59,6 +60,8 @@ class Task(abc.ABC):
     two_classes: ClassVar[bool] = False
     real_labels: ClassVar[bool] = False
     most_features: ClassVar[int] = 10_000
+    #: Whether there may be labels that are whole numbers which floats cannot tell apart.
+    wide_labels: bool = False
 
     @staticmethod
     def coordinates(d: int) -> int:
@@ -146,16 +149,19 @@ class BinaryTask(Task):
     two_classes = True
 
     def __init__(self, positive: Any) -> None:
-        if positive is None or (isinstance(positive, float) and math.isnan(positive)):
+        same = _cells.label(positive)
+        if same is None or (isinstance(same, float) and math.isnan(same)):
             raise ConfigError(
                 f"positive is {positive!r}, which marks an unknown label",
                 fix="name the label that ranks high, for example True, 1 or 'fraud'",
             )
-        self._positive = positive
+        # Compared as any label is: a text that reads as a number is that number.
+        self._positive = same
+        self.wide_labels = _is_wide(same)
         # Identity with these two settles nearly every label without a comparison.
         self.high = positive
         self.low = (not positive) if isinstance(positive, bool) else _NO_LABEL
-        self.flipped = isinstance(positive, bool | int | np.bool_ | np.integer) and not positive
+        self.flipped = isinstance(same, bool | int | np.bool_ | np.integer) and not same
 
     def label(self, y: Any) -> float:
         """+1 for the positive label, -1 for any other.
@@ -165,6 +171,7 @@ class BinaryTask(Task):
         RecordError
             If the label is unknown (None, NaN or masked) or cannot be compared.
         """
+        y = _cells.label(y)
         try:
             differs = y != y
             unknown = y is None or differs is np.ma.masked or bool(differs)
@@ -243,7 +250,7 @@ class RelevanceTask(Task):
             If it is unknown (None or NaN), no number, or out of range.
         """
         try:
-            value = y if type(y) is float else _features.as_number(y)
+            value = y if type(y) is float else _cells.number(y)
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         low, high = self._low, self._high
@@ -276,6 +283,11 @@ class RelevanceTask(Task):
         return super().labels(y)
 
 
+def _is_wide(y: Any) -> bool:
+    number = _cells.real(y)
+    return number is not None and abs(number) >= _cells.EXACT
+
+
 def _whole(y: Any, number: float) -> int:
     """The integer that y is. The float may be its neighbour: identifiers of persons are often of 64 bits."""
     whole = int(number)
@@ -294,10 +306,9 @@ def class_number(y: Any) -> float:
     TypeError, ValueError
         If the label is unknown, or neither text nor a number.
     """
+    y = _cells.label(y)
     if isinstance(y, str):
         text = f"s{y}"
-    elif isinstance(y, bytes):
-        text = f"b{y.hex()}"
     else:
         number = _features.as_number(y)  # None and NaN are none
         if number != number:
@@ -332,16 +343,19 @@ class ClassTask(Task):
 
     def __init__(self, classes: Any = None) -> None:
         self.classes: tuple[float, ...] | None = None
+        self.wide_labels = True
         if classes is None:
             return
         fix = f"give a list of 2 to {MOST_CLASSES} different texts or numbers, for example ['cat', 'dog']"
         try:
-            numbers = () if isinstance(classes, str | bytes) else tuple(self.label(y) for y in classes)
+            given = [] if isinstance(classes, str | bytes) else list(classes)
+            numbers = tuple(map(self.label, given))
         except (TypeError, RecordError):
             numbers = ()
         if not 2 <= len(set(numbers)) == len(numbers) <= MOST_CLASSES:
             raise ConfigError(f"classes is {classes!r}", fix=fix)
         self.classes = numbers
+        self.wide_labels = any(map(_is_wide, given))
 
     @staticmethod
     def coordinates(d: int) -> int:

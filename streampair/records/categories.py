@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streampair.errors import ConfigError
+from streampair.records import cells as _cells
 
 __all__ = ["Categories"]
 
@@ -17,6 +18,9 @@ class Categories:
     ----------
     values
         ``{field: [value, ...]}``: texts, whole numbers or truth values, each once.
+    read
+        What a value is compared as: by default a text that reads as a number is that number, as in a column
+        of a data frame that a text has made text of.
 
     Raises
     ------
@@ -28,7 +32,7 @@ class Categories:
     columns
         ``field=value``, fields and values as declared.
     places
-        For each field which column belongs to a value.
+        For each field which column belongs to a value that was read.
 
     Examples
     --------
@@ -39,9 +43,12 @@ class Categories:
     (1, None, None)
     """
 
-    __slots__ = ("columns", "places")
+    __slots__ = ("_read", "columns", "places")
 
-    def __init__(self, values: Mapping[Any, Sequence[Any]]) -> None:
+    def __init__(
+        self, values: Mapping[Any, Sequence[Any]], read: Callable[[Any], Any] = _cells.label
+    ) -> None:
+        self._read = read
         if not isinstance(values, Mapping) or not values:
             raise ConfigError(
                 f"the declared values are {values!r}", fix="give a dict such as {'country': ['NL', 'BE']}"
@@ -59,9 +66,9 @@ class Categories:
                     raise ConfigError(
                         f"a value of {field!r} is {value!r}", fix="give texts, whole numbers or truth values"
                     )
-                if value in places:
+                if read(value) in places:
                     raise ConfigError(f"{value!r} is twice among the values of {field!r}", fix="name it once")
-                places[value] = len(self.columns)
+                places[read(value)] = len(self.columns)
                 self.columns.append(f"{field}={value}")
                 if not self.columns[-1].isprintable():
                     raise ConfigError(
@@ -78,6 +85,6 @@ class Categories:
     def column(self, field: Hashable, value: object) -> int | None:
         """Which column is 1 for this value of the field; None: it is missing or was not declared."""
         try:
-            return self.places[field].get(value)
+            return self.places[field].get(self._read(value))
         except Exception:  # a list, or what else has no hash: not declared
             return None

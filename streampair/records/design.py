@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
+from streampair.records import cells as _cells
 from streampair.records import features as _features
 
 __all__ = ["Design", "check_finite", "check_scored"]
@@ -34,7 +35,7 @@ def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]
             values.append(math.nan)
             continue
         try:
-            number = _features.as_number(x[name])
+            number = _cells.number(x[name])
         except (TypeError, ValueError, OverflowError):
             raise _features.unusable_value(name, x[name]) from None
         if not math.isfinite(number):
@@ -115,10 +116,14 @@ class Design:
             raw, self.label[0] = self.raw[0], label
             for i, name in enumerate(self.names):
                 try:
-                    raw[i] = _features.as_number(x[name])
+                    raw[i] = _cells.number(x[name])
                 except Exception:
                     raw[i] = math.nan
-            return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
+            try:
+                return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
+            except Exception:  # a mapping that cannot be read
+                raw.fill(math.nan)
+                return 0
 
     def told(self, context: bytes | None) -> bytes:
         """What identifies the record in `cells`: what the caller has said, or else its own bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -24,7 +23,6 @@ __all__ = [
     "packed",
     "packed_each",
     "read_record",
-    "real",
     "unusable_value",
 ]
 
@@ -33,7 +31,10 @@ _ONE = struct.Struct("d")
 
 
 def short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no whole number of more than some thousand digits
+        text = f"a {type(value).__name__} too long to write out"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -50,7 +51,10 @@ def unusable_value(
     else:
         try:
             number = as_number(value)
-        except (TypeError, ValueError, OverflowError):
+        except OverflowError:
+            problem = f"{where} is a whole number beyond the range of a float: {short(value)}"
+            fix = "scale it first, or give its logarithm"
+        except (TypeError, ValueError):
             problem = f"{where} is not a number: {short(value)}"
             fix = "give a real number"
         else:
@@ -79,15 +83,6 @@ def as_number(value: object) -> float:
     return number
 
 
-def real(value: object) -> float | None:
-    """The value as a finite float, or None if it is no such thing. Never raises."""
-    try:
-        number = as_number(value)
-    except Exception:  # whatever it is: a value may bring its own
-        return None
-    return number if math.isfinite(number) else None
-
-
 def copied(x: Any) -> dict[Any, Any]:
     """A new dict of what a record holds, and an empty one of what is no record. Never raises."""
     try:
@@ -96,8 +91,10 @@ def copied(x: Any) -> dict[Any, Any]:
         return {}
 
 
-def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:
-    """All features of one record as floats, each checked to be at most `limit` in size.
+def read_record(
+    x: object, limit: float = MAX_ABS, read: Callable[[Any], float] = as_number
+) -> dict[Hashable, float]:
+    """All features of one record as `read` makes floats of them, each checked to be at most `limit` in size.
 
     Raises
     ------
@@ -115,7 +112,7 @@ def read_record(x: object, limit: float = MAX_ABS) -> dict[Hashable, float]:
     out: dict[Hashable, float] = {}
     for name, value in x.items():
         try:
-            number = as_number(value)
+            number = read(value)
         except (TypeError, ValueError, OverflowError):
             raise unusable_value(name, value) from None
         if not abs(number) <= limit:

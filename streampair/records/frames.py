@@ -14,11 +14,18 @@ from river import utils
 
 from streampair.errors import RecordError
 from streampair.kernels import rows_of_columns
+from streampair.records import cells as _cells
 from streampair.records import features as _features
 
-__all__ = ["Table", "label_values", "matrix_like", "open_frame"]
+__all__ = ["Table", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]
 
 Array = NDArray[np.float64]
+
+#: Types of columns, beside those of numbers, whose cells are read one by one.
+_READABLE = (nw.Boolean, nw.String, nw.Categorical, nw.Enum, nw.Object, nw.Binary)
+_READABLE_KINDS = "OSU"
+#: Whole numbers that NumPy has no type for.
+_WIDE = (nw.Int128, nw.UInt128)
 
 
 class Table:
@@ -32,11 +39,12 @@ class Table:
         Data frame, or array of shape (n, d).
     strict
         Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells, and those
-        under the mask of a masked array, become NaN.
+        under the mask of a masked array, become NaN. Where a column has a type that cannot be read cell by
+        cell, such as complex numbers, dates or lists, all its cells then become `cells.UNREADABLE`.
     names
         The order to put the columns into, if these are their names; else they stay as they are.
-    text
-        What makes a number of a cell that is text; None: a text is no number.
+    read
+        What makes a number of a cell in a column that is not of numbers; it raises for one that is none.
 
     Attributes
     ----------
@@ -59,7 +67,7 @@ class Table:
         *,
         strict: bool = True,
         names: Sequence[Hashable] = (),
-        text: Callable[[str], float] | None = None,
+        read: Callable[[Any], float] = _features.as_number,
     ) -> None:
         if isinstance(X, np.ndarray):
             if isinstance(X, np.ma.MaskedArray):
@@ -72,14 +80,15 @@ class Table:
             self.columns = list(range(X.shape[1]))
             rows = X
             if X.dtype.kind not in "biuf":
-                rows = np.empty(X.shape)
-                for j, column in enumerate(X.T):
-                    rows[:, j] = _numbers(j, column.tolist(), strict=strict, text=text)
+                rows = np.full(X.shape, _cells.UNREADABLE)
+                if strict or X.dtype.kind in _READABLE_KINDS:
+                    for j, column in enumerate(X.T):
+                        rows[:, j] = _numbers(j, column.tolist(), strict=strict, read=read)
         else:
             self._frame = _frame_of(X)
             self.columns = self._frame.columns
             numbers = self._frame.numbers()
-            rows = _cells(open_frame(X), strict=strict, text=text) if numbers is None else numbers
+            rows = _read_cells(open_frame(X), strict=strict, read=read) if numbers is None else numbers
         if not self.columns:
             raise RecordError("there are no columns", fix="give at least one feature")
         self._order = _order(self.columns, names)
@@ -92,6 +101,15 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def unreadable(self) -> list[Hashable]:
+        """Columns with `cells.UNREADABLE` in them, of this frame or of one that a transformer was given."""
+        rows = self.rows
+        if not np.isnan(rows).any():
+            return []
+        marked = rows.view(np.int64) == np.array(_cells.UNREADABLE).view(np.int64)
+        return [self.columns[j] for j in np.flatnonzero(marked.any(axis=0)).tolist()]
 
     def as_given(self) -> tuple[list[Hashable], Array]:
         """Columns and rows in the order that they came in."""
@@ -219,6 +237,8 @@ class _Polars:
         types: set[Any] = set(map(type, self._X.dtypes))
         if not all(t.is_float() or t.is_integer() or t is boolean for t in types):
             return None
+        if any("128" in t.__name__ for t in types):
+            return None
         out: NDArray[Any] = self._X.to_numpy()
         return out
 
@@ -296,6 +316,26 @@ def open_frame(X: Any) -> nw.DataFrame[Any]:
         return utils.dataframe.into_frame(X)
     except DuplicateError:
         raise _twice_named() from None
+    except TypeError:
+        raise _no_frame(X) from None
+
+
+def _no_frame(X: Any) -> RecordError:
+    """The error for what is no data frame; it names the way to one."""
+    kind = type(X).__name__
+    if kind == "LazyFrame":
+        problem, fix = "a LazyFrame has no rows until it is collected", "give X.collect()"
+    elif kind == "Series":
+        problem = "a Series is one column, and records have a column for each feature"
+        fix = "give X.to_frame(), or a dict to learn_one if it is one record"
+    elif isinstance(X, Mapping):
+        problem, fix = (
+            f"a {kind} is no data frame",
+            "give a data frame made of it; one record goes to learn_one",
+        )
+    else:
+        problem, fix = f"a {kind} is no data frame", "give a pandas or polars DataFrame, or a NumPy array"
+    return RecordError(problem, fix=fix)
 
 
 def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
@@ -313,12 +353,31 @@ def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
     values = _plain_labels(y)
     if values is not None:
         return values, y.name
-    series = utils.dataframe.into_series(y)
-    if (series.dtype.is_numeric() or series.dtype == nw.Boolean) and not series.null_count():
+    try:
+        series = utils.dataframe.into_series(y)
+    except TypeError:
+        kind = type(y).__name__
+        problem, fix = f"the labels are a {kind}", "give a Series or a NumPy array, such as numpy.array(y)"
+        if kind in ("DataFrame", "LazyFrame"):
+            fix = "give one column as a Series, such as frame['label'], collected if it is lazy"
+        raise RecordError(problem, fix=fix, stage="label") from None
+    numeric = series.dtype.is_numeric() and not isinstance(series.dtype, _WIDE)
+    if (numeric or series.dtype == nw.Boolean) and not series.null_count():
         values = np.asarray(series.to_numpy())
         if values.dtype.kind in "biuf":
             return values, series.name
     return series.to_list(), series.name
+
+
+def label_type(y: Any) -> str | None:
+    """The type of labels that cannot be read one by one, for it has lost what they were; None if they can.
+
+    Nested values, dates and complex numbers are such types: polars makes nulls of the numbers beside a dict.
+    """
+    if isinstance(y, np.ndarray):
+        return None if y.dtype.kind in "biuf" + _READABLE_KINDS else str(y.dtype)
+    series = utils.dataframe.into_series(y)
+    return None if _is_readable(series) else str(series.dtype)
 
 
 def _plain_labels(y: Any) -> NDArray[Any] | None:
@@ -330,18 +389,43 @@ def _plain_labels(y: Any) -> NDArray[Any] | None:
         return None if values.dtype.kind == "f" and np.isnan(values).any() else values
     if (polars := get_polars()) is not None and isinstance(y, polars.Series):
         numeric = y.dtype.is_float() or y.dtype.is_integer() or y.dtype == polars.Boolean
-        if numeric and not y.null_count():
+        if numeric and "128" not in str(y.dtype) and not y.null_count():
             values = y.to_numpy()
             return values if values.dtype.kind in "biuf" else None
     return None
 
 
 def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
-    """Names of the columns that have no type of numbers."""
-    return [name for name, t in frame.schema.items() if not (t.is_numeric() or t == nw.Boolean)]
+    """Names of the columns that have no type of numbers, or one that NumPy has not."""
+    return [
+        name
+        for name, t in frame.schema.items()
+        if not (t.is_numeric() or t == nw.Boolean) or isinstance(t, _WIDE)
+    ]
 
 
-def _cells(frame: nw.DataFrame[Any], *, strict: bool, text: Callable[[str], float] | None = None) -> Array:
+def _is_readable(series: nw.Series[Any]) -> bool:
+    """Whether cells are what they were before they had a common type, or texts of it."""
+    t = series.dtype
+    if t.is_numeric() or isinstance(t, _READABLE):
+        return True
+    if t == nw.Unknown and series.null_count() == len(series):  # polars' type of nothing but nulls
+        return True
+    # Numbers of pandas that narwhals has no name for: sparse ones.
+    return getattr(getattr(series.to_native(), "dtype", None), "kind", "none") in {*"biuf"}
+
+
+def unreadable_columns(frame: nw.DataFrame[Any]) -> list[str]:
+    """Names of the columns whose type has lost what their cells were: dates, lists, complex numbers."""
+    other = set(_other_columns(frame))
+    return [
+        name
+        for j, name in enumerate(frame.columns)
+        if name in other and not _is_readable(frame[:, j])  # by position: a name may be a number
+    ]
+
+
+def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any], float]) -> Array:
     """The numbers of a frame, cell by cell in the columns that may hold something else."""
     other = set(_other_columns(frame))
     rows = np.empty((len(frame), len(frame.columns)))
@@ -350,27 +434,36 @@ def _cells(frame: nw.DataFrame[Any], *, strict: bool, text: Callable[[str], floa
     if numeric:
         rows[:, numeric] = utils.dataframe.to_numpy(frame[:, numeric])
     for j, column in enumerate(frame.columns):
-        if column in other:
-            rows[:, j] = _numbers(column, frame[:, j].to_list(), strict=strict, text=text)
+        if column not in other:
+            continue
+        series = frame[:, j]
+        if strict or _is_readable(series):
+            rows[:, j] = _numbers(column, series.to_list(), strict=strict, read=read)
+        else:
+            rows[:, j] = _cells.UNREADABLE
     return rows
 
 
 def _numbers(
-    name: Hashable, cells: Sequence[Any], *, strict: bool, text: Callable[[str], float] | None = None
+    name: Hashable, cells: Sequence[Any], *, strict: bool, read: Callable[[Any], float]
 ) -> list[float]:
     """The cells of one column as floats."""
     out = []
     for i, cell in enumerate(cells):
-        if text is not None and isinstance(cell, str):
-            out.append(text(cell))
-            continue
         try:
-            out.append(np.nan if _is_missing(cell) else _features.as_number(cell))
+            out.append(np.nan if _is_missing(cell) else read(cell))
         except Exception:  # whatever it is: a value may bring its own
             if strict:
-                raise _features.unusable_value(name, cell, row=i) from None
+                at = _culprit(cells, i)
+                raise _features.unusable_value(name, cells[at], row=at) from None
             out.append(np.nan)
     return out
+
+
+def _culprit(cells: Sequence[Any], first: int) -> int:
+    """Which cell made text of a column, if there is one: the first text that reads as no number."""
+    texts = (i for i in range(first, len(cells)) if isinstance(cells[i], str))
+    return next((i for i in texts if _cells.real(cells[i]) is None), first)
 
 
 def _is_missing(cell: object) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["as_code", "which"]
+from streampair.records.features import as_number
+
+__all__ = ["as_code", "code_or_number", "which"]
 
 Array = NDArray[np.float64]
 
@@ -25,6 +28,11 @@ def as_code(text: str) -> float:
     """
     # Long texts are not remembered: a thousand of them could be much.
     return _code.__wrapped__(text) if len(text) > _LONG else _code(text)
+
+
+def code_or_number(cell: Any) -> float:
+    """`as_code` of a text, and `as_number` of anything else."""
+    return as_code(cell) if isinstance(cell, str) else as_number(cell)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -278,11 +278,11 @@ def test_pipelines_take_it_for_a_transformer_wherever_it_stands() -> None:
 
 def test_equal_labels_are_one_class() -> None:
     model = metric.PairOGD()
-    one = [True, 1, 1.0, np.int64(1), np.float32(1), np.bool_(True)]
+    one = [True, 1, 1.0, np.int64(1), np.float32(1), np.bool_(True), "1", "1.0", "True", b"1"]
     assert len({model._task.label(y) for y in one}) == 1
-    texts = ["a", np.str_("a")]
+    texts = ["a", np.str_("a"), b"a"]
     assert len({model._task.label(y) for y in texts}) == 1
-    different = [1, 0, 2, 0.5, -1, "1", "a", "", b"a", "\ud800", 2**70, 1e300]
+    different = [1, 0, 2, 0.5, -1, "a", "", "\ud800", 2**70, 1e300]
     assert len({model._task.label(y) for y in different}) == len(different)
     for y in different:
         assert 0 <= model._task.label(y) < 2**53

@@ -33,7 +33,7 @@ def test_bounds(low: float, width: float, value: float) -> None:
     assert scale.transform_one({"a": high})["a"] == pytest.approx(1.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("value", [None, "3", math.inf])
+@pytest.mark.parametrize("value", [None, "three", "1e400", math.inf])
 def test_what_is_no_number_passes_unchanged(value: Any) -> None:
     x = {"a": value, "b": 7.0}
     for model in (preprocessing.Bounds({"a": (0, 1)}), preprocessing.UnitBall()):
@@ -165,10 +165,10 @@ def test_declared_features() -> None:
     assert all(math.isnan(v) for v in transform.transform_one({"c": 1.0}).values())
 
 
-@pytest.mark.parametrize("x", [{}, {"a": None}, {"a": "1"}, {"a": math.nan}, {"a": 1.0, "b": math.inf}])
+@pytest.mark.parametrize("x", [{}, {"a": None}, {"a": "one"}, {"a": math.nan}, {"a": 1.0, "b": math.inf}])
 @pytest.mark.parametrize("transform", [preprocessing.RandomFourier(6), preprocessing.Hashing(6)])
 def test_what_cannot_be_mapped_is_refused_by_the_learner(transform: Any, x: dict[str, Any]) -> None:
-    if isinstance(transform, preprocessing.Hashing) and x == {"a": "1"}:
+    if isinstance(transform, preprocessing.Hashing) and x == {"a": "one"}:
         return  # text is a category
     out = transform.transform_one(x)
     assert len(out) == 6

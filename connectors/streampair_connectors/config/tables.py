@@ -488,7 +488,7 @@ def _ranges(features: dict[str, Any]) -> dict[str, tuple[float, float]]:
 def _categories(features: dict[str, Any]) -> Categories | None:
     values = {name: item for name, item in features.items() if not item or isinstance(item[0], str)}
     try:
-        return Categories(values) if values else None
+        return Categories(values, read=lambda value: value) if values else None
     except ConfigError as error:
         raise ValueError(f"{error.problem}; {error.fix}") from None
 
