@@ -241,7 +241,7 @@ class Batch:
         score_one, learn_one = model.score, model.learn
         admitted: list[bool] = []
         emit = self._counting(given, admitted) if self._entities else given.append
-        take = None if model.private is None else model.private.take
+        take = None if model.private is None else model.private.take_or_raise
         counted = 0
         hits = iter([(n, 0, 0)]) if regret is None else regret.hits(told)
         try:

@@ -143,7 +143,7 @@ class PrivateModel(OwnModel, Protocol):
         """Take a slot for a record, which comes from `origin`."""
         ...
 
-    def take(self, x: Any, y: Any, origin: Origin | None = None) -> float:
+    def take_or_raise(self, x: Any, y: Any, origin: Origin | None = None) -> float:
         """`score_one`, then `learn_one`; an error of the score comes before the slot is taken."""
         ...
 

@@ -129,14 +129,14 @@ def wood_places(
     """Where the values of raw rows (n, d), standardised as in `prepare_rows`, are in (0, 1); NaN if lost.
 
     `unit` makes a standard deviation 1 of them. The place of a field of several columns, (n, fields), is the
-    number of the first that is nearer to 1 than to 0, and their number if none is.
+    number of the first that is finite and above 0.5, and their number if none is.
     """
     for r in range(raw.shape[0]):
         i = 0
         for f in range(len(sizes)):
             if sizes[f] > 1:
                 code = 0
-                while code < sizes[f] and not raw[r, i + code] > 0.5:
+                while code < sizes[f] and not 0.5 < raw[r, i + code] <= MAX_FINITE:
                     code += 1
                 places[r, f] = code
                 i += sizes[f]

@@ -52,7 +52,8 @@ class _Scorer(Learner):
         -------
         series or array
             Of a frame as a series of the same kind with its index, of an array as one. For a private learner
-            NaN where a row cannot be scored: that row is a null slot, and the others are as without it.
+            NaN where a row cannot be scored: it takes its slot as in `learn_one`, and the others are as they
+            would be without it.
 
         Raises
         ------

@@ -63,10 +63,13 @@ class PrivateForest(Classifier, PrivateLearner):
 
     What is missing, not finite or not a number is a gap: leaves learn the rest of a record, each node has
     a side for gaps, and the linear score learns nothing of it. A record without a label, or of gaps alone, is
-    a null record in its slot, as one with a gap does in the warm-up. Nothing raises.
+    a null record in its slot, and so is one with a gap in the warm-up. Learning raises on no record;
+    `score_one` does on a value that is no finite number.
 
     Texts are no features: `preprocessing.OneHot` makes columns of their declared values, and trees take the
-    columns of a field, `country=NL` and `country=BE`, for one.
+    columns of a field, `country=NL` and `country=BE`, for one. A gap in one of these columns is no category:
+    the field has the category of the first column that is above 0.5, and where none is, "none of these",
+    which has a side of its own at each node.
 
     `weights` are those of the linear score, in log-odds, which is a part of the score only. A model takes
     some tenths of a second at the end of a block, of which there are some dozens, and a record some 20

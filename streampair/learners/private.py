@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
@@ -68,7 +69,10 @@ class PrivateLearner(TakesBatches):
         self._task = self._make_task()
         # Whether `take` may score and learn in one: both calls are those of this class.
         kind, own = type(self), PrivateLearner
-        same = (getattr(kind, name) is getattr(own, name) for name in ("score_one", "learn_one", "take"))
+        same = (
+            getattr(kind, name) is getattr(own, name)
+            for name in ("score_one", "learn_one", "take", "take_or_raise")
+        )
         self._one_packing = all(same)
         self._standing = Standing()
         # What `load_plan` was given.
@@ -199,6 +203,34 @@ class PrivateLearner(TakesBatches):
         """`score_one`, then `learn_one`: the score under the model before this record.
 
         The record is read and prepared once, where the two calls would do it twice; the bits are the same.
+        Nothing is raised: a record that has no score takes its slot as in `learn_one`, and NaN is returned.
+
+        Parameters
+        ----------
+        x, y, origin
+            As in `learn_one`.
+
+        Examples
+        --------
+        >>> from streampair import auc
+        >>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=100, features=["a"])
+        >>> model.take({"a": 0.5}, True), model.take({"a": "text"}, False), model.slots, model.null_slots
+        (0.0, nan, 2, 1)
+        """
+        if self._one_packing:
+            return self._run.score_and_take(x, self._task.label_or_null(y), origin, raises=False)
+        try:
+            score = self.score_one(x)
+        except Exception:  # whatever it is: a value may bring its own
+            score = math.nan
+        self.learn_one(x, y, origin)
+        return score
+
+    def take_or_raise(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
+        """As `take`, but a record that has no score raises, and takes no slot.
+
+        For who then calls `learn_null` in its place, as a lane does: a record that takes no slot at all moves
+        all others (docs/privacy.md 7.1).
 
         Parameters
         ----------
@@ -208,7 +240,7 @@ class PrivateLearner(TakesBatches):
         Raises
         ------
         RecordError
-            As `score_one`; then no slot has been taken.
+            As `score_one`.
         """
         if not self._one_packing:
             score = self.score_one(x)

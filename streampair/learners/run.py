@@ -194,11 +194,21 @@ class SlotRun:
         if given != given:
             counts.null_slots += 1
 
-    def score_and_take(self, x: Any, label: float, origin: Origin | None = None) -> float:
-        """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole."""
+    def score_and_take(
+        self, x: Any, label: float, origin: Origin | None = None, *, raises: bool = True
+    ) -> float:
+        """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole.
+
+        What `score` raises comes before the slot is taken; where it is not to raise, NaN is returned.
+        """
         design = self.design
         if not design.whole(x):
-            score = self.score(x)
+            try:
+                score = self.score(x)
+            except Exception:
+                if raises:
+                    raise
+                score = math.nan
             self.take(x, label, origin)
             return score
         score = float(kernels.dot(self.rule.average, design.ready[0]))
@@ -223,9 +233,13 @@ class SlotRun:
         field = None if entity is None else entity.field
         if field is None or not isinstance(x, Mapping):
             return None
-        if field in x:
+        try:
+            named, who = field in x, x.get(field)
+        except Exception:  # a mapping that cannot be read
+            return None
+        if named:
             self.counts.ignored_features -= 1  # it was counted as a feature that nobody knows
-        return x.get(field)
+        return who
 
     def _admit(self, admission: Admission, who: Hashable) -> bool:
         """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""

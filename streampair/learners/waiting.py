@@ -69,14 +69,25 @@ class Waiting:
 
     def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
         """The first record that names features begins the run; what comes before it is a null slot."""
-        if isinstance(x, Mapping) and x:
-            self._start(list(x)).take(x, label, origin)
+        try:
+            names = list(x) if isinstance(x, Mapping) else []
+        except Exception:  # a mapping that cannot be read
+            names = []
+        if names:
+            self._start(names).take(x, label, origin)
         else:
             self.null(origin)
 
-    def score_and_take(self, x: Any, label: float, origin: Origin | None = None) -> float:
-        """`score`, then `take`."""
-        score = self.score(x)
+    def score_and_take(
+        self, x: Any, label: float, origin: Origin | None = None, *, raises: bool = True
+    ) -> float:
+        """`score`, then `take`; where it is not to raise, NaN is returned."""
+        try:
+            score = self.score(x)
+        except Exception:
+            if raises:
+                raise
+            score = math.nan
         self.take(x, label, origin)
         return score
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import kernels
+from streampair.errors import RecordError
 from streampair.records import cells as _cells
 from streampair.records import features as _features
 
@@ -25,8 +26,21 @@ def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]
     Raises
     ------
     RecordError
-        If the record is empty or no mapping, or a value is no finite number.
+        If the record is empty or no mapping, cannot be read, or a value is no finite number.
     """
+    try:
+        return _values(x, names)
+    except RecordError:
+        raise
+    except Exception as error:  # whatever it is: a mapping or a value may bring its own
+        raise RecordError(
+            f"the record cannot be read: it raises {type(error).__name__}",
+            fix="give a dict of numbers",
+            stage="features",
+        ) from None
+
+
+def _values(x: Any, names: Sequence[Hashable] | None) -> list[float]:
     if not isinstance(x, Mapping) or not x:
         _features.read_record(x)
     values = []

@@ -39,7 +39,7 @@ def test_steps_of_river_are_foreign() -> None:
         assert not isinstance(step, PrivateModel)
 
 
-@pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "take", "to_state"])
+@pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "take_or_raise", "to_state"])
 def test_a_private_learner_whose_account_cannot_be_kept_is_refused(name: str) -> None:
     """The broken twin: asked for `PrivateModel` alone, it would run without an account."""
 

@@ -125,7 +125,7 @@ class Chained:
         self._known = self._known or x["c"] > 0
         self.learn_null(origin)
 
-    def take(self, x: Any, y: Any, origin: Origin | None = None) -> float:
+    def take_or_raise(self, x: Any, y: Any, origin: Origin | None = None) -> float:
         score = self.score_one(x)
         self.learn_one(x, y, origin)
         return score

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from harness.learners import NAMES, PRIVATE, stream
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from streampair import auc, metric, ranking
 from streampair.engine.envelope import pack
 from streampair.errors import RecordError
-from streampair.privacy import EntityLimit, Origin
+from streampair.privacy import EntityLimit, Origin, second_moments_diameter
 from streampair.privacy.origin import Origins
 
 KEY = bytes(range(32))
@@ -101,18 +104,109 @@ def test_take_is_score_and_learn_bit_for_bit(name: str, data: st.DataObject) -> 
             expected = str(error)
             before = state(two)
             with pytest.raises(RecordError) as caught:
-                two.take(given_x, given_y, origin)
+                two.take_or_raise(given_x, given_y, origin)
             assert str(caught.value) == expected
             assert state(two) == before  # no slot was taken
             one.learn_null(origin)
             two.learn_null(origin)
         else:
             one.learn_one(given_x, given_y, origin)
-            score = two.take(given_x, given_y, origin)
+            way = two.take if i % 2 else two.take_or_raise
+            score = way(given_x, given_y, origin)
             assert score.hex() == expected.hex()
     assert one.slots == two.slots == (60 if one.horizon else 70)
     assert state(one) == state(two)
     assert one.privacy == two.privacy
+
+
+class Raising(dict[str, float]):
+    """A mapping that cannot be read."""
+
+    def __getitem__(self, name: str) -> float:
+        raise RuntimeError("secret")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("secret")
+
+    def __len__(self) -> int:
+        raise RuntimeError("secret")
+
+    def __contains__(self, name: object) -> bool:
+        raise RuntimeError("secret")
+
+    def get(self, *args: Any) -> Any:
+        raise RuntimeError("secret")
+
+
+class Iterating(Mapping[str, float]):
+    """A mapping whose iteration raises, and nothing else of it."""
+
+    def __getitem__(self, name: str) -> float:
+        if name == "f0":
+            raise KeyError(name)
+        return 0.5
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("secret")
+
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("first", [False, True])
+def test_take_takes_a_slot_for_every_record(name: str, first: bool) -> None:
+    """NaN where there is no score, and then as `learn_one`: whatever it is, the others have their slots."""
+    one, two = MAKES[name](noise_key=KEY), MAKES[name](noise_key=KEY)
+    events = stream(one, 30)
+    bad = [*(damaged(events[0][0], how) for how in KINDS), Raising(events[0][0]), Iterating()]
+    if not first:
+        one.learn_one(*events[0])
+        two.take(*events[0])
+    for i, x in enumerate(bad):
+        try:
+            expected = one.score_one(x)
+        except Exception:  # a RecordError, or what the mapping raises
+            expected = math.nan
+        one.learn_one(x, events[i][1])
+        score = two.take(x, events[i][1])
+        assert score.hex() == expected.hex()
+        assert two.slots == i + 1 + (not first)
+    assert state(one) == state(two)
+
+
+def released(how: str, bad: Any) -> Any:
+    """What is summed up over 100 equal records, of which one is this, by a loop over a stream."""
+    model = auc.PairFTRL(1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, solver="moments", seed=1)
+    rng = np.random.default_rng(0)
+    warm = pd.DataFrame(rng.uniform(-1, 1, size=(1000, 2)), columns=["a", "b"])
+    model.learn_many(warm, pd.Series(rng.random(1000) < 0.5))
+    for i in range(100):
+        x = bad if i == 40 else {"a": 1.0, "b": 0.2}
+        if how == "take":
+            model.take(x, True)
+            continue
+        with contextlib.suppress(RecordError):
+            model.score_one(x)
+            model.learn_one(x, True)
+    assert model.run is not None
+    rule: Any = model.run.rule
+    assert rule.releases == 0  # the block is open
+    return model.slots, np.frombuffer(rule.block.cells(), dtype=np.int64) * rule.plan.grid, rule.plan
+
+
+@pytest.mark.parametrize(
+    "bad", [{"a": "text", "b": 0.2}, {}, None, Raising()], ids=["text", "empty", "none", "raising"]
+)
+def test_a_loop_over_take_keeps_neighbours_neighbours(bad: Any) -> None:
+    """The slots are as many, and sums differ by a null record; a loop that suppresses errors loses a slot."""
+    (slots, one, plan), (other_slots, other, _) = (
+        released("take", {"a": 1.0, "b": 0.2}),
+        released("take", bad),
+    )
+    assert slots == other_slots == 1100
+    assert np.linalg.norm(one - other) <= second_moments_diameter() + plan.grid * math.sqrt(plan.dim)
+    assert released("loop", bad)[0] == 1099
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -181,7 +275,9 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
             for x, y, origin in part:
                 before, score = model.refused_records, "none"
                 try:
-                    score = model.score_one(x).hex() if y == "null" else model.take(x, y, origin).hex()
+                    score = (
+                        model.score_one(x).hex() if y == "null" else model.take_or_raise(x, y, origin).hex()
+                    )
                 except RecordError as error:
                     score, y = str(error), "null"
                 if y == "null":
@@ -282,7 +378,7 @@ def test_an_origin_is_of_one_record() -> None:
     limit = EntityLimit(1)
     model = auc.PairFTRL(1.0, 1e-3, 60, features=["a"], entity=limit, seed=1)
     with pytest.raises(RecordError):
-        model.take({"a": "text"}, True, Origin(entity=b"ann"))
+        model.take_or_raise({"a": "text"}, True, Origin(entity=b"ann"))
     model.learn_one({"a": 0.5}, True)  # nobody's
     assert (model.slots, model.refused_records) == (1, 1)
     model.take({"a": 0.5}, True, Origin(entity=b"ann"))

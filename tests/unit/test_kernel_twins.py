@@ -1635,6 +1635,7 @@ def wood_places(kernel: Any, rng: Rng) -> None:
     raw[:, 1:4] = 0.0
     raw[0, 1] = raw[1, 3] = raw[2, 2] = raw[2, 3] = raw[4, 2] = 1.0
     raw[1, 0], raw[2, 4], raw[3, 4], raw[5, 2] = math.nan, math.inf, -1e300, math.nan
+    raw[3, 2] = math.inf  # a gap is no category
     scale, shift = np.array([0.5, 1.0, 1.0, 1.0, 2.0]), np.array([0.1, 0.0, 0.0, 0.0, 0.0])
     mean, factor = np.array([0.1, 0.0, 0.0, 0.0, -0.2]), np.array([1.5, 1.0, 1.0, 1.0, 0.7])
     places = np.empty((6, 3))
