@@ -19,15 +19,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampair import kernels, losses
 from streampair.batch.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.batch.start import begin, by_name, scale_of
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, RecordError
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+from streampair.records import cells as _cells
+from streampair.records.frames import Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["PairLearner", "Problem", "TableLearner", "designs"]
+__all__ = ["PairLearner", "Problem", "TableLearner", "designs", "validated"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,31 @@ class Problem:
         return weights if norm <= self.radius else weights * (self.radius / norm)
 
 
+def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
+    """Numbers, (n, d), and labels if there are any, as scikit-learn checks them: perhaps not finite.
+
+    Raises
+    ------
+    ConfigError
+        If a cell is text; it names the first one.
+    """
+    try:
+        return validate_data(
+            learner, X, *y, dtype=np.float64, order="C", reset=reset, ensure_all_finite=False
+        )
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        try:
+            Table(np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=_cells.number)
+        except RecordError as found:
+            raise ConfigError(
+                found.problem,
+                fix="leave the column out, or make a column of numbers for each of its declared values",
+            ) from None
+        raise
+
+
 def _for_task(*names: str) -> Callable[[Any], Any]:
     """A method that there is for some tasks only."""
 
@@ -172,7 +199,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
         """Designs in the unit ball, and labels in numbers."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
+        X, y = validated(self, X, y)
         check_classification_targets(y)
         if not np.isfinite(X).all():
             raise ConfigError(
@@ -230,7 +257,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     def _seen(self, X: Any) -> Floats:
         check_is_fitted(self, "classes_")
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
+        X = validated(self, X, reset=False)
         if not np.isfinite(X).all():
             raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
         return self._designs(X)

@@ -11,10 +11,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import TransformerTags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from streampair import kernels
-from streampair.batch.base import designs
+from streampair.batch.base import designs, validated
 from streampair.batch.descent import checked_steps
 from streampair.batch.relations import PairGraph, ring_pairs
 from streampair.errors import ConfigError
@@ -281,10 +281,10 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     ) -> tuple[Floats, NDArray[np.bool_], PairGraph]:
         """Designs in the unit ball, whether each pair is alike, and the graph."""
         if pairs is None:
-            X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite=False)
+            X, y = validated(self, X, y)
             check_classification_targets(y)
         else:
-            X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite=False)
+            X = validated(self, X)
         if not np.isfinite(X).all():
             raise ConfigError(
                 "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
@@ -471,7 +471,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def transform(self, X: Any) -> Floats:
         """Records in coordinates in which the Euclidean distance is the learned one, (n, d')."""
         check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False)
+        X = validated(self, X, reset=False)
         if not np.isfinite(X).all():
             raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
         out: Floats = designs(X, self.bounds) @ self.components_.T

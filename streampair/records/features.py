@@ -34,7 +34,8 @@ def short(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python writes out no whole number of more than some thousand digits
-        text = f"a {type(value).__name__} too long to write out"
+        text = f"a value of type {type(value).__name__}, too long to write out"
+    text = " ".join(text.split())  # a frame has many lines
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -51,12 +52,12 @@ def unusable_value(
     else:
         try:
             number = as_number(value)
-        except OverflowError:
-            problem = f"{where} is a whole number beyond the range of a float: {short(value)}"
-            fix = "scale it first, or give its logarithm"
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             problem = f"{where} is not a number: {short(value)}"
             fix = "give a real number"
+            if isinstance(value, int):
+                problem = f"{where} is a whole number beyond the range of a float: {short(value)}"
+                fix = "scale it first, or give its logarithm"
         else:
             if number != number:
                 problem, fix = f"{where} is NaN", "fill it in, or leave the feature out of the record"
@@ -105,7 +106,7 @@ def read_record(
     if not isinstance(x, Mapping):
         raise RecordError(
             f"the record is not a mapping from names to numbers: {short(x)}",
-            fix="give a dict such as {'amount': 12.5}",
+            fix="give a dict such as {'amount': 12.5}; a data frame goes to learn_many",
         )
     if not x:
         raise RecordError("the record has no features", fix="give at least one feature")
