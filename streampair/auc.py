@@ -46,7 +46,11 @@ class PairOGD(Classifier, FlatLearner):
         Publish the average of the iterates weighted by the step sizes, ``sum_j eta_j w_{j-2} / sum_j eta_j``
         (Algorithm 2 of Yang et al.), rather than the last iterate.
     positive
-        The label that ranks high; every other label is negative.
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low; any other is a RecordError. None: the opposite of True, False, 1 or 0;
+        beside any other `positive` all labels of its type rank low, and predictions show the first one
+        learned.
     seed
         Of what the reservoir draws; None takes one from the operating system. FIFO draws nothing.
     max_features
@@ -116,7 +120,7 @@ class OAM(Classifier, FlatLearner):
         ``(y - y') w.(x - x')``, as everywhere in this package, it is a quarter of the C of Zhao et al.
     size
         Records kept of each class.
-    radius, positive, seed, max_features
+    radius, positive, negative, seed, max_features
         As in `PairOGD`. (Zhao et al. have no ball; Yang et al. 2021 compare with one.)
     average
         Publish the mean of the iterates; False: the last one, as Zhao et al. do.
@@ -163,7 +167,7 @@ class SPAUC(Classifier, FlatLearner):
     learning_rate
         A number c: step t has size ``c / sqrt(t)``. None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_t|^2)`` of `auc.PairOGD`.
-    radius, average, positive, max_features
+    radius, average, positive, negative, max_features
         As in `PairOGD`.
     l2
         Factor of the ridge term ``l2 / 2 |w|^2``, taken as a proximal step; 0 or above and at most 1e12.
@@ -240,7 +244,10 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
         a quarter of a horizon, and ``100 min(sqrt(d), 7) / mu`` without one. With gradients, where 0 is none,
         it is a tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
     positive
-        The label that ranks high; any other ranks low.
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low. None: the opposite of True, False, 1 or 0; beside any other `positive` it
+        has to be declared. A record with a third label is a null record; the first one is warned of.
     noise_key
         A `streampair.privacy.NoiseKey`, or its at least 32 bytes: noise is a function of it and the records
         so far: a replay repeats all releases to the byte. None: noise from the operating system.
@@ -356,7 +363,8 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, noise_key, seed, forks, window, entity, positive_rate, auc_share
+    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, positive_rate,
+    auc_share
         As in `PairFTRL`.
     max_uses
         For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
@@ -419,7 +427,8 @@ class OnPairC(PrivateClassifier, PrivateLearner):
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
     epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
-    features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window, entity, positive_rate,
+    features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks, window, entity,
+    positive_rate,
     auc_share
         As in `OnPairStrC`.
 
@@ -468,7 +477,8 @@ class NoisyOGD(PrivateClassifier, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    epsilon, delta, horizon, features, bounds, warmup, positive, noise_key, seed, max_uses, forks, window,
+    epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks,
+    window,
     entity, positive_rate, auc_share
         As in `PairFTRL`.
 

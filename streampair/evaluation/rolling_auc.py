@@ -10,6 +10,7 @@ from river import base, metrics
 
 from streampair.errors import RecordError
 from streampair.evaluation.auc_window import AUCWindow
+from streampair.records.labels import TwoLabels
 
 __all__ = ["RollingAUC"]
 
@@ -29,13 +30,16 @@ class RollingAUC(metrics.base.BinaryMetric):
     ----------
     window
         Number of latest events, at most 1e7.
-    pos_val
-        The label that should rank high.
+    positive
+        The label that should rank high: that of the learner.
+    negative
+        The label that should rank low. None: the opposite of True, False, 1 or 0; else every label of the
+        type of `positive` does.
 
     Raises
     ------
     ConfigError
-        If `window` is not an integer in that range.
+        If `window` is not an integer in that range, or a label is none.
 
     References
     ----------
@@ -53,9 +57,11 @@ class RollingAUC(metrics.base.BinaryMetric):
     RollingAUC: 87.50%
     """
 
-    def __init__(self, window: int = 1000, pos_val: Any = True) -> None:
+    def __init__(self, window: int = 1000, positive: Any = True, negative: Any = None) -> None:
         self.window = window
-        self.pos_val = pos_val
+        self.positive = positive
+        self.negative = negative
+        self._labels = TwoLabels(positive, negative)
         self._latest = AUCWindow(window)
 
     def works_with(self, model: base.Estimator) -> bool:
@@ -80,19 +86,20 @@ class RollingAUC(metrics.base.BinaryMetric):
         y_true
             The label.
         y_pred
-            A score, or River's table of probabilities.
+            A score, or River's table of probabilities by label.
         w
             Must be 1.
 
         Raises
         ------
         RecordError
-            If the score is NaN or no number; the metric is unchanged.
+            If the label is unknown or neither of the two, the score is NaN or no number, or a table has
+            probabilities of other labels; the metric is unchanged.
         """
         if w != 1.0:
             raise RecordError("RollingAUC takes no weights", fix="leave w out", stage="learn")
         score = self._score(y_pred)
-        self._latest.add(y_true == self.pos_val, score)
+        self._latest.add(self._labels.sign(y_true) > 0.0, score)
 
     def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
         """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
@@ -106,7 +113,7 @@ class RollingAUC(metrics.base.BinaryMetric):
         RecordError
             If the window holds no such event.
         """
-        if not self._latest.revert(y_true == self.pos_val, self._score(y_pred)):
+        if not self._latest.revert(self._labels.sign(y_true) > 0.0, self._score(y_pred)):
             raise RecordError(
                 "the window holds no such event", fix="revert only what was added", stage="learn"
             )
@@ -135,7 +142,13 @@ class RollingAUC(metrics.base.BinaryMetric):
         self._latest.load_state(state)
 
     def _score(self, y_pred: Any) -> float:
-        value = y_pred.get(self.pos_val, 0.0) if isinstance(y_pred, dict) else y_pred
+        value = y_pred
+        if isinstance(y_pred, dict):
+            value = y_pred.get(self.positive)
+            if value is None:  # 0 where all are of labels that rank low
+                value = 0.0
+                for label in y_pred:
+                    self._labels.sign(label)
         try:
             score = float(value)
         except (TypeError, ValueError, OverflowError):

@@ -48,7 +48,7 @@ class Learner(base.Estimator):
 
     #: Parameters that states of earlier releases do not know, and do not need to while they are None.
     later_params: ClassVar[frozenset[str]] = frozenset(
-        {"anytime", "auc_share", "classes", "half_life", "partner", "positive_rate"}
+        {"anytime", "auc_share", "classes", "half_life", "negative", "partner", "positive_rate"}
     )
 
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
@@ -56,8 +56,13 @@ class Learner(base.Estimator):
     #: Whether a text is a feature like any other.
     takes_text: ClassVar[bool] = False
 
+    #: Whether predictions may show a label that a record brought, and nobody declared.
+    _learns_labels: ClassVar[bool] = True
+
     _task: Task
     _y_name: Any = None
+    # Whether predictions lack a label that ranks low, until one is learned.
+    _unnamed: bool = False
 
     # ---- what a face provides --------------------------------------------------------------------------
 
@@ -190,6 +195,16 @@ class Learner(base.Estimator):
         """The numbers that the kernels know labels by."""
         return self._task.labels(y)
 
+    def _learn_label(self, y: Any) -> None:
+        """Take a label that ranks low for the one that predictions show; None: there is none yet."""
+
+    def _learned_labels(self) -> dict[str, Any]:
+        """What a state has to hold of that."""
+        return {}
+
+    def _checked_label(self, saved: Mapping[str, Any]) -> Any:
+        """That label in a saved state; None: there is none. ValueError if it cannot be that."""
+
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn the rows of a data frame or an array in order: as `learn_one` row by row, bit for bit.
 
@@ -233,6 +248,8 @@ class Learner(base.Estimator):
                 take(*table.as_given(), labels)
                 raise
         self._y_name = name
+        if self._unnamed and (labels < 0.0).any():
+            self._learn_label(values[int(np.argmax(labels < 0.0))])
         return table, taken
 
     @staticmethod

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streampair.errors import RecordError
 from streampair.learners.plain import PlainLearner
-from streampair.learners.ready import WovenRows, labels_of, refusal
+from streampair.learners.ready import WovenRows, labels_of, low_label, refusal
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
 
@@ -101,9 +101,13 @@ class LearnsBatches(PlainLearner):
         except RecordError:
             return None
         labels = labels_of(self, ys, nulls, refused)
+        low = low_label(self, ys, labels)
 
         def learn(part: Array, given: Array, scores: Array) -> int:
-            return self._learn_many(self._state, part, given, scores)
+            failed = self._learn_many(self._state, part, given, scores)
+            if low is not None and not failed:
+                self._learn_label(low)
+            return failed
 
         published = self._published()  # a view: it moves when there are new names, and here are none
         return WovenRows(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from river import base
 
 from streampair import kernels, losses
+from streampair.errors import ConfigError
 from streampair.learners.base import Learner
-from streampair.learners.tasks import BinaryTask, ClassTask, RelevanceTask
+from streampair.learners.tasks import BinaryTask, ClassTask, OneClassTask, RelevanceTask
 from streampair.records import features as _features
 from streampair.records.frames import Table
 
-__all__ = ["Classifier", "PrivateClassifier", "Regressor", "Transformer"]
+__all__ = ["Classifier", "MulticlassClassifier", "PrivateClassifier", "Regressor", "Transformer"]
 
 Array = NDArray[np.float64]
 
@@ -35,6 +36,9 @@ def _symmetric(coordinates: Array, d: int) -> Array:
 
 class _Scorer(Learner):
     """Gives each record a score that is linear in its features."""
+
+    # The label that predictions of a classifier show for what ranks low; None: it is not known yet.
+    _negative: Any = None
 
     def score_learn_many(self, X: Any, y: Any) -> Any:
         """Scores of the rows, each under the model before it, and learn them: `score_one`, then `learn_one`,
@@ -73,39 +77,14 @@ class _Scorer(Learner):
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(_Scorer, base.MiniBatchClassifier):
-    """Ranks the records of one label above all others; River's classifier."""
+class MulticlassClassifier(_Scorer, base.MiniBatchClassifier):
+    """Tells classes apart, and ranks the records of one of them above all others; River's classifier."""
 
     _: KW_ONLY
     positive: Any = True
 
-    def _make_task(self) -> BinaryTask:
-        task = BinaryTask(self.positive)
-        self._flipped = task.flipped
-        return task
-
-    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
-        self, x: Mapping[Any, Any]
-    ) -> dict[Any, float]:
-        """``{False: 1 - p, True: p}`` with p an increasing function of the score.
-
-        A pairwise loss learns no intercept and no scale, so the function has two parameters of its own: see
-        the notes of the class. With a `positive` label that equals False the two keys change places, so that
-        they stay the labels themselves.
-        """
-        p = self._proba(self.score_one(x))
-        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
-
-    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> bool:
-        """Whether p is above one half (for a `positive` label that equals False: whether it is not)."""
-        return (self._proba(self.score_one(x)) > 0.5) is not self._flipped
-
-    def predict_proba_many(self, X: Any) -> Any:
-        """Probabilities of the rows; columns False and True (as text outside pandas, none for an array)."""
-        table, scores = self._table_scores(X)
-        p = self._probas(scores)
-        columns = {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
-        return table.frame(columns)
+    def _make_task(self) -> OneClassTask:
+        return OneClassTask(self.positive)
 
     def probabilities_of(self, scores: Array) -> Array:
         """Probabilities of the `positive` label, (n,), that the model gives now for these scores (n,).
@@ -123,10 +102,83 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
         """
         return self._probas(np.asarray(scores, dtype=np.float64))
 
-    def predict_many(self, X: Any) -> Any:
-        """Predicted labels of the rows, as a boolean series with the frame's index, or an array."""
+
+@dataclass(eq=False, repr=False)
+class Classifier(_Scorer, base.MiniBatchClassifier):
+    """Ranks the records of one label above those of another; River's classifier.
+
+    Where labels are neither True and False nor 1 and 0 and no `negative` is declared, every label of the type
+    of `positive` ranks low, and the first of them that was learned stands for all in predictions.
+    """
+
+    _: KW_ONLY
+    positive: Any = True
+    negative: Any = None
+
+    def _make_task(self) -> BinaryTask:
+        task = BinaryTask(self.positive, self.negative)
+        self._negative = task.negative
+        self._unnamed = task.negative is None
+        if self._unnamed and not self._learns_labels:
+            raise ConfigError(
+                f"positive is {self.positive!r}, and the label that ranks low is not declared; a private "
+                "learner takes it from no record, because its predictions would show it",
+                fix="give negative=, for example positive='yes', negative='no'",
+            )
+        return task
+
+    def _learned_labels(self) -> dict[str, Any]:
+        return {"negative": self._negative} if self._task.negative is None and not self._unnamed else {}
+
+    def _checked_label(self, saved: Mapping[str, Any]) -> Any:
+        label = saved.get("negative")
+        task = self._task
+        if label is not None and (task.negative is not None or task.label_or_null(label) != -1.0):
+            raise ValueError("a negative label that is none")
+        return label
+
+    def _learn_label(self, y: Any) -> None:
+        if self._task.negative is None:
+            self._negative = y.item() if isinstance(y, np.generic) else y
+            self._unnamed = y is None
+
+    def predict_proba_one(  # type: ignore[override]  # keyword arguments would cost every call a dict
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """``{negative: 1 - p, positive: p}`` with p an increasing function of the score.
+
+        A pairwise loss learns no intercept and no scale, so the function has two parameters of its own: see
+        the notes of the class. The keys are the labels: False and True, unless others were declared or seen.
+        Before the first negative label that is not declared there is only `positive`.
+        """
+        return self._labelled(self._proba(self.score_one(x)))
+
+    def _labelled(self, p: float) -> dict[Any, float]:
+        """The probabilities of both labels."""
+        return {self.positive: p} if self._unnamed else {self._negative: 1.0 - p, self.positive: p}
+
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Any:
+        """The label `positive` if p is above one half, else the other one; None if that is not known yet."""
+        return self.positive if self._proba(self.score_one(x)) > 0.5 else self._negative
+
+    def predict_proba_many(self, X: Any) -> Any:
+        """Probabilities of the rows; columns are the negative label, if it is known, and `positive` (as text
+        outside pandas, without names for an array).
+        """
         table, scores = self._table_scores(X)
-        return table.series((self._probas(scores) > 0.5) != self._flipped, self._y_name)
+        p = self._probas(scores)
+        low = {} if self._unnamed else {self._negative: 1.0 - p}
+        return table.frame(low | {self.positive: p})
+
+    probabilities_of = MulticlassClassifier.probabilities_of
+
+    def predict_many(self, X: Any) -> Any:
+        """Predicted labels of the rows, as a series with the frame's index, or an array."""
+        table, scores = self._table_scores(X)
+        low, high = self._negative, self.positive
+        # As they are: NumPy alone would make a text of a number that stands with a text.
+        labels = np.array([low, high], dtype=None if type(low) is type(high) else object)
+        return table.series(labels[(self._probas(scores) > 0.5).astype(np.intp)], self._y_name)
 
 
 @dataclass(eq=False, repr=False)

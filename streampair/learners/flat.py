@@ -53,7 +53,7 @@ class FlatLearner(LearnsBatches):
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
             *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
-            *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_flipped", "_limit", "_in_one"),
+            *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_limit", "_in_one"),
         )
     )
 
@@ -65,7 +65,9 @@ class FlatLearner(LearnsBatches):
     l2: float = 0.0
     seed: int | None = 0
 
-    _flipped: bool
+    # Of a classifier.
+    positive: Any
+    _negative: Any
     _in_one: bool
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
@@ -308,6 +310,8 @@ class FlatLearner(LearnsBatches):
             self._pack_slowly(x, grow=True)
         if self._learn(self._state, label):
             raise self._unusable(x)
+        if self._unnamed and label < 0.0:
+            self._learn_label(y)
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class FlatLearner(LearnsBatches):
         p: float = ogd_proba(self._state)
         if p != p:
             raise self._unusable(x)
-        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+        return {self.positive: p} if self._unnamed else {self._negative: 1.0 - p, self.positive: p}
 
     def _proba(self, score: float) -> float:
         return float(k.link_proba(self._state, score))
@@ -446,6 +450,7 @@ class FlatLearner(LearnsBatches):
             **{name: view.copy() for name, view in self._vectors().items()},
             **self._memory.export(self._region(), state),
             "y_name": self._y_name,
+            **self._learned_labels(),
         }
 
     def _import(self, saved: Mapping[str, Any]) -> None:
@@ -476,10 +481,11 @@ class FlatLearner(LearnsBatches):
         if not all(np.isfinite(a).all() for a in vectors.values()):
             raise ValueError("numbers that are not finite")
         self._rule.check(vectors)
-        y_name = saved["y_name"]
+        y_name, negative = saved["y_name"], self._checked_label(saved)
         self._allocate(names, header, capacity=d)
         for name, view in self._vectors().items():
             view[:] = vectors[name]
         self._memory.fill(self._region(), kept, d)
         self._y_name = y_name
+        self._learn_label(negative)
         self.__dict__.pop("_root", None)  # a transformer's: it was of another metric

@@ -18,7 +18,7 @@ from streampair.errors import ConfigError, RecordError
 from streampair.learners.forest_rows import ForestRows
 from streampair.learners.forest_state import columns_of, exported, pairs_moved, restore, sections_of
 from streampair.learners.plain import PlainLearner
-from streampair.learners.ready import labels_of, refusal
+from streampair.learners.ready import labels_of, low_label, refusal
 from streampair.records import features as _features
 from streampair.records import texts as _texts
 
@@ -58,7 +58,7 @@ class ForestLearner(PlainLearner):
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
             *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
-            *("_task", "_high", "_low", "_flipped", "_in_one", "_pairs", "_tail"),
+            *("_task", "_high", "_low", "_in_one", "_pairs", "_tail"),
         )
     )
 
@@ -67,7 +67,6 @@ class ForestLearner(PlainLearner):
     seed: int | None
     max_features: int
 
-    _flipped: bool
     _in_one: bool
 
     def __post_init__(self) -> None:
@@ -245,6 +244,8 @@ class ForestLearner(PlainLearner):
                 gaps = self._read(x, grow=True)
         if k.forest_learn(self._state, label, gaps):
             raise self._unusable(x)
+        if self._unnamed and label < 0.0:
+            self._learn_label(y)
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record: higher ranks higher; 0 before any record.
@@ -423,7 +424,8 @@ class ForestLearner(PlainLearner):
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
     ) -> ForestRows:
-        return ForestRows(self, rows, labels_of(self, ys, nulls, refused), refused)
+        labels = labels_of(self, ys, nulls, refused)
+        return ForestRows(self, rows, labels, refused, low_label(self, ys, labels))
 
     def _row_of(self, x: Mapping[Any, Any]) -> Array:
         """A usable record as a row (d,)."""

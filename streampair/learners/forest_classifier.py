@@ -37,7 +37,11 @@ class Forest(Classifier, ForestLearner):
     nodes
         Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
     positive
-        The label that ranks high; every other label is negative.
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low; any other is a RecordError. None: the opposite of True, False, 1 or 0;
+        beside any other `positive` all labels of its type rank low, and predictions show the first one
+        learned.
     loss
         None: each expert steps along the logistic loss of the record. Or a pair loss, such as
         `losses.Logistic`: the record is paired with one of the last 32 of the other class, both are scored
@@ -104,7 +108,7 @@ class Forest(Classifier, ForestLearner):
     def predict_proba_one(  # type: ignore[override]  # as in the base
         self, x: Mapping[Any, Any]
     ) -> dict[Any, float]:
-        """Probabilities of False and True, as of any classifier, in fewer calls: a tenth of a record.
+        """Probabilities of both labels, as of any classifier, in fewer calls: a tenth of a record.
 
         Raises
         ------
@@ -124,7 +128,7 @@ class Forest(Classifier, ForestLearner):
         p: float = k.forest_proba(self._state, gaps)
         if p != p:
             raise self._unusable(x)
-        return {False: p, True: 1.0 - p} if self._flipped else {False: 1.0 - p, True: p}
+        return self._labelled(p)
 
 
 Forest.__module__ = "streampair.auc"  # where it is public: states, pickles and configurations name it there

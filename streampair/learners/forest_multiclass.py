@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streampair import kernels as k
 from streampair.errors import RecordError
-from streampair.learners.faces import Classifier
+from streampair.learners.faces import MulticlassClassifier
 from streampair.learners.forest import Explanation, ForestLearner, _whole
 from streampair.learners.forest_rows import ForestRows
 from streampair.learners.forest_state import columns_of, exported, exported_block, restore, restore_block
@@ -29,7 +29,7 @@ _LABELS = (str, bool, int, float)
 
 
 @dataclass(eq=False, repr=False)
-class MulticlassForest(Classifier, ForestLearner):
+class MulticlassForest(MulticlassClassifier, ForestLearner):
     """`Forest` for more than two classes: each against all others, over the same trees; not private.
 
     Labels have no say in how trees grow, not even in which features they draw (a gain of one class would be

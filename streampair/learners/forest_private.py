@@ -45,7 +45,7 @@ class PrivateForest(Classifier, PrivateLearner):
         epsilon 1, more with over 50 features): then it is `PairFTRL` by moments.
     depth
         How often a record is asked on its way to a leaf.
-    features, bounds, warmup, positive, noise_key, seed, forks, window, entity, radius
+    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, radius
         As in `PairFTRL`.
     loss, buffer, clip, max_uses
         Not used: None.

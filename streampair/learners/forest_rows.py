@@ -34,6 +34,8 @@ class ForestRows:
         Their numbers (n,); NaN for one that is scored and not learned, or refused.
     refused
         Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
+    low
+        The label among them that predictions will show for what ranks low; None: they have one.
 
     Attributes
     ----------
@@ -49,9 +51,14 @@ class ForestRows:
     beside: Sequence[float] = ()
 
     def __init__(
-        self, learner: ForestLearner, rows: Array, labels: Array, refused: Mapping[int, RecordError]
+        self,
+        learner: ForestLearner,
+        rows: Array,
+        labels: Array,
+        refused: Mapping[int, RecordError],
+        low: Any = None,
     ) -> None:
-        self._learner, self._rows, self._labels = learner, rows, labels
+        self._learner, self._rows, self._labels, self._low = learner, rows, labels, low
         self.refused = refused
         self._away = np.flatnonzero(np.isnan(labels)).tolist()
         self.numbers = not np.isnan(rows).any()
@@ -71,6 +78,8 @@ class ForestRows:
             self.beside = self._score_at(state.copy(), stops, others)
         scores = np.zeros(len(self._rows))
         self._learn(state, 0, len(self._rows), scores)
+        if self._low is not None:
+            self._learner._learn_label(self._low)
         told: list[float] = scores.tolist()
         return told
 

@@ -109,6 +109,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "nodes": sections["nodes"].view(np.int64).copy(),
         "leaves": sections["leaves"].copy(),
         "y_name": learner._y_name,
+        **learner._learned_labels(),
     }
 
 
@@ -179,7 +180,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     _check_trees(used, links.reshape(trees, nodes, 2), d)
     if (leaves[1::2] < 0.0).any():
         raise ValueError("sums of squares below 0")
-    y_name = saved["y_name"]
+    y_name, negative = saved["y_name"], learner._checked_label(saved)
     pairs = None if learner._pairs is None else _checked_pairs(saved["pairs"], d)
     learner._allocate(names, header, capacity=d, coded=tuple(np.flatnonzero(coded).tolist()))
     for name, view in columns_of(learner._state).items():
@@ -193,6 +194,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
         for name, value in zip(_LINK, pairs[0].tolist(), strict=True):
             learner._tail[getattr(k, name)] = value
     learner._y_name = y_name
+    learner._learn_label(negative)
 
 
 def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from streampair.learners.identity import Counts, Identity
 from streampair.learners.run import SlotRun
 from streampair.learners.settings import check_bounds_known, planned, settled
 from streampair.learners.taking import TakesBatches
+from streampair.learners.tasks import is_unknown
 from streampair.learners.waiting import Waiting
 from streampair.privacy.accounting import PrivacyReport
 from streampair.privacy.entities import Admission, EntityLimit
@@ -60,6 +62,8 @@ class PrivateLearner(TakesBatches):
 
     _choose: ClassVar[Callable[[Any, int | None], Mechanism]]
 
+    # Predictions show labels that were declared, and none that a record brought.
+    _learns_labels: ClassVar[bool] = False
     # A cell that is no number makes a null slot, not an error.
     _strict_frames: ClassVar[bool] = False
 
@@ -67,6 +71,7 @@ class PrivateLearner(TakesBatches):
         # The one parameter that is not stored as it came: bytes would show in a repr.
         self.noise_key = NoiseKey.of(self.noise_key)
         self._task = self._make_task()
+        self._warned = False
         # Whether `take` may score and learn in one: both calls are those of this class.
         kind, own = type(self), PrivateLearner
         same = (
@@ -149,7 +154,29 @@ class PrivateLearner(TakesBatches):
     # ---- learning --------------------------------------------------------------------------------------
 
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
-        return self._task.labels_or_null(y)
+        labels = self._task.labels_or_null(y)
+        for i in np.flatnonzero(np.isnan(labels)).tolist():
+            if self._warned:
+                break
+            self._note_label(y[i])
+        return labels
+
+    def _note_label(self, y: Any) -> None:
+        """Warn of a label that is there and cannot be used: once, and never as an error.
+
+        For the owner alone, as `null_slots`: that there is a warning says something of the records.
+        """
+        if self._warned or is_unknown(y):
+            return
+        self._warned = True
+        with contextlib.suppress(Warning):  # an error would end the run because of what a record holds
+            warnings.warn(
+                f"{type(self).__name__} cannot use a label of type {type(y).__name__}: its record is a null "
+                f"record, which uses up a slot and teaches nothing ({self._task.advice}); null_slots counts "
+                "such records, and this warning comes once",
+                UserWarning,
+                stacklevel=3,
+            )
 
     @staticmethod
     def _read_cell(cell: Any) -> float:
@@ -197,6 +224,8 @@ class PrivateLearner(TakesBatches):
         """
         task = self._task
         label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        if label != label:
+            self._note_label(y)
         self._run.take(x, label, origin)
 
     def take(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
@@ -248,6 +277,8 @@ class PrivateLearner(TakesBatches):
             return score
         task = self._task
         label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        if label != label:
+            self._note_label(y)
         return self._run.score_and_take(x, label, origin)
 
     def learn_null(self, origin: Origin | None = None) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair import kernels
 from streampair.errors import RecordError
 
-__all__ = ["ReadyRows", "WovenRows", "labels_of", "refusal"]
+__all__ = ["ReadyRows", "WovenRows", "labels_of", "low_label", "refusal"]
 
 Array = NDArray[np.float64]
 
@@ -45,6 +45,13 @@ def labels_of(
                 refused[i] = error
         values.append(value)
     return np.array(values)
+
+
+def low_label(learner: Any, ys: Sequence[Any], labels: Array) -> Any:
+    """The first of the labels that ranks low, if predictions still lack one, else None."""
+    if not learner._unnamed or not (labels < 0.0).any():
+        return None
+    return ys[int(np.argmax(labels < 0.0))]
 
 
 class ReadyRows:

@@ -31,6 +31,7 @@ class TakesBatches(Learner):
     _run: Any
     _admission: Any
     _vectors_of: Any
+    _note_label: Any
     # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
     _one_packing: bool
 
@@ -152,6 +153,10 @@ class TakesBatches(Learner):
         task = self._task
         high, low = task.high, task.low
         labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
+        away = {*nulls, *refused}
+        for i in np.flatnonzero(np.isnan(labels)).tolist():
+            if i not in away:
+                self._note_label(ys[i])
         null = None
         if nulls or refused:
             null = np.zeros(len(rows), dtype=np.bool_)

@@ -18,8 +18,9 @@ from streampair import kernels, losses
 from streampair.errors import ConfigError, RecordError
 from streampair.records import cells as _cells
 from streampair.records import features as _features
+from streampair.records.labels import TwoLabels
 
-__all__ = ["BinaryTask", "ClassTask", "RelevanceTask", "Task"]
+__all__ = ["BinaryTask", "ClassTask", "OneClassTask", "RelevanceTask", "Task", "is_unknown"]
 
 Array = NDArray[np.float64]
 
@@ -41,6 +42,8 @@ class Task(abc.ABC):
     ----------
     high, low
         Labels that are recognised by identity, as +1 and -1.
+    negative
+        Of two labels the one that ranks low; None: there are more than two, or it is not declared.
     form
         How two labels and the weights make the margin of a pair.
     pairs
@@ -51,10 +54,13 @@ class Task(abc.ABC):
         Whether labels are relevances rather than classes.
     most_features
         Largest number of features that a private learner takes.
+    advice
+        What to declare where labels cannot be used.
     """
 
     high: Any = _NO_LABEL
     low: Any = _NO_LABEL
+    negative: Any = None
     form: ClassVar[losses.Form] = "raw"
     pairs: ClassVar[int] = kernels.LINEAR_PAIRS
     two_classes: ClassVar[bool] = False
@@ -62,6 +68,7 @@ class Task(abc.ABC):
     most_features: ClassVar[int] = 10_000
     #: Whether there may be labels that are whole numbers which floats cannot tell apart.
     wide_labels: bool = False
+    advice: str = ""
 
     @staticmethod
     def coordinates(d: int) -> int:
@@ -127,79 +134,87 @@ class Task(abc.ABC):
 
 
 class BinaryTask(Task):
-    """One label ranks high, every other low.
+    """One label ranks high, another one low: see `TwoLabels`.
 
     Parameters
     ----------
     positive
         The label that ranks high.
+    negative
+        The label that ranks low; None: the opposite of True, False, 1 or 0, or else all of its type.
 
     Raises
     ------
     ConfigError
-        If it marks an unknown label.
+        If one of them is no label.
 
     Attributes
     ----------
-    flipped
-        Whether the positive label equals False: the key False then gets the high probability, so that the
-        keys are the labels themselves wherever labels are booleans.
+    negative
+        The label that ranks low; None: all of the type of `positive` do.
     """
 
     two_classes = True
 
-    def __init__(self, positive: Any) -> None:
-        same = _cells.label(positive)
-        if same is None or (isinstance(same, float) and math.isnan(same)):
-            raise ConfigError(
-                f"positive is {positive!r}, which marks an unknown label",
-                fix="name the label that ranks high, for example True, 1 or 'fraud'",
-            )
+    def __init__(self, positive: Any, negative: Any = None) -> None:
+        self._two = TwoLabels(positive, negative)
+        self.negative = self._two.negative
+        self.advice = (
+            f"labels are positive={positive!r} and negative={self.negative!r}; declare those of the stream"
+        )
         # Compared as any label is: a text that reads as a number is that number.
-        self._positive = same
-        self.wide_labels = _is_wide(same)
+        self._high, self._low = self._two.high, self._two.low
+        self.wide_labels = _is_wide(self._high)
         # Identity with these two settles nearly every label without a comparison.
         self.high = positive
-        self.low = (not positive) if isinstance(positive, bool) else _NO_LABEL
-        self.flipped = isinstance(same, bool | int | np.bool_ | np.integer) and not same
+        self.low = _NO_LABEL if self.negative is None else self.negative
 
     def label(self, y: Any) -> float:
-        """+1 for the positive label, -1 for any other.
+        """+1 for the label that ranks high, -1 for one that ranks low.
 
         Raises
         ------
         RecordError
-            If the label is unknown (None, NaN or masked) or cannot be compared.
+            If the label is unknown (None, NaN or masked), cannot be compared, or is neither.
         """
-        y = _cells.label(y)
-        try:
-            differs = y != y
-            unknown = y is None or differs is np.ma.masked or bool(differs)
-            same = bool(y == self._positive)
-        except (TypeError, ValueError):  # an array, or pandas.NA
-            raise RecordError(
-                f"the label is not a single known value: {_features.short(y)}",
-                fix="give one label, for example True or False",
-                stage="label",
-            ) from None
-        if unknown:
-            raise RecordError(
-                f"the label is {y!r}, so it is unknown",
-                fix="learn the record when its label is there, or leave it out",
-                stage="label",
-            )
-        return 1.0 if same else -1.0
+        return self._two.sign(y)
 
     def labels(self, y: NDArray[Any] | list[Any]) -> Array:
         """`label` of every row."""
         # Only where NumPy compares as Python does: whole numbers with whole ones, and none that is NaN.
-        if (
-            isinstance(y, np.ndarray)
-            and y.dtype.kind in "biu"
-            and isinstance(self._positive, bool | int | np.bool_ | np.integer)
-        ):
-            return np.where(y == self._positive, 1.0, -1.0)
+        if isinstance(y, np.ndarray) and y.dtype.kind in "biu" and _is_whole(self._high):
+            high = y == self._high
+            if self._low is None:
+                usable = y.dtype.kind != "b"  # a truth value is no opposite of 2
+            else:
+                usable = _is_whole(self._low) and bool((high | (y == self._low)).all())
+            if usable:
+                return np.where(high, 1.0, -1.0)
         return super().labels(y)
+
+
+class OneClassTask(BinaryTask):
+    """One label ranks high, and every other low, whatever it is: of a learner of several classes."""
+
+    def __init__(self, positive: Any) -> None:
+        super().__init__(positive)
+        self.negative, self._low, self.low = None, None, _NO_LABEL
+
+    def label(self, y: Any) -> float:
+        """+1 for the label that ranks high, -1 for any other.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown or no label.
+        """
+        if isinstance(y, str | bytes | int | float | np.generic) and y == y:
+            return 1.0 if _cells.label(y) == self._high else -1.0
+        return self._two.sign(y)
+
+
+def _is_whole(label: Any) -> bool:
+    return isinstance(label, bool | int | np.bool_ | np.integer)
 
 
 class RelevanceTask(Task):
@@ -220,6 +235,7 @@ class RelevanceTask(Task):
     """
 
     real_labels = True
+    advice = "declare the range of the relevance, for example relevance=(0, 4)"
 
     def __init__(self, relevance: Any, limit: float | None = None) -> None:
         if relevance is None and limit is not None:
@@ -288,6 +304,14 @@ def _is_wide(y: Any) -> bool:
     return number is not None and abs(number) >= _cells.EXACT
 
 
+def is_unknown(y: Any) -> bool:
+    """Whether a label is absent: None, NaN or masked; or no single value. Never raises."""
+    try:
+        return y is None or y is np.ma.masked or bool(y != y)
+    except Exception:  # pandas.NA, or an array
+        return True
+
+
 def _whole(y: Any, number: float) -> int:
     """The integer that y is. The float may be its neighbour: identifiers of persons are often of 64 bits."""
     whole = int(number)
@@ -340,6 +364,7 @@ class ClassTask(Task):
     form = "metric"
     pairs = kernels.METRIC_PAIRS
     most_features = 256
+    advice = "give classes as text or numbers, and declare all of them if classes= is given"
 
     def __init__(self, classes: Any = None) -> None:
         self.classes: tuple[float, ...] | None = None

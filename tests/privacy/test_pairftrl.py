@@ -224,7 +224,7 @@ def test_gradients_give_scores_in_standard_units_for_probabilities_from_the_firs
         assert p[True] == pytest.approx(1 / (1 + math.exp(-unit * score)))
         assert model.predict_one(x) is (p[True] > 0.5)
     assert "Probabilities are uncalibrated" in model.privacy.details
-    named = auc.PairFTRL(**SMALL, positive="fraud", seed=1)
+    named = auc.PairFTRL(**SMALL, positive="fraud", negative="fine", seed=1)
     plain = auc.PairFTRL(**SMALL, seed=1)
     for x, y in events(20):
         named.learn_one(x, "fraud" if y else "fine")

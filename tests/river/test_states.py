@@ -161,6 +161,8 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
         return
     if path[0] in ("version", "params"):
         yield from (MISSING, None, {"kind": "x"}, "much", -1)
+    elif path[0] == "negative":  # any number but the positive one, or none that was seen yet
+        yield from ({"kind": "x"}, "much", math.nan, True, 2)
     elif path[0] in ("void", "accepted"):  # states of 0.1 have neither
         yield from (None, {"kind": "x"}, "much", [1])
     elif path[0] in ("sums", "mean", "factor"):

@@ -198,7 +198,7 @@ def test_the_auc_is_a_river_metric() -> None:
 
 
 def test_the_auc_with_another_positive_label() -> None:
-    metric = RollingAUC(pos_val="fraud")
+    metric = RollingAUC(positive="fraud")
     for y, p in [("fraud", {"fraud": 0.9, "fine": 0.1}), ("fine", {"fine": 1.0}), ("fine", {})]:
         metric.update(y, p)
     assert metric.get() == 1.0
