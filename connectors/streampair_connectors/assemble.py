@@ -32,6 +32,7 @@ __all__ = [
     "draws_key",
     "is_private",
     "lane_id",
+    "taken_cells",
     "warm_up",
 ]
 
@@ -55,6 +56,17 @@ def is_private(config: Config) -> bool:
     return "noise_key" in (_parameters(_import(path, "learner.class")) or [])
 
 
+def taken_cells(config: Config) -> dict[str, bool]:
+    """Whether the learner takes records with gaps, and texts, as the decoders ask."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    try:
+        kind = _import(path, "learner.class")
+    except ConfigError:  # raised where the learner is built
+        return {}
+    return {"gaps": getattr(kind, "takes_gaps", False), "texts": getattr(kind, "takes_text", False)}
+
+
 def draws_key(config: Config) -> bool:
     """Whether the learner draws noise and no key is declared for it: the store then keeps one."""
     learner = config.learner
@@ -66,7 +78,7 @@ def draws_key(config: Config) -> bool:
 def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
     """Import and construct the configured estimator or pipeline.
 
-    streampair's own learners also get what [input] says: `positive`, and, when one stands
+    streampair's own learners also get what [input] says: `positive` and `negative`, and, when one stands
     alone, `features` and `bounds`; what [learner.options] sets itself is kept. A private one gets the
     declared noise key, or else `noise_key`.
 
@@ -190,6 +202,7 @@ def _built(
         auc_window=worker.auc_window,
         allow_pickle=config.learner.allow_pickle,
         fingerprint=config.fingerprint(),
+        classes=config.input.labels == "any",
         trust_preprocessing=config.learner.trust_preprocessing,
         shadow=shadow,
         **more,
@@ -268,7 +281,9 @@ def _first_batches(config: Config) -> None:
     # The regret's sample is kept in other ways once its exact part is over.
     config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
     names = config.input.feature_names() or ["a", "b"]
-    labels = [config.input.positive, config.input.negative_label(), config.input.positive]
+    high = config.input.positive
+    low = _unlike(high) if config.input.negative is None else config.input.negative
+    labels = [high, low, high]
 
     def decode(record: Record) -> Event:
         return Event(dict.fromkeys(names, 0.5), labels[record.offset % 3])
@@ -301,6 +316,13 @@ def _first_batches(config: Config) -> None:
         lane.learner.score_one(dict.fromkeys(names, 0.5))
         lane.learner.learn_one(dict.fromkeys(names, 0.5), y)
     lane.gauges(solve=True)
+
+
+def _unlike(label: Any) -> Any:
+    """Another label of the same type."""
+    if isinstance(label, str):
+        return f"not {label}"
+    return not label if isinstance(label, bool) else 1 - label
 
 
 def _unreleased(lane: LoggedLane) -> bool:
@@ -388,7 +410,7 @@ def _add_declared(
     kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
 ) -> None:
     known = _parameters(kind) or []
-    declared: dict[str, Any] = {"positive": config.input.positive}
+    declared: dict[str, Any] = {"positive": config.input.positive, "negative": config.input.negative}
     if alone:
         declared["features"] = config.input.feature_names()
         declared["bounds"] = config.input.bounds()

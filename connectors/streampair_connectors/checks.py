@@ -10,7 +10,7 @@ from typing import Any
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
 from streampair_connectors import kafka
-from streampair_connectors.assemble import build_lane, draws_key, lane_id
+from streampair_connectors.assemble import build_lane, draws_key, lane_id, taken_cells
 from streampair_connectors.config import Config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
@@ -106,7 +106,9 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
 
 def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
     try:
-        lane = build_lane(config, json_decoder(config.input), topic=config.input.topic, partition=0)
+        lane = build_lane(
+            config, json_decoder(config.input, **taken_cells(config)), topic=config.input.topic, partition=0
+        )
     except StreampairError as error:
         report.bad("learner", error)
         return None

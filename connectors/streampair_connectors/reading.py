@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 
 from streampair.engine import Record
 from streampair.errors import SourceError
+from streampair_connectors.assemble import taken_cells
 from streampair_connectors.config import Config
 from streampair_connectors.records import Decoder, csv_decoder, json_decoder
 
@@ -75,10 +76,10 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
         size = None if path == "-" else _size(raw)
         file = _decompressed(path, raw)
         if _is_csv(path, file):
-            decode = csv_decoder(config.input, _header(config, path, file))
+            decode = csv_decoder(config.input, _header(config, path, file), **taken_cells(config))
             lines = _rows(_blocks(file))
         else:
-            decode = json_decoder(config.input)
+            decode = json_decoder(config.input, **taken_cells(config))
             lines = map(_lines, _blocks(file))
         batches = _batches(lines, config.worker.batch_size, wait=size is not None)
         yield Source(decode, _guarded(path, batches), size, raw.tell)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streampair.engine import DeadLetter, Event, Scored
+from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
 from streampair_connectors.categories import csv_fields, json_fields, with_categories
 from streampair_connectors.config import InputConfig, Label
@@ -43,9 +43,22 @@ class RawRecord(Protocol):
 Decoder = Callable[[RawRecord], Event]
 
 
-def json_decoder(config: InputConfig) -> Decoder:
+def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False) -> Decoder:
     """Return the function that turns one JSON record into an event.
 
+    Parameters
+    ----------
+    config
+        The input.
+    gaps
+        Whether the learner takes records in which features are missing, or null. They are left out of the
+        event; otherwise it is refused.
+    texts
+        Whether it takes texts, and true and false, as values of features. Those with declared bounds are
+        numbers all the same.
+
+    Notes
+    -----
     The label is normalised to the configured `positive` or `negative` value, so that `1` in
     an event and `true` in the configuration are the same label. An event without the label
     field, or with null in it, is unlabelled: it is scored, not learned.
@@ -67,7 +80,9 @@ def json_decoder(config: InputConfig) -> Decoder:
     """
     if (of := config.categories()) is not None:
         rest = config.without_categories()
-        return with_categories(of, json_decoder(rest), json_fields, alone=not rest.feature_names())
+        base = json_decoder(rest, gaps=gaps, texts=texts)
+        return with_categories(of, base, json_fields, alone=not rest.feature_names())
+    cells = _Cells(config, gaps=gaps, texts=texts)
     names = config.feature_names()
     id_field = config.id
     limit = config.max_event_bytes
@@ -75,10 +90,12 @@ def json_decoder(config: InputConfig) -> Decoder:
     resolve = labels.resolve
     fields = [config.label, *(names or ()), *([] if id_field is None else [id_field])]
     if names is None or not all(map(_may_be_a_field, fields)):
-        return _slow_decoder(config, labels)
+        return _slow_decoder(config, labels, cells)
 
-    shape, features = _shape(names, config), _features(len(names))
-    fast: Callable[[Any], Any] = msgspec.json.Decoder(shape).decode
+    features = _features(len(names))
+    fast: Callable[[Any], Any] = msgspec.json.Decoder(_shape(names, config, cells)).decode
+    # Arrays are of records that have all features, as numbers.
+    whole = fast if cells.strict else msgspec.json.Decoder(_shape(names, config)).decode
 
     def decode(record: RawRecord) -> Event:
         value = record.value
@@ -87,31 +104,85 @@ def json_decoder(config: InputConfig) -> Decoder:
         try:
             row = fast(value)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _explain(value, config, error) from None
+            raise _explain(value, config, cells, error) from None
         y = row.label
         if y is not None:
             y = resolve(y)
         x = dict(zip(names, features(row), strict=True))
+        if gaps and None in x.values():
+            x = {name: item for name, item in x.items() if item is not None}
         if id_field is None:
             return Event(x, y)
         return Event(x, y, None if row.id is None else str(row.id))
 
-    decode.many = json_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+    many = json_rows(
         names,
-        decode,
-        parse=fast,
+        decode if cells.strict else _not_whole,
+        parse=whole,
         features=features,
         resolve=resolve,
         boolean=labels.boolean,
         limit=limit,
         ids=id_field is not None,
     )
+    decode.many = many if cells.strict else _while_whole(many)  # type: ignore[attr-defined]  # see `Rows`
     return decode
 
 
-def _shape(names: list[str], config: InputConfig) -> Any:
+def _not_whole(record: RawRecord) -> Event:
+    raise RecordError("not all features are there, as numbers", fix="decode it alone", stage="decode")
+
+
+def _while_whole(many: Callable[[Any], Rows | None]) -> Callable[[Any], Rows | None]:
+    """Batches as arrays until one has a record that is not whole: the next ones will have some, too."""
+    whole = True
+
+    def rows(records: Any) -> Rows | None:
+        nonlocal whole
+        found = many(records) if whole else None
+        whole = found is not None and not found.refused
+        return found if whole else None
+
+    return rows
+
+
+class _Cells:
+    """What the value of a feature may be."""
+
+    def __init__(self, config: InputConfig, *, gaps: bool, texts: bool) -> None:
+        self.gaps = gaps
+        self.texts = texts and not isinstance(config.features, dict)
+        self.strict = not (self.gaps or self.texts)
+
+    @property
+    def type(self) -> Any:
+        """For msgspec."""
+        kinds: Any = float | str | bool if self.texts else float
+        return kinds | None if self.gaps else kinds
+
+    def of(self, name: str, item: object) -> Any:
+        """The value as the learner takes it; None for a gap."""
+        if (item is None and self.gaps) or (self.texts and isinstance(item, str | bool)):
+            return item
+        return _number(name, item)
+
+    def of_text(self, name: str, text: str) -> Any:
+        """The same of a cell of a CSV file."""
+        if text == "" and self.gaps:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            return self.of(name, text)  # raises if texts are none
+        return _number(name, number)
+
+
+def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -> Any:
     """A struct of what an event must have, in the order of the declared features."""
     fields: list[Any] = [(f"f{i}", float) for i in range(len(names))]
+    if cells is not None:
+        default = (None,) if cells.gaps else ()
+        fields = [(f"f{i}", cells.type, *default) for i in range(len(names))]
     fields.append(("label", bool | int | float | str | None, None))
     renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label}
     if config.id is not None:
@@ -132,7 +203,7 @@ def _may_be_a_field(name: str) -> bool:
     return all(char not in '\\"' and char >= " " for char in name)
 
 
-def _slow_decoder(config: InputConfig, labels: _Labels) -> Decoder:
+def _slow_decoder(config: InputConfig, labels: _Labels, cells: _Cells) -> Decoder:
     """Decode events whose features are all their other fields, or have names that no struct can have."""
     names = config.feature_names()
 
@@ -146,15 +217,18 @@ def _slow_decoder(config: InputConfig, labels: _Labels) -> Decoder:
         if not data:
             raise _no_features(config)
         for name in names or ():
-            if name not in data:
+            if name not in data and not cells.gaps:
                 raise _missing(name, config)
-        x = {name: _number(name, data[name]) for name in (data if names is None else names)}
+        read = {name: cells.of(name, data.get(name)) for name in (data if names is None else names)}
+        x = {name: item for name, item in read.items() if item is not None} if cells.gaps else read
         return Event(x, None if y is None else labels.resolve(y), identifier)
 
     return decode
 
 
-def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
+def csv_decoder(
+    config: InputConfig, header: Sequence[str], *, gaps: bool = False, texts: bool = False
+) -> Decoder:
     """Return the function that turns one line of a CSV file into an event.
 
     Parameters
@@ -163,11 +237,15 @@ def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
         The input; without declared features, all columns but label and id are features.
     header
         The names in the file's first line.
+    gaps, texts
+        As of `json_decoder`; an empty cell is a gap.
     """
     if (of := config.categories()) is not None:
         rest = config.without_categories()
         fields = csv_fields(header)
-        return with_categories(of, csv_decoder(rest, header), fields, alone=not rest.feature_names())
+        base = csv_decoder(rest, header, gaps=gaps, texts=texts)
+        return with_categories(of, base, fields, alone=not rest.feature_names())
+    value_of = _Cells(config, gaps=gaps, texts=texts)
     columns = list(header)
     taken = {config.label, config.id}
     declared = config.feature_names()
@@ -191,11 +269,13 @@ def csv_decoder(config: InputConfig, header: Sequence[str]) -> Decoder:
                 stage="decode",
             )
         row = dict(zip(columns, cells, strict=True))
-        x: dict[str, float] = {}
+        x: dict[str, Any] = {}
         for name in names:
-            if name not in row or row[name] == "":
+            if row.get(name, "") == "" and not gaps:
                 raise _missing(name, config)
-            x[name] = _number_text(name, row[name])
+            item = value_of.of_text(name, row.get(name, ""))
+            if item is not None:
+                x[name] = item
         text = row.get(config.label, "")
         identifier = row.get(config.id) if config.id is not None else None
         return Event(x, labels.resolve_text(text) if text else None, identifier or None)
@@ -341,14 +421,6 @@ def _number(name: str, item: object) -> float:
     )
 
 
-def _number_text(name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return _number(name, text)  # raises: it is text
-    return _number(name, number)
-
-
 def _parse(value: bytes) -> dict[str, Any]:
     """Decode a JSON object with Python's parser, which also reads NaN and Infinity."""
     if not value.strip():
@@ -379,16 +451,16 @@ def _parse(value: bytes) -> dict[str, Any]:
     return data
 
 
-def _explain(value: bytes, config: InputConfig, error: Exception) -> RecordError:
+def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception) -> RecordError:
     """Say what is wrong with an event that the fast decoder has refused."""
     try:
         data = _parse(value)
         if not data:
             return _no_features(config)
         for name in config.feature_names() or ():
-            if name not in data:
+            if name not in data and not cells.gaps:
                 return _missing(name, config)
-            _number(name, data[name])
+            cells.of(name, data.get(name))
         label = data.get(config.label)
         if isinstance(label, (list, dict)) or label != label:
             return _Labels(config)._unknown(label)
@@ -408,6 +480,15 @@ class _Score(msgspec.Struct, gc=False):
     id: str | None
     score: float | None
     outcome: str
+    probabilities: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+
+
+def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
+    """The same with texts for classes: a number or truth value as JSON spells it."""
+    return {
+        label if isinstance(label, str) else msgspec.json.encode(label, enc_hook=str).decode(): p
+        for label, p in probabilities.items()
+    }
 
 
 class Encoder:
@@ -444,7 +525,13 @@ class Encoder:
 
     def _rows(self, scored: Sequence[Scored]) -> list[_Score]:
         app, learner, topic, partition = self._lane
-        return [_Score(app, learner, topic, partition, s.offset, s.id, s.score, s.outcome) for s in scored]
+        return [
+            _Score(
+                *(app, learner, topic, partition, s.offset, s.id, s.score, s.outcome),
+                msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
+            )
+            for s in scored
+        ]
 
     def dead_letter(self, letter: DeadLetter, headers: Sequence[tuple[str, bytes]] = ()) -> Headers:
         """Return the headers of one dead letter; its key and value stay the original bytes."""

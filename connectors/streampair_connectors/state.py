@@ -15,7 +15,7 @@ from streampair.engine.opening import How, Known
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey, epsilon_from
 from streampair_connectors import kafka
-from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.assemble import build_logged_lane, taken_cells
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Lookup, Partition, read_register
 from streampair_connectors.lanes import facts_of
@@ -225,7 +225,7 @@ class States:
         config, secret = self.config, self.store.secret()
         return build_logged_lane(
             config,
-            json_decoder(config.input),
+            json_decoder(config.input, **taken_cells(config)),
             topic=config.input.topic,
             partition=partition,
             noise_key=None if secret is None else NoiseKey(secret),

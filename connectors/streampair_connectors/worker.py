@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from streampair.engine import LaneGauges
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors import kafka
-from streampair_connectors.assemble import is_private, warm_up
+from streampair_connectors.assemble import is_private, taken_cells, warm_up
 from streampair_connectors.checkpoint import Checkpoint
 from streampair_connectors.config import Changes, Config, KafkaConfig
 from streampair_connectors.health import Health
@@ -73,7 +73,7 @@ class Worker:
         self.telemetry.configured(config.app, Changes(config))
         self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
         self._kafka: KafkaConfig = config.require_kafka()
-        self._decode = json_decoder(config.input)
+        self._decode = json_decoder(config.input, **taken_cells(config))
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
         self._held: dict[Partition, OpenLane] = {}

@@ -111,7 +111,8 @@ class Batch:
         first = self._alone - self.seen
         parts = [records[:first], records[first:]] if 0 < first < len(records) else [records]
         for part in parts:
-            done = self._take_plain(part, output, labels, given)
+            # In bulk there are scores alone.
+            done = 0 if self._model.several else self._take_plain(part, output, labels, given)
             if done < len(part):
                 self._take_carefully(part[done:] if done else part, output, labels, given)
         output.next_offset = self.next_offset
@@ -326,6 +327,7 @@ class Batch:
             origin, refused = self._origin(record), self._refused()
             event_id: str | None = None
             given_score: float | None = None
+            shares: dict[Any, float] | None = None
             sample = None
             stage = "decode"
             try:
@@ -335,7 +337,7 @@ class Batch:
                 if model.fragile:
                     refuse_nan(x)
                 z = model.through(x)
-                score = None if model.too_early(z) else model.score(z)
+                score, told_shares = (None, None) if model.too_early(z) else model.judge(z)
                 if y is None:
                     outcome = "scored"
                     if private is not None:
@@ -363,7 +365,7 @@ class Batch:
                         given.append(score)
                     if model.fragile:
                         self._since.append((x, y))
-                given_score = score
+                given_score, shares = score, told_shares
             except Exception as error:
                 if not self._is_bad_event(error, stage):
                     raise
@@ -375,7 +377,7 @@ class Batch:
                 self._dead_letter(record, error, stage, output.dead_letters)
             slots -= 1
             counts[outcome] += 1
-            output.scores.append(Scored(offset, record.key, event_id, given_score, outcome))
+            output.scores.append(Scored(offset, record.key, event_id, given_score, outcome, shares))
 
     def _slots_left(self) -> float:
         """Slots before the horizon; every record takes one."""

@@ -106,6 +106,9 @@ class Lane:
         Accept steps that learn from the stream in front of a private learner; its report then says void.
     snapshots
         False for a lane that will never be saved; then foreign steps need no pickle.
+    classes
+        Whether labels are of any number of classes. Each output of a classifier of several then has the
+        probabilities of all classes that it knows beside the score of `positive`.
     shadow
         A learner beside it that is not private; None: there is none. See `streampair.engine.Shadow`.
 
@@ -151,6 +154,7 @@ class Lane:
         fingerprint: str = "",
         trust_preprocessing: bool = False,
         snapshots: bool = True,
+        classes: bool = False,
         shadow: Shadow | None = None,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
@@ -161,7 +165,9 @@ class Lane:
         self.positive = positive
         self.on_bad = on_bad
         self.fingerprint = fingerprint
-        self._model = Model(learner, positive=positive, trust_preprocessing=trust_preprocessing)
+        self._model = Model(
+            learner, positive=positive, trust_preprocessing=trust_preprocessing, classes=classes
+        )
         self.name = type(self._model.learner).__name__ if name is None else name
         own_positive = positive_label(self._model.learner, positive)
         if own_positive != positive:

@@ -53,6 +53,9 @@ class Model:
         The label whose score is wanted from a classifier of River.
     trust_preprocessing
         Accept steps that learn from the stream in front of a private learner.
+    classes
+        Whether labels are of any number of classes; `judge` then gives the probabilities of all that a
+        classifier of several knows.
 
     Raises
     ------
@@ -62,7 +65,9 @@ class Model:
         If a private learner stands where its guarantee would not hold (docs/privacy.md 7).
     """
 
-    def __init__(self, model: Any, *, positive: object, trust_preprocessing: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, positive: object, trust_preprocessing: bool = False, classes: bool = False
+    ) -> None:
         self.steps: dict[str, Any] = (
             dict(model.steps) if isinstance(model, compose.Pipeline) else {type(model).__name__: model}
         )
@@ -93,6 +98,9 @@ class Model:
         #: Whether learning starts from the transformed record (the front learns nothing).
         self.direct = not self._front_learns
         self._score_name, self._takes_y = _how_to_score(self.learner)
+        several = isinstance(self.learner, base.Classifier) and self.learner._multiclass
+        #: Whether outputs have the probability of each class.
+        self.several = classes and several
         self.bind()
         if self.fragile:
             try:
@@ -138,6 +146,18 @@ class Model:
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
         self._front = front
+
+    def judge(self, z: Any) -> tuple[float, dict[Any, float] | None]:
+        """Score of a record as the learner sees it, and the probabilities by class if there are `several`."""
+        if not self.several:
+            return self.score(z), None
+        learner = self.learner
+        if self._score_name == "predict_one":  # a vote is all that it gives
+            vote = learner.predict_one(z)
+            return float(vote == self.positive), {} if vote is None else {vote: 1.0}
+        given = {label: _finite(p, learner) for label, p in learner.predict_proba_one(z).items()}
+        own = self._score_name == "score_one"
+        return self.score(z) if own else given.get(self.positive, 0.0), given
 
     def learn_from(self, z: Any, y: object, origin: Origin) -> None:
         """Let the learner learn; a private one is told where the record comes from."""

@@ -114,6 +114,8 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     outcome
         `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity that was
         learned from often enough), `"dead_letter"`.
+    probabilities
+        By class, given with the score; None where nobody asked for them, or there are none.
     """
 
     offset: int
@@ -121,6 +123,7 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     id: str | None
     score: float | None
     outcome: str
+    probabilities: dict[Any, float] | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):

@@ -55,6 +55,8 @@ class Learner(base.Estimator):
     _strict_frames: ClassVar[bool] = True
     #: Whether a text is a feature like any other.
     takes_text: ClassVar[bool] = False
+    #: Whether records in which features are missing are as good as others.
+    takes_gaps: ClassVar[bool] = False
 
     #: Whether predictions may show a label that a record brought, and nobody declared.
     _learns_labels: ClassVar[bool] = True

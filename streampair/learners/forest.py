@@ -50,6 +50,7 @@ class ForestLearner(PlainLearner):
 
     #: A text is a feature like any other.
     takes_text: ClassVar[bool] = True
+    takes_gaps: ClassVar[bool] = True
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often

@@ -101,6 +101,8 @@ class PrivateForest(Classifier, PrivateLearner):
     linear: ClassVar[bool] = False
     """Whether `weights` are all that a score is made of."""
 
+    takes_gaps: ClassVar[bool] = True
+
     _choose = choose.woods
     _earlier = False  # whether leaves are worthwhile from fewer records on, as once
     _fields = tuple[int, ...]()  # how many columns each has, once they are known

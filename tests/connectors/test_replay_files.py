@@ -110,7 +110,9 @@ def test_a_file_gives_the_same_in_batches_and_line_by_line(
         monkeypatch.setattr(reading, "_BLOCK", draw.choice([100, 1000, 1 << 18]))
         for size in (7, 1000):
             assert replayed(path, size) == one_by_one
-        monkeypatch.setattr(reading, "csv_decoder", lambda *given: lambda record: decoders(*given)(record))
+        monkeypatch.setattr(
+            reading, "csv_decoder", lambda *given, **taking: lambda record: decoders(*given, **taking)(record)
+        )
         assert replayed(path, 1000) == one_by_one
         monkeypatch.undo()
 
