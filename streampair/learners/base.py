@@ -7,9 +7,12 @@ Two engines stand on it: `FlatLearner` (not private) and `PrivateLearner`; three
 from __future__ import annotations
 
 import abc
+import difflib
+import functools
 import gc
+import inspect
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -34,6 +37,36 @@ _R = TypeVar("_R")
 
 # What a learner refers to and does not own.
 _CODE = (type, ModuleType, FunctionType, kernels.Kernel)
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(cls: type) -> tuple[str, ...] | None:
+    """What a constructor takes; None: anything."""
+    own = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]  # to look at
+    return None if any(p.kind is p.VAR_KEYWORD for p in own) else tuple(p.name for p in own)
+
+
+class _OwnSignature:
+    """The signature of a class is that of its constructor, although `__new__` takes anything."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        whole = inspect.signature(owner.__init__)  # type: ignore[misc]  # to look at
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def _check_known(cls: type, given: Iterable[str]) -> None:
+    """TypeError, as Python raises it, for a parameter that there is not; with the one that may be meant."""
+    known = _parameters(cls)
+    if known is None:
+        return
+    for name in given:
+        if name not in known:
+            initials = {"".join(word[:1] for word in k.split("_")): k for k in known if "_" in k}
+            near = [initials[name]] if name in initials else difflib.get_close_matches(name, known, n=1)
+            raise TypeError(
+                f"{cls.__name__} has no parameter {name!r}{f', did you mean {near[0]!r}?' if near else '.'} "
+                f"Fix: use one of {', '.join(known)}."
+            )
 
 
 class Learner(base.Estimator):
@@ -65,6 +98,13 @@ class Learner(base.Estimator):
     _y_name: Any = None
     # Whether predictions lack a label that ranks low, until one is learned.
     _unnamed: bool = False
+
+    __signature__ = _OwnSignature()
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        if given:
+            _check_known(cls, given)
+        return super().__new__(cls)
 
     # ---- what a face provides --------------------------------------------------------------------------
 

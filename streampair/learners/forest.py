@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import struct
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -28,6 +29,9 @@ Array = NDArray[np.float64]
 
 _NO_SCORES: Array = np.empty(0)
 _MOST_NODES = 32_767
+
+# Of how many records texts are looked at, and how many different numbers in a column are no categories.
+_WATCHED, _NUMBERS = 100, 20
 
 
 class Explanation(NamedTuple):
@@ -59,7 +63,7 @@ class ForestLearner(PlainLearner):
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
             *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
-            *("_task", "_high", "_low", "_in_one", "_pairs", "_tail"),
+            *("_task", "_high", "_low", "_in_one", "_pairs", "_tail", "_watching", "_watched"),
         )
     )
 
@@ -85,6 +89,9 @@ class ForestLearner(PlainLearner):
         self._task, self._high, self._low = task, task.high, task.low
         kind, own = type(self), ForestLearner
         self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        # For so many more records the numbers that each column had as texts; None: it has other texts.
+        self._watching = _WATCHED
+        self._watched: dict[Hashable, set[float] | None] = {}
 
     def _header(self) -> Array:
         """The scalars of a fresh state, from the checked parameters."""
@@ -212,6 +219,30 @@ class ForestLearner(PlainLearner):
                 values |= _features.read_record({name: value})
         return values
 
+    def _watch(self, x: Mapping[Any, Any]) -> None:
+        """Look at the texts of a record: numbers that a file had as text would be categories."""
+        for name in (self._names[j] for j in self._coded):
+            text, numbers = x.get(name), self._watched.setdefault(name, set())
+            if isinstance(text, str) and numbers is not None:
+                try:
+                    numbers.add(float(text))
+                except ValueError:
+                    self._watched[name] = None
+        self._watching -= 1
+        if self._watching:
+            return
+        # Too many that differ to be codes of a few categories.
+        names = [repr(name) for name, found in self._watched.items() if len(found or ()) >= _NUMBERS]
+        self._watched = {}
+        if names:
+            warnings.warn(
+                f"{', '.join(names[:10])}{' ...' * (len(names) > 10)} had texts that read as numbers, and "
+                "each different text is a category of its own; if they are numbers, convert them first, for "
+                "example with river.stream.iter_csv(..., converters={'amount': float})",
+                UserWarning,
+                stacklevel=3,
+            )
+
     def _unusable(self, x: Any) -> RecordError:
         try:
             self._values(x)
@@ -247,6 +278,8 @@ class ForestLearner(PlainLearner):
             raise self._unusable(x)
         if self._unnamed and label < 0.0:
             self._learn_label(y)
+        if self._coded and self._watching:
+            self._watch(x)
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record: higher ranks higher; 0 before any record.
@@ -369,6 +402,9 @@ class ForestLearner(PlainLearner):
         rows = self._packed(xs)
         if rows is None:
             rows = self._packed_each(xs, refused)
+        if rows is not None and self._coded and self._watching:
+            for x in (x for i, x in enumerate(xs[: self._watching]) if i not in refused):
+                self._watch(x)
         return None if rows is None else self._ready(rows, ys, nulls, refused)
 
     def _packed(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:

@@ -56,8 +56,10 @@ class Forest(Classifier, ForestLearner):
     -----
     Features are real numbers or texts by name, in any order; nothing has to be scaled or encoded. A known
     feature that is missing is a value of its own, and so is every text; a new name gets a new column. In a
-    frame an empty cell is a missing feature; in a record leave it out. None, NaN, infinity, numbers beyond
-    1e50, bytes and empty records raise `RecordError` before anything has changed.
+    frame an empty cell is a missing feature; in a record leave it out. A number that comes as text, as from
+    `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning. None,
+    NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` before anything has
+    changed.
 
     A record takes O(trees log nodes + features), and memory is bounded: 1.8 MB, with texts 2.0 MB, and 136
     bytes a feature. Texts share 4096 linear weights. A state is as large as the memory.

@@ -231,6 +231,8 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
             self._admit(label)
         if k.forest_learn_class(self._state, self._others, which, gaps):
             raise self._unusable(x)
+        if self._coded and self._watching:
+            self._watch(x)
 
     def _scratch(self) -> Array:
         return np.empty(1 + len(self._others))
