@@ -236,7 +236,7 @@ class Opener:
         self._making = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
-        """Open one lane. The order of a start, in which nothing is written before step 5.
+        """Open one lane. The order of a start, in which nothing is written before step 6.
 
         Parameters
         ----------
@@ -282,19 +282,20 @@ class Opener:
                 partitions=self._partitions,
                 cluster=self._cluster,
             )
-            # 4 check; 5 announce the attempt
+            # 4 check
             if again is not None:
                 appends, warnings = lane.rejoin(facts)
             elif snapshot is None and legacy is not None:
                 appends, warnings = lane.adopt(facts, *legacy)
             else:
                 appends, warnings = lane.start(facts, snapshot)
+            # 5 replay silently to where it was: a refusal here has written nothing either
+            await self._replay(lane, partition, start)
+            # 6 announce the attempt, before anything is released
             if wanted.used < len(frames):
                 await store.cut(wanted.used)
             for append in appends:
                 await store.append(append)
-            # 6 replay silently to where it was
-            await self._replay(lane, partition, start)
         except BaseException:
             await store.close()
             raise
@@ -343,7 +344,7 @@ class Opener:
         until = lane.replay_until
         if until is None:
             return
-        begin = start if lane.next_offset is None else lane.next_offset
+        begin = max(lane.next_offset or 0, start)
         # A replay that is refused ends in the middle: the connection must not wait for the garbage collector.
         async with contextlib.aclosing(self._lookup.span(partition, begin, until)) as batches:
             async for records in batches:

@@ -59,6 +59,9 @@ class LaneState:
         What `run` would say in place of starting, and how to mend it; None: it would start.
     damage
         Where the log is damaged; None: nowhere.
+    replay
+        First offset and end of the events that a start learns again from the last snapshot; None: none. What
+        comes of that is not looked at here, and may still refuse the start.
     """
 
     partition: int
@@ -81,6 +84,7 @@ class LaneState:
     refused: str | None = None
     fix: str | None = None
     damage: str | None = None
+    replay: tuple[int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
@@ -287,6 +291,7 @@ class States:
             refused=None if refused is None else refused.problem,
             fix=None if refused is None else refused.fix,
             damage=damage,
+            replay=known.replay,
         )
 
 

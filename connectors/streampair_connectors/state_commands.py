@@ -220,7 +220,11 @@ def _rows(lane: LaneState) -> Iterator[tuple[str, str]]:
     yield from _listed("void", lane.void)
     yield from _listed("accepted", lane.accepted)
     if lane.refused is None:
-        yield "start", "would start"
+        start = "would start"
+        if lane.replay is not None:
+            first, end = lane.replay
+            start += f", unless the replay of events {first} to {end - 1} comes out otherwise"
+        yield "start", start
     else:
         yield "start", f"refused: {lane.refused}"
         yield "fix", lane.fix or "none is needed"

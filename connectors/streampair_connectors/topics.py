@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from streampair.errors import SourceError
 from streampair_connectors import kafka
-from streampair_connectors.assemble import is_private
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
 
@@ -191,14 +190,15 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
         raise rights_error(config, missing)
     if config.input.topic not in topics:
         raise missing_topic(config, "input.topic", config.input.topic)
-    compacted = is_private(config) and await kafka.is_compacted(settings, config.input.topic)
+    compacted = await kafka.is_compacted(settings, config.input.topic)
     if compacted:
         log.warning(
             "topic_is_compacted",
             app=config.app,
             topic=config.input.topic,
-            next_step="every crash is charged to the privacy budget: set cleanup.policy=delete, or set "
-            "forks in learner.options",
+            next_step="none for a learner that is not private: it saves its state with every commit, as "
+            "under input.payloads_change = true. For a private one every crash is charged to the privacy "
+            "budget: set cleanup.policy=delete, or set forks in learner.options",
         )
     for key, topic in output_topics(config).items():
         if topic not in topics and not await kafka.create_by_asking(settings, topic):

@@ -160,6 +160,7 @@ class Worker:
             config.app,
             on_revoked=self._on_revoked,
             on_assigned=self._on_assigned,
+            on_lost=self._on_lost,
             takeovers=self._takeovers,
         )
         self._lookup = Lookup(self._kafka)
@@ -389,6 +390,11 @@ class Worker:
         if not partitions:
             self._health.running()  # a member without a partition waits for one, and is well
 
+    def _on_lost(self, partition: Partition) -> None:
+        held = self._held.get(partition)
+        if held is not None:
+            held.lane.skipped()
+
     async def _reseek(self) -> None:
         """Bring lanes that were opened while the group rebalanced into the assignment that came of it.
 
@@ -456,6 +462,7 @@ class Worker:
                 next_step="the topic's retention removed events before they were read: "
                 "raise retention.ms, or add partitions and workers",
             )
+            held.lane.skipped()
         offset = held.position = held.reads_on
         self._consumer.seek(partition, offset)
         self._show(held, held.lane.gauges(), max(end - offset, 0))

@@ -106,6 +106,7 @@ class LaneLog:
         self._partitions = 1
         self._scores = hashlib.blake2b(digest_size=32)
         self._last: Place | None = None
+        self._first: int | None = None
         self._snapshot_due = True
         self.replayable = replayable
         self.records_since_snapshot = 0
@@ -328,6 +329,7 @@ class LaneLog:
             self._scores.update(array.array("d", given).tobytes())
             self.records_since_snapshot += len(scores)
             self._last = _place_at(scores[-1].offset, reversed(records))
+            self._first = scores[0].offset if self._first is None else self._first
             known = self._known
             if known is not None and known.genesis.first is None:  # the partition was empty when it began
                 first = _place_at(scores[0].offset, records)
@@ -349,6 +351,10 @@ class LaneLog:
         before = len(known.void)
         known.takes_records()
         return len(known.void) > before
+
+    def skipped(self) -> None:
+        """Records before the next one are gone: what was learned before them cannot be replayed for long."""
+        self._snapshot_due = True
 
     @property
     def snapshot_due(self) -> bool:
@@ -390,6 +396,7 @@ class LaneLog:
             ledger=None if account is None else account.reserved(clean=clean),
             clean=clean,
             privacy=report,
+            first=self._first,
         )
         if data is None:
             known.fold(tip)
@@ -409,6 +416,7 @@ class LaneLog:
         )
         known.fold(saved)
         self._scores = hashlib.blake2b(digest_size=32)
+        self._first = None
         self._snapshot_due = not self.replayable
         self.records_since_snapshot = 0
         return self._committing(self._chain.add(saved), next_offset, content.hex(), data)

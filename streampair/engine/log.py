@@ -166,6 +166,8 @@ class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
         Whether the process ends here.
     privacy
         Numbers of the privacy report, for whoever reads the log without its model; None: not private.
+    first
+        Offset of the first record taken since the last snapshot: where a replay begins. None: there is none.
     """
 
     writer: str
@@ -177,6 +179,7 @@ class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
     ledger: dict[str, Any] | None
     clean: bool
     privacy: dict[str, Any] | None
+    first: int | None = None
 
 
 class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):

@@ -23,11 +23,11 @@ __all__ = ["LoggedLane"]
 class LoggedLane(Lane):
     """A lane whose log is the truth, and whose snapshots are a cache of it (DESIGN.md 5, docs/privacy.md 8).
 
-    It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for; make
-    each `Append` durable, in order; `replay` what it asks for; then `process`, whose `line` is durable
-    before any output leaves, no more than `room` records between two commits; `commit` once all outputs are
-    stored, and `committed` once the commit is. Whatever fails in between: throw the lane away, and start
-    another.
+    It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for;
+    `replay` what it asks for; make each `Append` of the start durable, in order; then `process`, whose `line`
+    is durable before any output leaves, no more than `room` records between two commits; `commit` once all
+    outputs are stored, and `committed` once the commit is. Whatever fails in between: throw the lane away,
+    and start another.
 
     Parameters
     ----------
@@ -128,7 +128,8 @@ class LoggedLane(Lane):
         Returns
         -------
         tuple
-            What is to be made durable, in this order, before the first record; and what is to be told.
+            What is to be made durable, in this order, after the replay and before the first record that is
+            processed; and what is to be told. A replay that is refused has then written nothing.
 
         Raises
         ------
@@ -334,6 +335,10 @@ class LoggedLane(Lane):
         return dataclasses.replace(gauges, forks=ledger.charged, generation=ledger.generation)
 
     # Commits
+
+    def skipped(self) -> None:
+        """Say that the topic has lost records that this lane has not read: the next commit is a snapshot."""
+        self._log.skipped()
 
     @property
     def records_to_replay(self) -> int:

@@ -150,6 +150,19 @@ class Known:
         start = None if self.saved is None else self.saved.tip.next_offset
         return None if start == self.tip.next_offset else (start, self.tip.next_offset)
 
+    @property
+    def replay(self) -> tuple[int, int] | None:
+        """Offset of the first record that such a replay needs, and its end; None: no replay.
+
+        Behind the snapshot there may be markers alone, or a gap that retention has left.
+        """
+        if self.span is None or self.tip is None:
+            return None
+        begin, (start, end), first = self.tip.first, self.span, self.genesis.first
+        if begin is None:  # an earlier release did not write it down
+            begin = first.offset if start is None and first is not None else start or 0
+        return begin, end
+
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
@@ -366,8 +379,8 @@ def check_replay(known: Known, start: int) -> None:
     ------
     SnapshotError
     """
-    span = known.span
-    if span is None:
+    replay = known.replay
+    if replay is None:
         return
     assert known.tip is not None
     if known.tip.writer != __version__:
@@ -377,11 +390,9 @@ def check_replay(known: Known, start: int) -> None:
             "its last events would have to be learned again by another program",
             fix=f"start release {known.tip.writer} once more and stop it with SIGTERM, then upgrade",
         )
-    begin = (
-        known.genesis.first.offset if span[0] is None and known.genesis.first is not None else span[0] or 0
-    )
+    begin, end = replay
     if begin < start:
-        raise lost_span(f"the records from offset {begin} to {min(start, span[1])} are gone from the topic")
+        raise lost_span(f"the records from offset {begin} to {min(start, end)} are gone from the topic")
 
 
 def lost_span(problem: str) -> SnapshotError:
@@ -390,5 +401,6 @@ def lost_span(problem: str) -> SnapshotError:
         f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
         fix="put the topic right, or `streampair state accept CONFIG --lost-span`, which goes on with the "
         "state of the "
-        "snapshot and says before what it charges; raise retention.ms of the topic",
+        "snapshot and says before what it charges; raise retention.ms of the topic. Where compaction or "
+        "erasure removes records, set input.payloads_change = true: every commit then holds a snapshot",
     )

@@ -164,6 +164,8 @@ class Driver:
         What has left, in order, twice what was sent twice.
     die_after
         Number of durable steps until the process dies; None: it lives.
+    first
+        The first offset that the topic still has: retention has removed the records before it.
 
     Examples
     --------
@@ -208,6 +210,7 @@ class Driver:
         self.scores: list[Scored] = []
         self.warnings: list[str] = []
         self.die_after: int | None = None
+        self.first = 0
         self.start()
 
     # A start
@@ -226,16 +229,16 @@ class Driver:
         wanted = lane.read(frames)
         snapshot = None if wanted.content is None else self.store.snapshot(wanted.content)
         appends, self.warnings = lane.start(self.found(wanted), snapshot)
+        until = lane.replay_until
+        if until is not None:
+            start = max(lane.next_offset or 0, self.first)
+            for at in range(start, until, 7):
+                lane.replay(self.topic[at : at + 7])
+            lane.replayed()
         if wanted.used < len(frames):
             self.store.cut(wanted.used)
         for append in appends:
             self.append(append)
-        until = lane.replay_until
-        if until is not None:
-            start = lane.next_offset or 0
-            for at in range(start, until, 7):
-                lane.replay(self.topic[at : at + 7])
-            lane.replayed()
 
     def accept(self, how: How, when: str) -> int:
         """Go on where a start is refused, as `streampair state accept` does; the forks that it is charged."""
@@ -268,13 +271,13 @@ class Driver:
         """What stands outside of the log."""
         first = self.record(wanted.first if wanted.first is not None else 0)
         last = None if wanted.last is None else self.record(wanted.last)
-        facts = {"start": 0, "end": len(self.topic), **self._facts}
+        facts = {"start": self.first, "end": len(self.topic), **self._facts}
         group = self.group
         return Facts(register=group.register, offset=group.offset, first=first, last=last, **facts)
 
     def record(self, offset: int) -> Place | None:
         """The record at an offset, as a log knows it."""
-        return place_of(self.topic[offset]) if offset < len(self.topic) else None
+        return place_of(self.topic[offset]) if self.first <= offset < len(self.topic) else None
 
     # What is durable
 
@@ -294,7 +297,7 @@ class Driver:
         self._step()
         self.group.register = append.register
         # A lane that has taken nothing is where the partition starts.
-        start: int = self._facts.get("start", 0)
+        start: int = self._facts.get("start", self.first)
         self.group.offset = start if append.next_offset is None else append.next_offset
 
     # Work
@@ -317,6 +320,9 @@ class Driver:
     def catch_up(self, batch: int | None = None) -> LaneOutput:
         """Process the rest of the topic, in batches of this size or all at once; the outputs together."""
         start = self.lane.next_offset or 0
+        if start < self.first:
+            start = self.first
+            self.lane.skipped()
         size = batch or max(1, len(self.topic) - start)
         together = LaneOutput([], [], self.lane.next_offset)
         at = start

@@ -40,12 +40,15 @@ def call(*arguments: object, code: int = 0) -> str:
     return result.stdout + result.stderr
 
 
-def work(config: Path, count: int = 60, partition: int = 0) -> None:
-    records = [
+def records(count: int) -> list[Record]:
+    return [
         Record(i, json.dumps({"a": i % 7 / 7, "b": 0.1 * (i % 3), "y": i % 2 == 0}).encode())
-        for i in range(count + 7)
+        for i in range(count)
     ]
-    lane = LaneOnDisk(config, records, partition)
+
+
+def work(config: Path, count: int = 60, partition: int = 0) -> None:
+    lane = LaneOnDisk(config, records(count + 7), partition)
     lane.take(count)
     lane.commit()
     lane.take(7)  # and dies
@@ -71,6 +74,19 @@ def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -
     text = call("state", "show", config)
     assert "fraud: payments[2]" in text
     assert "60, released up to 67" in text
+
+
+def test_a_replay_that_may_refuse_the_start_is_named(config: Path) -> None:
+    work(config)
+    assert "start      would start\n" in call("state", "show", config)
+    lane = LaneOnDisk(config, records(80))
+    lane.take(20)
+    lane.commit(snapshot=False)
+    lane.close()
+    (shown,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert (shown["replay"], shown["refused"]) == ([60, 80], None)
+    told = "would start, unless the replay of events 60 to 79 comes out otherwise"
+    assert told in call("state", "show", config)
 
 
 def test_damage_and_another_key_are_shown(config: Path) -> None:

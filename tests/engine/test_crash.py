@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from harness import lanes
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from streampair.engine.lane import Lane, Record, Scored
 from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
 from streampair.errors import SnapshotError
+from streampair.privacy import NoiseKey
 
 JUNK: list[bytes | None] = [
     b"\xff\xfe",
@@ -21,6 +23,13 @@ JUNK: list[bytes | None] = [
     b'{"x": {"a": 1e999, "b": 0, "c": 0}, "y": true}',
     None,
 ]
+
+
+def keyed() -> Any:
+    """A private learner whose replay is the same bytes."""
+    return lanes.auc.PairFTRL(
+        epsilon=1.0, delta=1e-4, horizon=40, features=list("abc"), noise_key=NoiseKey(bytes(32)), warmup=0
+    )
 
 
 def mixed(n: int, seed: int = 0) -> list[Any]:
@@ -225,3 +234,72 @@ def test_a_private_lane_with_a_log_vouches_for_itself() -> None:
         driver.catch_up()
         assert driver.feed(lanes.stream(25)).next_offset == 45
         assert driver.lane.privacy.horizon_left == 0
+
+
+def _with_a_gap(name: str, *, snapshot_before: bool) -> Driver:
+    """A lane that has read to offset 12 and goes on at offset 20: the topic has lost what lies between."""
+    driver = Driver(lanes.MODELS[name], snapshot_every=1000, **lanes.options(name))
+    driver.feed(lanes.stream(8))
+    driver.commit(snapshot=True)
+    driver.feed(lanes.stream(4, seed=1))
+    driver.commit(snapshot=snapshot_before)
+    for at, event in enumerate(lanes.stream(12, seed=2)):  # written while nobody reads
+        driver.topic.append(Record(12 + at, msgspec.json.encode({"x": event[0], "y": event[1]})))
+    driver.first = 20
+    return driver
+
+
+@pytest.mark.parametrize("snapshot_before", [True, False])
+@pytest.mark.parametrize("name", ["PairOGD", "PairFTRL"])
+def test_a_kill_after_a_gap_in_the_topic_is_survived(
+    name: str, snapshot_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the lane has learned since the gap is in the topic; what came before is in a snapshot."""
+    monkeypatch.setitem(lanes.MODELS, "PairFTRL", keyed)
+    driver = _with_a_gap(name, snapshot_before=snapshot_before)
+    scores = driver.catch_up().scores
+    assert [scored.offset for scored in scores] == [20, 21, 22, 23]
+    driver.commit(snapshot=False)
+    expected = lanes.content(driver.lane.snapshot())
+    driver.crash()
+    assert driver.lane.next_offset == 24
+    assert lanes.content(driver.lane.snapshot()) == expected
+    # Once more, with a replay over the events behind the snapshot.
+    driver.feed(lanes.stream(5, seed=3))
+    driver.commit(snapshot=False)
+    expected = lanes.content(driver.lane.snapshot())
+    driver.crash()
+    assert lanes.content(driver.lane.snapshot()) == expected
+
+
+def test_a_replay_begins_at_the_first_record_behind_the_snapshot() -> None:
+    """Behind a snapshot there may be markers alone, which retention may take with what lies before them."""
+    driver = Driver(lanes.pair_ogd, snapshot_every=1000, **lanes.OPTIONS)
+    driver.feed(lanes.stream(8))
+    driver.commit(snapshot=True)
+    later = [Record(r.offset + 4, r.value) for r in driver.topic[:6]]
+    driver.topic += [Record(at, None) for at in range(8, 12)]  # stand for markers: they are never read
+    driver.lane.process([Record(r.offset + 8, r.value) for r in later])
+    driver.topic += [Record(r.offset + 8, r.value) for r in later]
+    driver.commit(snapshot=False)
+    expected = lanes.content(driver.lane.snapshot())
+    driver.first = 12
+    driver.crash()
+    assert lanes.content(driver.lane.snapshot()) == expected
+    driver.first = 13
+    with pytest.raises(SnapshotError, match=r"from offset 12 to 13 are gone.*input\.payloads_change"):
+        driver.crash()
+
+
+def test_a_refused_replay_has_written_nothing() -> None:
+    driver = Driver(lanes.pair_ogd, snapshot_every=1000, **lanes.OPTIONS)
+    driver.feed(lanes.stream(40))
+    driver.commit(snapshot=True)
+    driver.feed(lanes.stream(4, seed=1))
+    driver.commit(snapshot=False)
+    log, register = driver.store.log, driver.group.register
+    driver.topic[41] = Record(41, driver.topic[3].value)
+    for _ in range(2):
+        with pytest.raises(SnapshotError, match="other scores than were given"):
+            driver.crash()
+        assert (driver.store.log, driver.group.register) == (log, register)

@@ -519,8 +519,8 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
         expected = -(-(65 - 10 + window) // window)
     else:
         driver.topic[15] = type(driver.topic[15])(15, driver.topic[20].value)
-        # And one for the start that is refused: its attempt comes before the replay.
-        expected = -(-(65 - 10 + window) // window) + 1
+        # The start that is refused charges nothing: it has released nothing.
+        expected = -(-(65 - 10 + window) // window)
     with pytest.raises(StreampairError, match="state accept"):
         driver.start()
     driver.accept(how, "2026-11-22")

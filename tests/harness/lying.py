@@ -332,12 +332,8 @@ class World(Driver):
                 raise Refused(str(error)) from error
             self.truth = self.truth or self.now()
             self.refused = str(error)
-            if "comes out otherwise" in self.refused or "a replay " in self.refused:
-                # Its attempt is announced, which costs nothing while it repeats what was released.
-                self.newest()
-            else:
-                assert (self.store.log, self.store.snapshots) == (store.log, snapshots)
-                assert self.group == group
+            assert (self.store.log, self.store.snapshots) == (store.log, snapshots)
+            assert self.group == group
 
     def exhausted(self, error: StreampairError) -> bool:
         """Whether the account may refuse: all its forks are used, or nothing is known of all the records."""

@@ -49,6 +49,8 @@ class Consumer:
     on_revoked, on_assigned
         Called during a rebalance. aiokafka swallows what they raise, so it is kept and raised
         by the next `poll`.
+    on_lost
+        Told the partition whose next records are gone, before reading goes on at the first that is left.
     takeovers
         Of a static member: what is remembered over several connections. None: of this one alone.
     watch_seconds
@@ -63,10 +65,12 @@ class Consumer:
         *,
         on_revoked: Callable[[list[Partition]], Awaitable[None]],
         on_assigned: Callable[[list[Partition]], Awaitable[None]],
+        on_lost: Callable[[Partition], None] = lambda partition: None,
         takeovers: Takeovers | None = None,
         watch_seconds: float = 30.0,
     ) -> None:
         self._config = config
+        self._on_lost = on_lost
         self._topic = topic
         self._group = group
         self.error: BaseException | None = None
@@ -253,9 +257,24 @@ class Consumer:
                 rejoin(self._consumer)
 
     async def _skip_lost(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on at the first record that is left, and say how many are gone."""
+        """Go on at the first record that is left, and say how many are gone.
+
+        Raises
+        ------
+        SourceError
+            A partition ends before the position: it is another topic than was read.
+        """
         first = await self._consumer.beginning_offsets(list(positions))
+        ends = await self._consumer.end_offsets(list(positions))
         for partition, offset in positions.items():
+            if offset > ends[partition]:
+                raise SourceError(
+                    f"{partition.topic}/{partition.partition} was read up to offset {offset} and ends at "
+                    f"{ends[partition]} now: the topic was deleted and made again, or lost records",
+                    fix="for a new topic, start under another application name (what is private then has a "
+                    "new account, on top of this one). If records were lost, put the topic right",
+                    retriable=False,
+                )
             log.warning(
                 "events_lost",
                 topic=partition.topic,
@@ -265,6 +284,7 @@ class Consumer:
                 next_step="the topic's retention removed events before they were read: "
                 "raise retention.ms, or add partitions and workers",
             )
+            self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])
 
     def seek(self, partition: Partition, offset: int) -> None:
