@@ -45,8 +45,11 @@ AnyLane = TypeVar("AnyLane", bound=Lane)
 
 
 def lane_id(config: Config, topic: str, partition: int) -> str:
-    """Return the name of a lane in the store."""
-    return f"{config.app}-{topic}-{partition}"
+    """Return the name of a lane in the store; no two lanes have one.
+
+    Names of applications and topics hold dots, dashes and underscores, and no `@`.
+    """
+    return f"{config.app}@{topic}-{partition}"
 
 
 def is_private(config: Config) -> bool:

@@ -18,6 +18,7 @@ from streampair.engine.opening import Known
 from streampair.engine.snapshot import since_of
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Journal, Spend
+from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic
 
@@ -140,6 +141,9 @@ class Budget:
         At which `epsilon_spent` holds: the smallest of the lanes'.
     unit, over_lanes, why
         As in `Total`.
+    unread
+        Log topics by the names of this application's that its keys do not open: what they hold is not in the
+        numbers.
     """
 
     accounts: tuple[LaneBudget, ...]
@@ -149,6 +153,7 @@ class Budget:
     unit: Literal["record", "entity"]
     over_lanes: Literal["maximum", "root of the sum of squares"]
     why: str
+    unread: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The budget for machines."""
@@ -270,18 +275,50 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
             "in Kafka each application has a topic and keys of its own",
             fix="leave --all away, call it for each application, and add them: the root of the sum of mu^2",
         )
-    store, accounts = OfflineTopic(config), []
-    for partition in await store.lanes():
-        found = await store.look(partition)
-        if found.damage is not None:
-            raise found.damage
-        account = _logged(f"{config.log_topic}[{partition}]", found.frames)
-        if account is not None:
-            accounts.append(account)
-    return _together(accounts, keyed, config.app, f"topic {config.log_topic}")
+    accounts: list[LaneBudget] = []
+    unread = []
+    for of_input in await _log_topics(config):
+        store, name = OfflineTopic(of_input), of_input.log_topic
+        for partition in await store.lanes():
+            found = await store.look(partition)
+            if found.damage is not None and name == config.log_topic:
+                raise found.damage
+            if found.damage is not None:
+                unread.append(name)
+                break
+            account = _logged(f"{name}[{partition}]", found.frames)
+            if account is not None and account.app == config.app:
+                accounts.append(account)
+    return _together(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
 
 
-def _together(accounts: Sequence[LaneBudget], keyed: Collection[str], app: str | None, where: str) -> Budget:
+async def _log_topics(config: Config) -> list[Config]:
+    """The configuration for each input topic that the application may have a log of: it may have had another.
+
+    The names of log topics say which that is (`Config.log_topic`). Those of another application whose name
+    begins alike are among them: what is in the log tells.
+    """
+    topics = await kafka.describe_topics(config.require_kafka())
+    begin, end = f"{config.app}-", "-log"
+    found = [config]
+    for name in sorted(topics):
+        topic = name.removeprefix(begin).removesuffix(end)
+        if name == f"{begin}{topic}{end}" and topic and name != config.log_topic:
+            changes = {
+                "input": config.input.model_copy(update={"topic": topic}),
+                "store": config.store.model_copy(update={"log_topic": name}),
+            }
+            found.append(config.model_copy(update=changes))
+    return found
+
+
+def _together(
+    accounts: Sequence[LaneBudget],
+    keyed: Collection[str],
+    app: str | None,
+    where: str,
+    unread: Sequence[str] = (),
+) -> Budget:
     if not accounts:
         raise StoreError(
             f"no private lane of {app or 'any application'} has its state in {where}",
@@ -297,6 +334,7 @@ def _together(accounts: Sequence[LaneBudget], keyed: Collection[str], app: str |
         total.unit,
         total.over_lanes,
         total.why,
+        tuple(unread),
     )
 
 
@@ -447,6 +485,9 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
     count = len(budget.accounts)
     yield "lanes", f"{count}. Learners on one partition add up"
     yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
+    for name in budget.unread:
+        unread = f"topic {name}: the keys of this configuration do not open it"
+        yield "not covered", f"{unread}. If it is a log of this application, its spend comes on top"
     for a in budget.accounts:
         if budget.unit == "entity" and not a.by_entity:
             yield "not covered", f"{_name(a)}: it protects one record, not all of an entity's"

@@ -174,7 +174,9 @@ def _check_store(config: Config, report: Report) -> None:
         except StreampairError as error:
             report.bad("store", error)
             return
-        held = sorted(directory.glob(f"{lane_id(config, config.input.topic, 0)[:-1]}*.log"))
+        prefix = lane_id(config, config.input.topic, 0)[:-1]
+        # What follows is a number, or the rest of the name of another topic.
+        held = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
         text = f"{directory} can be written; {len(held)} lane(s) of this application and topic"
         report.good("store", text + ("" if held else ": starts at the first event"))
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):

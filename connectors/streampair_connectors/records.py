@@ -362,7 +362,7 @@ def _refuse_size(value: bytes | None, limit: int) -> RecordError:
     if value is None:
         return RecordError(
             "the record has no value (a tombstone)",
-            fix="send events with a JSON object as their value; do not read a compacted topic",
+            fix="none is needed: it says that a key was deleted, and is counted as a tombstone",
             stage="decode",
         )
     return RecordError(
@@ -436,6 +436,14 @@ def _parse(value: bytes) -> dict[str, Any]:
             "the event is nested too deeply", fix="send a flat JSON object", stage="decode"
         ) from None
     except (ValueError, UnicodeDecodeError) as error:
+        if value.startswith(b"\x00"):
+            raise RecordError(
+                "the event is not JSON: it begins with a zero byte, as the messages of a schema registry do "
+                "(Avro, Protobuf or JSON Schema)",
+                fix="streampair reads plain JSON and asks no schema registry: write the events as JSON, or "
+                "convert the topic",
+                stage="decode",
+            ) from None
         reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
         raise RecordError(
             f"the event is not JSON: {reason[:100]}",

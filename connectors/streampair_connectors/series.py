@@ -145,7 +145,8 @@ def _quality(name: str, help: str, read: Callable[[Any], LaneValue], *labels: st
 SERIES: tuple[Series, ...] = (
     _operator(
         "events_total",
-        "Records of the input, by what became of them: learned, scored, dead_letter, ignored (seen before).",
+        "Records of the input, by what became of them: "
+        "learned, scored, dead_letter, tombstone, ignored (seen before).",
         lambda lane: lane.gauges.events,
         "outcome",
         counter=True,

@@ -187,7 +187,7 @@ OPERATION = Row(
         ),
         Panel(
             "Events, by outcome",
-            "learned, scored (no label, or past the horizon), dead_letter.",
+            "learned, scored (no label, or past the horizon), dead_letter, tombstone.",
             [(f"sum by (outcome) ({rate('events_total')})", "{{outcome}}")],
             unit="cps",
         ),

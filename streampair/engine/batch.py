@@ -23,7 +23,7 @@ from streampair.privacy.origin import Origin, Origins
 
 __all__ = ["Batch"]
 
-_OUTCOMES: Final = ("learned", "scored", "dead_letter", "ignored")
+_OUTCOMES: Final = ("learned", "scored", "dead_letter", "tombstone", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
 # Events after which a model that may be left half changed is copied anew: to go back, they are learned again.
@@ -165,9 +165,9 @@ class Batch:
             scores = list(scores)
             for at in sorted(taken.refused):
                 self.seen = before + at + 1
-                self._dead_letter(records[at], *taken.refused[at], output.dead_letters)
-                scores[at], outcomes[at] = None, "dead_letter"
-        for outcome in ("learned", "scored", "dead_letter"):
+                scores[at] = None
+                outcomes[at] = self._refuse(records[at], *taken.refused[at], output.dead_letters)
+        for outcome in ("learned", "scored", "dead_letter", "tombstone"):
             self.events[outcome] += outcomes.count(outcome)
         keys = [record.key for record in records]
         output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
@@ -373,8 +373,7 @@ class Batch:
                     self._go_back()
                 if private is not None:
                     private.learn_null(origin)
-                outcome = "dead_letter"
-                self._dead_letter(record, error, stage, output.dead_letters)
+                outcome = self._refuse(record, error, stage, output.dead_letters)
             slots -= 1
             counts[outcome] += 1
             output.scores.append(Scored(offset, record.key, event_id, given_score, outcome, shares))
@@ -394,6 +393,17 @@ class Batch:
         if isinstance(error, ConfigError) and self._model.private is not None:
             return True  # what was declared was checked long ago: this record names features, or too many
         return isinstance(error, RecordError) or stage in ("decode", "label") or self._model.foreign
+
+    def _refuse(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> str:
+        """The outcome of a record that cannot be used: a dead letter, unless it is a tombstone.
+
+        A tombstone says that a key was deleted. Nobody has made a mistake, so nothing is to be mended, and
+        neither `on_bad` nor the breaker counts it.
+        """
+        if record.value is None:
+            return "tombstone"
+        self._dead_letter(record, error, stage, dead)
+        return "dead_letter"
 
     def _dead_letter(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
         if isinstance(error, RecordError):

@@ -109,11 +109,11 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     id
         Of the event; None if it could not be decoded.
     score
-        Given before learning; None for a dead letter, and while a step in front of a River model has seen too
-        little to pass on finite numbers.
+        Given before learning; None for a dead letter or a tombstone, and while a step in front of a River
+        model has seen too little to pass on finite numbers.
     outcome
         `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity that was
-        learned from often enough), `"dead_letter"`.
+        learned from often enough), `"dead_letter"`, `"tombstone"` (no value, so nothing to score).
     probabilities
         By class, given with the score; None where nobody asked for them, or there are none.
     """
@@ -279,7 +279,8 @@ class LaneGauges:
     Attributes
     ----------
     events
-        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"ignored"` (seen before).
+        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"tombstone"`, `"ignored"` (seen
+        before).
     dead_letters
         By stage: `"decode"`, `"features"`, `"label"`, `"learn"`.
     auc

@@ -112,7 +112,7 @@ def test_a_disk_that_hangs_and_then_refuses(app: App) -> None:
         # The offset is stored before the log is begun anew with the snapshot, which would take the place of
         # what is put there: so the end of the commit is waited for, not its offset.
         wait_for("a commit", lambda: probes.committed() == 40, explain=worker.log)
-        log = app.state / f"{app.name}-{app.input}-0.log"
+        log = app.state / f"{app.name}@{app.input}-0.log"
         log.rename(log.with_suffix(".aside"))
         os.mkfifo(log)  # whoever opens it to write waits until somebody reads
         app.produce(events(40))

@@ -341,3 +341,36 @@ def test_a_store_beside_the_configuration_is_not_passed_over(
     assert "has no log of this lane" in error.problem
     assert str(app.state) in error.problem
     assert all(text in error.fix for text in ('store.kind = "directory"', "state export", "state import"))
+
+
+def test_the_account_of_an_input_that_was_renamed_stays(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """The configuration names another input now, and what was spent on the old one is spent."""
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store).create_topics()
+    app.produce(events(60))
+    run(app, 60)
+    (before,) = call("budget", "show", app.path)["accounts"]
+    renamed = f"{app.input}-2"
+    apache_kafka.create_topic(renamed)
+    app.path.write_text(app.path.read_text().replace(f'"{app.input}"', f'"{renamed}"'))
+    told = call("budget", "show", app.path)
+    assert told["accounts"] == [before]
+    assert before["topic"] == app.input
+    if store == "kafka":
+        apache_kafka.create_topic(f"{app.name}-other-log")
+        asyncio.run(_write_junk(app, f"{app.name}-other-log"))
+        told = call("budget", "show", app.path)
+        assert (told["accounts"], told["unread"]) == ([before], [f"{app.name}-other-log"])
+    old, app.input = app.input, renamed
+    app.produce(events(30))
+    with Inside(app) as worker:
+        wait_for("the last commit", lambda: worker.learned() == 30)
+        assert worker.stop() is None
+    accounts = call("budget", "show", app.path)["accounts"]
+    assert {account["topic"]: account["releases"] for account in accounts} == {old: 60, renamed: 30}
+
+
+async def _write_junk(app: App, topic: str) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap) as producer:
+        await producer.send_and_wait(topic, bytes(100), key=b"frame", partition=0)

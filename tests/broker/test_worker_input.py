@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,7 +35,6 @@ BAD: dict[str, tuple[bytes | None, str, str]] = {
     "a list": (b"[1, 2]", "decode", "not a JSON object"),
     "empty": (b"", "decode", "empty"),
     "an empty object": (b"{}", "decode", "no feature"),
-    "tombstone": (None, "decode", "tombstone"),
     "missing feature": (b'{"f0": 1, "y": true}', "features", "'f1' is missing"),
     "text": (_with(f2="high"), "features", "'f2' is text"),
     "NaN": (_with(f1=float("nan")), "features", "'f1' is not finite"),
@@ -100,6 +100,20 @@ def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(
         assert worker.stop() is None
     assert b"".join(letter.value for letter in letters) == value
     assert [dict(letter.headers)["streampair.part"] for letter in letters] == [b"1/3", b"2/3", b"3/3"]
+
+
+def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:
+    values = events(20)
+    app.produce([*values[:10], None, *values[10:]])
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 21}, worker)
+        wait_for("the commit", lambda: worker.learned() == 20)
+        metrics = worker.metrics()
+        assert worker.stop() is None
+    assert [row["outcome"] for row in rows] == ["learned"] * 10 + ["tombstone"] + ["learned"] * 10
+    assert rows[10]["score"] is None
+    assert 'outcome="tombstone",partition="0"' in metrics
+    assert not re.search(r"^streampair_dead_letters_total\{.*[1-9]\.0$", metrics, re.M)
 
 
 def test_an_event_without_its_label_is_scored_only(app: App) -> None:

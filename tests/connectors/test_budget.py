@@ -88,7 +88,7 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
     assert (began["partition"], began["releases"], began["uncommitted"]) == (2, 0, 3)
     assert (began["epsilon_spent"], began["epsilon_budget"]) == (0.0, 1.0)
-    for file in (tmp_path / "state").glob("fraud-payments-2.*"):
+    for file in (tmp_path / "state").glob("fraud@payments-2.*"):
         file.unlink()
     told = json.loads(call("budget", "show", path, "--json"))
     zero, one = told["accounts"]
@@ -161,7 +161,8 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
             held.take(7)
         held.close()
     told = json.loads(call("budget", "show", paths[0], "--all", "--json"))
-    assert told.keys() == {"accounts", "epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why"}
+    totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why", "unread"}
+    assert told.keys() == {"accounts"} | totals
     text = call("budget", "show", paths[0], "--all", columns=columns)
     assert "…" not in text
     assert "\x1b" not in text
@@ -328,7 +329,7 @@ def test_a_snapshot_that_does_not_say_whom_it_protects(tmp_path: Path) -> None:
     for partition in (0, 1):
         data = left_before_the_log(path, partition)
         assert "entity" in data["privacy"].pop("unit")
-        (tmp_path / "state" / f"fraud-payments-{partition}.snapshot").write_bytes(pack(data))
+        (tmp_path / "state" / f"fraud@payments-{partition}.snapshot").write_bytes(pack(data))
     told = json.loads(call("budget", "show", path, "--json"))
     assert told["mu_spent"] == pytest.approx(math.hypot(*(a["mu_spent"] for a in told["accounts"])))
 
@@ -355,10 +356,10 @@ def test_an_account_of_the_release_before_is_shown_until_there_is_a_log(tmp_path
     ledger.release(1, [bytes(32)] * 60)
     ledger.reserve(60)
     data = left_before_the_log(path, 0, **ledger.to_state())
-    (state / "fraud-payments-0.snapshot").write_bytes(pack(data))
+    (state / "fraud@payments-0.snapshot").write_bytes(pack(data))
     line = Line(61, 7, (bytes(16),) * 7)
     journal = Journal.head("fraud|payments|0", ledger.window) + line.encode()
-    (state / "fraud-payments-0.journal").write_bytes(journal)
+    (state / "fraud@payments-0.journal").write_bytes(journal)
     (before,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
     assert (before["releases"], before["uncommitted"], before["forks"]) == (60, 7, 0)
     assert before["partitions"] is None
@@ -380,7 +381,7 @@ def test_an_account_of_the_release_before_is_shown_until_there_is_a_log(tmp_path
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "fraud-payments-0.log").write_bytes(bytes(200))
+    (tmp_path / "state" / "fraud@payments-0.log").write_bytes(bytes(200))
     assert "this is no log" in call("budget", "show", path, code=1)
 
 

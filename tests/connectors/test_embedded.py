@@ -271,7 +271,7 @@ def test_the_group_is_never_trusted(topics: EmbeddedBroker, tmp_path: Path) -> N
         third = Worker(config)
         await run_until(third, lambda: committed(third) == 50)
         events = next(iter(third.telemetry.gauges("a").values())).events
-        assert events == {"learned": 50, "scored": 0, "dead_letter": 0, "ignored": 0}
+        assert events == {"learned": 50, "scored": 0, "dead_letter": 0, "tombstone": 0, "ignored": 0}
         rows = await read_all(settings(topics), Partition("a-scores", 0), 80)
         scores = [json.loads(row.value or b"")["score"] for row in rows]
         assert scores[20:50] == scores[50:]

@@ -85,6 +85,7 @@ def test_an_unknown_label(label: str) -> None:
         (b"{}", "decode", "no feature"),
         (b"\xff\xfe", "decode", "not JSON"),
         (b"plain text", "decode", "not JSON"),
+        (b"\x00\x00\x00\x00\x07\x02ab", "decode", "schema registry do (Avro"),
         (b'{"a": 1, "b c": 2, "y": true', "decode", "not JSON"),
         (b"[]", "decode", "not a JSON object"),
         (b"3", "decode", "not a JSON object"),

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.config import parse_config
+from streampair_connectors.assemble import lane_id
+from streampair_connectors.checks import check_config
+from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, DiskStore, disk
+from streampair_connectors.stores.offline import OfflineDirectory
 
 from streampair.engine import Append, Commit
 from streampair.errors import StoreError
@@ -50,7 +53,7 @@ def state(content: bytes) -> str:
 
 def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "deep" / "state")
-    lane = store.open("app-topic-0")
+    lane = store.open("app@topic-0")
     assert lane.read() == b""
     assert lane.legacy() is None
     save(lane, b"1", b"one")
@@ -59,15 +62,47 @@ def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
     lane.append(entry(b"+3"))
     lane.close()
     lane.close()
-    again = store.open("app-topic-0")
+    again = store.open("app@topic-0")
     assert again.read() == b"saved 2+1+2+3"
     assert again.snapshot(two) == b"two"
-    other = store.open("app-topic-1")
+    other = store.open("app@topic-1")
     assert other.read() == b""
-    assert store.lanes("app") == ["app-topic-0"]
+    assert store.lanes("app") == ["app@topic-0"]
     assert store.lanes("ap") == store.lanes("topic") == []
     again.close()
     other.close()
+
+
+def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) -> None:
+    """Each has lanes of its own, and draws a noise key of its own."""
+
+    def config(app: str, topic: str) -> Config:
+        found = parse_config(
+            {
+                "app": app,
+                "input": {"topic": topic, "label": "y", "features": ["a"]},
+                "learner": {"class": "streampair.auc.PairOGD"},
+                "store": {"kind": "directory", "directory": "state"},
+                "metrics": {"port": 0},
+            },
+            base=tmp_path,
+        )
+        return found
+
+    apps = [config("fraud-eu", "payments"), config("fraud", "eu-payments"), config("fraud", "eu")]
+    store = DirectoryStore(tmp_path / "state")
+    names = [lane_id(app, app.input.topic, 0) for app in apps]
+    assert len(set(names)) == 3
+    lanes = [store.open(name) for name in names]
+    save(lanes[0], b"1", b"one")
+    assert store.lanes("fraud-eu") == [names[0]]
+    assert store.lanes("fraud") == []  # so that its noise key may be drawn
+    save(lanes[1], b"2", b"two")
+    assert store.lanes("fraud") == [names[1]]
+    for app, held in zip(apps, (1, 1, 0), strict=True):
+        (found,) = [f for f in asyncio.run(check_config(app)).findings if f["check"] == "store"]
+        assert f"{held} lane(s) of this application and topic" in found["text"]
+        assert asyncio.run(OfflineDirectory(app).lanes()) == [0] * held
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -123,7 +158,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
     )
     nobody: Any = None
     store, where = DiskStore(config, nobody, nobody), Partition("t", 0)
-    held = DirectoryStore(tmp_path / "state").open("a-t-0")
+    held = DirectoryStore(tmp_path / "state").open("a@t-0")
 
     async def hand_over() -> bytes:
         waiting = asyncio.create_task(store.open(where, 0))
@@ -137,7 +172,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
             await lane.close()
 
     assert asyncio.run(hand_over()) == b""
-    held = DirectoryStore(tmp_path / "state").open("a-t-0")
+    held = DirectoryStore(tmp_path / "state").open("a@t-0")
     monkeypatch.setattr(disk, "_HANDOVER_SECONDS", 0.1)
     with pytest.raises(StoreError, match="another process holds"):
         asyncio.run(store.open(where, 0))

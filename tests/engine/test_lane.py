@@ -31,7 +31,6 @@ PLAIN: dict[str, Any] = {"app": "a", "topic": "t", "partition": 0}
 
 POISON: dict[str, tuple[Any, str]] = {
     "not JSON": (b"\x00\x01", "decode"),
-    "no value": (None, "decode"),
     "empty object": (b"{}", "decode"),
     "a list": (b"[]", "decode"),
     "text feature": (({"a": "much", "b": 1.0, "c": 0.0}, True), "features"),
@@ -84,8 +83,33 @@ def test_a_bad_event_leaves_no_trace_in_the_model(name: str, what: str) -> None:
         assert "Fix:" in dead.error
     assert len(dead.error) < 2000
     assert repr(driver.lane.learner.to_state()) == repr(without.lane.learner.to_state())
-    assert driver.lane.gauges().events == {"learned": 30, "scored": 0, "dead_letter": 1, "ignored": 0}
+    events = driver.lane.gauges().events
+    assert events == {"learned": 30, "scored": 0, "dead_letter": 1, "tombstone": 0, "ignored": 0}
     assert sum(driver.lane.gauges().dead_letters.values()) == 1
+
+
+@pytest.mark.parametrize("on_bad", ["dlq", "skip", "fail"])
+@pytest.mark.parametrize(
+    "name", ["PairOGD", "Bounds|UnitBall|PairOGD", "union|PairOGD", "LogisticRegression"]
+)
+def test_a_tombstone_is_no_dead_letter_and_leaves_no_trace(name: str, on_bad: Any) -> None:
+    """It says that a key was deleted: nobody has made a mistake."""
+    rows = lanes.stream(30)
+    without = Driver(lanes.MODELS[name], **lanes.OPTIONS)
+    expected = [scored.score for scored in without.feed(rows).scores]
+    driver = Driver(lanes.MODELS[name], on_bad=on_bad, breaker=Breaker(2, 0.5), **lanes.OPTIONS)
+    output = driver.feed([*rows[:17], None, None, *rows[17:]])
+    gone = [output.scores.pop(17), output.scores.pop(17)]
+    assert [(s.offset, s.score, s.outcome) for s in gone] == [
+        (17, None, "tombstone"),
+        (18, None, "tombstone"),
+    ]
+    assert [scored.score for scored in output.scores] == expected
+    assert output.dead_letters == []
+    events, stages = driver.lane.gauges().events, driver.lane.gauges().dead_letters
+    assert events == {"learned": 30, "scored": 0, "dead_letter": 0, "tombstone": 2, "ignored": 0}
+    assert not any(stages.values())
+    assert repr(driver.lane.learner.weights) == repr(without.lane.learner.weights)
 
 
 class Fragile(base.Classifier):

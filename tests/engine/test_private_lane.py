@@ -304,6 +304,20 @@ def test_without_them_the_guarantee_holds_and_no_breaker_trips() -> None:
     assert driver.lane.gauges().null_slots == 30
 
 
+def test_a_tombstone_takes_its_slot_as_a_null_record() -> None:
+    """All at once and one by one: how many slots there are depends on no content."""
+    for batch in (12, 1):
+        driver = Driver(keyed)
+        driver.topic = [
+            Record(i, None if i % 3 == 0 else b'{"x": {"a": 1, "b": 0, "c": 0}, "y": true}')
+            for i in range(12)
+        ]
+        assert [s.outcome for s in driver.catch_up(batch).scores] == ["tombstone", "learned", "learned"] * 4
+        assert driver.lane.learner.slots == 12
+        assert driver.lane.gauges().null_slots == 4
+        assert driver.lane.privacy.kind == "holds"
+
+
 def test_a_nan_from_the_decoder_takes_a_slot_and_leaves_a_dead_letter() -> None:
     def decode(record: Record) -> Event:
         return Event(
@@ -311,7 +325,7 @@ def test_a_nan_from_the_decoder_takes_a_slot_and_leaves_a_dead_letter() -> None:
         )
 
     lane = Lane(keyed(), decode, app="a", topic="t", partition=0)
-    output = lane.process([Record(i, None) for i in range(6)])
+    output = lane.process([Record(i, b"") for i in range(6)])
     assert [scored.outcome for scored in output.scores].count("dead_letter") == 1
     assert lane.learner.slots == 6
 

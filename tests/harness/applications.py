@@ -149,14 +149,14 @@ batch_size = 20
         """What a lane's saved state says of its learning."""
         if self.store == "kafka":
             return _learning(asyncio.run(self._stored(partition))[1])
-        return _learning(next(self.state.glob(f"{self.name}-{self.input}-{partition}-*.state")).read_bytes())
+        return _learning(next(self.state.glob(f"{self.name}@{self.input}-{partition}-*.state")).read_bytes())
 
     def position(self, partition: int = 0) -> int:
         """Where the last commit of a lane has left it; 0 before the first."""
         if self.store == "kafka":
             frames = asyncio.run(self._stored(partition))[0]
         else:
-            file = self.state / f"{self.name}-{self.input}-{partition}.log"
+            file = self.state / f"{self.name}@{self.input}-{partition}.log"
             frames = file.read_bytes() if file.exists() else b""
         known = Known.of(Chain.peek(frames))
         return 0 if known is None else known.next_offset or 0

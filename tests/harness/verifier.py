@@ -492,7 +492,7 @@ class Trial:
         """Log and last snapshot of a lane. No worker runs."""
         if self.app.store == "kafka":
             return asyncio.run(self._stored(p))
-        files = DirectoryStore(self.app.state).open(f"{self.app.name}-{self.app.input}-{p}")
+        files = DirectoryStore(self.app.state).open(f"{self.app.name}@{self.app.input}-{p}")
         try:
             frames = files.read()
             known = Known.of(Chain.peek(frames))

@@ -78,7 +78,7 @@ class Changes:
             return
         self.keys = tuple(sorted(_differing(self._runs, other.model_dump(mode="json", by_alias=True))))
         same = other.app != self._config.app or other.fingerprint() == self._config.fingerprint()
-        self.refused = "" if same else "its learner or its features are others, under the same app name"
+        self.refused = "" if same else "its learner or its input are others, under the same app name"
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any], path: str = "") -> Iterator[str]:

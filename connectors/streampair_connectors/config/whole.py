@@ -145,6 +145,8 @@ class Config(Table):
             "negative": self.input.negative_label(),
             **({"labels": "any"} if self.input.labels == "any" else {}),
             "features": self.input.model_dump(mode="json", include={"features"}),
+            # A replay under another limit would take other events for dead letters.
+            "max_event_bytes": self.input.max_event_bytes,
         }
         data = msgspec.json.encode(meaning, order="sorted")
         return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -108,7 +108,8 @@ async def stored_run(config: Config) -> dict[str, Any]:
             fix="run it first; or see that store.kind and store.directory are those that it ran with",
         )
     try:
-        accounts = {account.partition: account for account in (await read_stored(config)).accounts}
+        found = (await read_stored(config)).accounts
+        accounts = {account.partition: account for account in found if account.topic == config.input.topic}
     except StoreError:
         accounts = {}  # none of its lanes is private
     telemetry = Telemetry()

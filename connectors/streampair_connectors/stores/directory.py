@@ -41,7 +41,7 @@ class DirectoryStore:
     Examples
     --------
     >>> import tempfile
-    >>> lane = DirectoryStore(Path(tempfile.mkdtemp())).open("fraud-payments-0")
+    >>> lane = DirectoryStore(Path(tempfile.mkdtemp())).open("fraud@payments-0")
     >>> lane.read()
     b''
     >>> lane.close()
@@ -67,13 +67,14 @@ class DirectoryStore:
             They cannot be reached, or another writer holds them (then `retriable`).
         """
         # Topic and application names are safe in a file name; anything else is not trusted to be.
-        return DirectoryLane(self._directory, re.sub(r"[^A-Za-z0-9._-]", "_", lane_id))
+        return DirectoryLane(self._directory, _safe(lane_id))
 
     def lanes(self, app: str) -> list[str]:
         """Names of the lanes of an application that have left anything here."""
-        app = re.sub(r"[^A-Za-z0-9._-]", "_", app)
         found = [
-            path.stem for kind in ("log", "snapshot") for path in self._directory.glob(f"{app}-*.{kind}")
+            path.stem
+            for kind in ("log", "snapshot")
+            for path in self._directory.glob(f"{_safe(app)}@*.{kind}")
         ]
         return sorted(set(found))
 
@@ -92,7 +93,7 @@ class DirectoryStore:
         StoreError
             The file cannot be read or written, or holds something else.
         """
-        path = self._directory / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        path = self._directory / _safe(name)
         try:
             if not path.exists():
                 if not fresh:
@@ -267,6 +268,10 @@ class DirectoryLane:
             f"the state {self._log} cannot be {verb}: {error.strerror}",
             fix="check the directory's permissions and the free space of its disk",
         )
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._@-]", "_", name)
 
 
 def _make(directory: Path) -> None:

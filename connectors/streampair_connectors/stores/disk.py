@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from streampair.engine import Append, Commit
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
+from streampair_connectors.assemble import lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Committed,
@@ -61,11 +62,11 @@ class DiskStore:
 
     async def open(self, partition: Partition, start: int) -> DiskLane:
         """Lock a lane; waits for a previous owner in this process or another to let go."""
-        lane_id = f"{self.app}-{partition.topic}-{partition.partition}"
+        name = lane_id(self._config, partition.topic, partition.partition)
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
-                files = await asyncio.to_thread(self.directory.open, lane_id)
+                files = await asyncio.to_thread(self.directory.open, name)
                 break
             except StoreError as error:
                 if not error.retriable or time.monotonic() >= deadline:
