@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -84,6 +85,7 @@ CreateTopics = Annotated[
     ),
 ]
 LogLevel = Annotated[str, typer.Option(help="Least level that is logged: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="Of the log: json, one object a line, or text, for people.")]
 
 
 def _version(show: bool) -> None:
@@ -160,6 +162,7 @@ def run(
     config: ConfigPath,
     create_topics: CreateTopics = False,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "json",
     as_json: AsJson = False,
 ) -> None:
     """Score each event of a Kafka topic, then learn from it, until stopped.
@@ -169,7 +172,8 @@ def run(
     live: all of them can be configured. Ctrl-C or SIGTERM: finish the batch, commit, leave the group; the
     next start goes on there.
 
-    Logs are one JSON object a line on standard error. With --json the final state follows on standard output.
+    Logs are one JSON object a line on standard error, or text with --log-format text. With --json the final
+    state follows on standard output.
     """
     from streampair_connectors.series import lane_order
     from streampair_connectors.server import MetricsServer
@@ -177,7 +181,7 @@ def run(
 
     with _errors(as_json):
         settings = load_config(config)
-        _configure_logs(log_level)
+        _configure_logs(log_level, log_format)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
         asked = asyncio.Event()
@@ -207,6 +211,10 @@ def run(
                 worker.stop()
 
         run_until_signal(work, stop)
+        if any(worker.compiling for worker in workers):
+            # Its thread can neither be interrupted nor outlive the interpreter.
+            sys.stdout.flush()
+            os._exit(0)
 
 
 @app.command(
@@ -413,10 +421,12 @@ app.add_typer(budget_app, name="budget")
 app.add_typer(state_app, name="state")
 
 
-def _configure_logs(level: str) -> None:
+def _configure_logs(level: str, form: str = "json") -> None:
     if level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
-    logs.configure(level)
+    if form not in logs.FORMATS:
+        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
+    logs.configure(level, form=form)
 
 
 def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, on standard error."""
+"""Structured logs on standard error: one event a line, as JSON for machines or as text for people."""
 
 from __future__ import annotations
 
@@ -9,28 +9,52 @@ from typing import Any, TextIO
 
 import msgspec
 
-__all__ = ["RateLimit", "configure", "get_logger"]
+__all__ = ["FORMATS", "RateLimit", "configure", "get_logger"]
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
+def _line(record: logging.LogRecord) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        + f".{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "event": record.getMessage(),
+    }
+    fields = getattr(record, "fields", None)
+    if fields:
+        line.update(fields)
+    if not record.name.startswith("streampair"):
+        line["logger"] = record.name
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        line["error"] = f"{type(error).__name__}: {error}"
+    return line
+
+
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        fields = getattr(record, "fields", None)
-        if fields:
-            line.update(fields)
-        if not record.name.startswith("streampair"):
-            line["logger"] = record.name
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            line["error"] = f"{type(error).__name__}: {error}"
-        return _encoder.encode(line).decode()
+        return _encoder.encode(_line(record)).decode()
+
+
+class _TextLines(logging.Formatter):
+    """The same fields: `2026-01-31T12:00:00.000Z INFO    lane_opened app=fraud partition=0`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = _line(record)
+        begin = f"{line.pop('time')} {line.pop('level').upper():<7} {line.pop('event')}"
+        return " ".join([begin, *(f"{name}={_text(value)}" for name, value in line.items())])
+
+
+def _text(value: Any) -> str:
+    """A value without blanks as it stands, and any other in quotes: a line stays one line."""
+    text = value if isinstance(value, str) else _encoder.encode(value).decode()
+    plain = text and not any(char.isspace() or char in '"=' for char in text)
+    return text if plain else _encoder.encode(text).decode()
+
+
+FORMATS = {"json": _JsonLines, "text": _TextLines}
+"""By their names on the command line."""
 
 
 class RateLimit(logging.Filter):
@@ -87,10 +111,11 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
-def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """Send the logs of streampair, and the warnings of its Kafka client, to `stream`."""
+def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
+    """Send the logs of streampair, and the warnings of its Kafka client, to `stream`, in one of `FORMATS`."""
+    formatter = FORMATS[form]()
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(formatter)
     ours = logging.getLogger("streampair_connectors")
     ours.handlers[:] = [handler]
     ours.setLevel(level.upper())
@@ -98,7 +123,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     # What the library has to say of compilation a worker says itself.
     logging.getLogger("streampair").setLevel("ERROR")
     client_handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    client_handler.setFormatter(_JsonLines())
+    client_handler.setFormatter(formatter)
     client_handler.addFilter(RateLimit())
     client = logging.getLogger("aiokafka")
     client.handlers[:] = [client_handler]

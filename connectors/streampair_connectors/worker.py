@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import functools
 import math
+import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, taken_cells, warm_up
+from streampair_connectors.backlog import Backlog
 from streampair_connectors.checkpoint import Checkpoint
 from streampair_connectors.config import Changes, Config, KafkaConfig
 from streampair_connectors.health import Health
@@ -83,12 +86,15 @@ class Worker:
         self._give_up = asyncio.Event()
         self._epoch = 0
         self._fenced_at = -math.inf
+        self._compiler: threading.Thread | None = None
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
+        self._taken = 0
         self._payloads_change = False
         self._partitions = 1
         self._commits = Commits(config.commit_every_seconds, config.worker.commit_every_events)
+        self._backlog = Backlog(config.app)
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else Takeovers(name)
@@ -126,7 +132,9 @@ class Worker:
         pause = 0.5
         patience = time.monotonic() + self._kafka.connect_timeout_seconds
         try:
-            await asyncio.to_thread(warm_up, self.config)
+            if not await self._warm_up():
+                self._health.stopped()
+                return
             while True:
                 try:
                     await self._session()
@@ -146,6 +154,46 @@ class Worker:
             self._health.failed(error)
             raise
         self._health.stopped()
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a thread compiles kernels."""
+        return self._compiler is not None and self._compiler.is_alive()
+
+    async def _warm_up(self) -> bool:
+        """Compile what the lanes need; False: it was asked to stop before that was done.
+
+        Compilation cannot be interrupted, and may take longer than a supervisor waits. So its thread is left
+        behind, a daemon that does not keep the process.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[BaseException | None] = loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        def work() -> None:
+            error: BaseException | None = None
+            try:
+                warm_up(self.config)
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(tell, error)
+
+        self._compiler = threading.Thread(target=work, name="warm-up", daemon=True)
+        self._compiler.start()
+        stop = asyncio.ensure_future(self._stop.wait())
+        either: set[asyncio.Future[Any]] = {done, stop}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not done.done():
+            return False
+        error = done.result()
+        if error is not None:
+            raise error
+        return True
 
     # One connection to the cluster
 
@@ -238,6 +286,8 @@ class Worker:
                 stale = idle and any(held.snapshot_due for held in self._held.values())
                 if self._commit_is_due() or (idle and self._uncommitted) or stale:
                     await self._commit(clean=False)
+            if self._backlog.due:
+                self._backlog.look(self._taken, self._waiting())
             await asyncio.sleep(0)  # let the sender of outputs run when input never ends
 
     def _commit_is_due(self) -> bool:
@@ -272,6 +322,7 @@ class Worker:
             output = await self._pace.run(functools.partial(held.timer.process, part), len(part))
             held.dirty = True
             self._uncommitted += len(part)
+            self._taken += len(part)
             begin = time.perf_counter()
             await self._outputs.send(held, part, output)
             held.timer.encoded(time.perf_counter() - begin)

@@ -15,6 +15,7 @@ from harness.applications import App, Inside, events, read_until, same, scores_b
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors import cli
+from streampair_connectors.backlog import Backlog
 from typer.testing import CliRunner
 
 from streampair.errors import SourceError
@@ -114,6 +115,24 @@ def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:
     assert rows[10]["score"] is None
     assert 'outcome="tombstone",partition="0"' in metrics
     assert not re.search(r"^streampair_dead_letters_total\{.*[1-9]\.0$", metrics, re.M)
+
+
+def test_a_backlog_is_in_the_log(
+    kafka: Cluster, unique: Unique, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(kafka, tmp_path, unique("app")).create_topics()
+    caplog.set_level("INFO", logger="streampair_connectors")
+    app.produce(events(400))
+    with Inside(app) as worker:
+        assert worker.worker is not None
+        worker.worker._backlog = Backlog(app.name, seconds=0.0)
+        wait_for("the commit", lambda: worker.learned() == 400)
+        wait_for("the end of the backlog", lambda: "caught_up" in caplog.text)
+        assert worker.stop() is None
+    told = [record.fields for record in caplog.records if record.message == "progress"]  # type: ignore[attr-defined]
+    assert told
+    assert all(0 < one["lag"] <= 400 for one in told)
+    assert {one["app"] for one in told} == {app.name}
 
 
 def test_an_event_without_its_label_is_scored_only(app: App) -> None:

@@ -126,6 +126,7 @@ def test_usage_errors_end_with_2(config: Path) -> None:
     call("nothing", code=2)
     call("replay", config, "x.csv", "--nothing", code=2)
     call("run", config, "--log-level", "loud", code=2)
+    call("run", config, "--log-format", "xml", code=2)
 
 
 @pytest.mark.parametrize("command", ["run", "check", "replay"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from streampair_connectors import logs
+from streampair_connectors.backlog import Backlog
 from streampair_connectors.health import Health
 from streampair_connectors.telemetry import Telemetry
 
@@ -85,3 +86,44 @@ def test_a_failure_says_what_to_do() -> None:
             }
         },
     )
+
+
+def test_a_log_for_people_has_the_same_fields_on_one_line() -> None:
+    out = io.StringIO()
+    ours = logging.getLogger("streampair_connectors")
+    before = list(ours.handlers), ours.level, ours.propagate
+    try:
+        logs.configure("info", out, "text")
+        log = logs.get_logger("streampair_connectors.test")
+        log.warning("events_lost", app="fraud", partition=0, lag=None, next_step='raise "retention.ms"\nnow')
+        log.info("stopped")
+    finally:
+        ours.handlers[:], ours.level, ours.propagate = before
+    first, second = out.getvalue().splitlines()
+    time, rest = first.split(" ", 1)
+    assert time.endswith("Z")
+    assert rest == (
+        r'WARNING events_lost app=fraud partition=0 lag=null next_step="raise \"retention.ms\"\nnow"'
+    )
+    assert second.split(" ", 1)[1] == "INFO    stopped"
+
+
+def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
+    """Rate, lag, and the time to catch up: from what waits, not from the rate alone."""
+    now = 0.0
+    backlog = Backlog("fraud", clock=lambda: now)
+    assert backlog.look(0, 100_000) is None
+    now = 9.0
+    assert backlog.look(9_000, 96_000) is None  # no line is due
+    now = 10.0
+    told = backlog.look(10_000, 95_000)  # 500 more come each second
+    assert told == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
+    now = 20.0
+    told = backlog.look(20_000, 105_000)
+    assert told == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
+    now = 30.0
+    assert backlog.look(120_000, 5_000) is None  # what is left takes half a second
+    now = 40.0
+    assert backlog.look(125_000, 0) is None
+    assert events(stream) == ["progress", "progress", "caught_up"]
+    assert json.loads(stream.getvalue().splitlines()[-1])["seconds"] == 30.0

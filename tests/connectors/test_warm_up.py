@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import support
+from harness.worker_process import WorkerProcess
 
 from streampair.kernels import _jit
 
@@ -95,3 +98,22 @@ def test_no_event_waits_for_a_kernel(learner: str, options: dict[str, Any]) -> N
 
 def test_a_start_with_the_learner_alone_is_caught() -> None:
     assert "sample_take" in compiled_late("streampair.auc.PairOGD", {}, "the learner alone")
+
+
+def test_a_worker_that_compiles_stops_when_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor waits for seconds, and a first compilation may take a minute."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "empty"))
+    config = tmp_path / "warm.toml"
+    config.write_text(
+        'app = "warm"\nmetrics.port = 0\nkafka.bootstrap_servers = "127.0.0.1:1"\n'
+        '[input]\nlabel = "y"\nfeatures = ["a"]\n[learner]\nclass = "streampair.auc.PairFTRL"\n'
+        "options = { epsilon = 1.0, delta = 1e-4, horizon = 1000 }\n"
+    )
+    with WorkerProcess(config) as worker:
+        worker.await_log("compiling")
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0, worker.log()
+    told = [json.loads(line)["event"] for line in worker.lines]
+    assert told == ["started", "compiling", "stopping", "stopped"]

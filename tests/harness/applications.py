@@ -275,22 +275,14 @@ class Running(WorkerProcess):
         self._process.wait()
         self._reader.join(10)
 
-    def send(self, number: int) -> None:
-        """Send it a signal."""
-        self._process.send_signal(number)
-
     def end(self) -> int:
         """Wait until it has ended by itself; its exit code."""
-        code = self._process.wait(60)
-        self._reader.join(10)
-        return code
+        return self.wait()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop and return its exit code."""
-        self._process.send_signal(number)
-        code = self._process.wait(60)
-        self._reader.join(10)
-        return code
+        self.send(number)
+        return self.wait()
 
 
 class Inside:

@@ -105,6 +105,16 @@ class WorkerProcess:
         """Where its metrics are, once it has said so."""
         return str(self.await_log("started")["metrics"])
 
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until it has ended; its exit code."""
+        code = self._process.wait(60)
+        self._reader.join(10)
+        return code
+
     def interrupt(self) -> int:
         """Ctrl-C; return the exit code."""
         if self._process.poll() is None:
