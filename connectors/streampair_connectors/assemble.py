@@ -208,6 +208,7 @@ def _built(
         classes=config.input.labels == "any",
         trust_preprocessing=config.learner.trust_preprocessing,
         shadow=shadow,
+        bounds=config.input.without_categories().bounds(),
         **more,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from streampair.engine import (
@@ -61,6 +61,8 @@ class OpenLane:
         When its last snapshot was made, of this process's clock.
     published_at
         When its model was last published.
+    event_time
+        Date of the last record that was taken, in seconds since the epoch; None: not known.
     lanes
         How many this process holds.
     span
@@ -95,6 +97,8 @@ class OpenLane:
         self.restored = restored
         self.saved_at = time.monotonic()
         self.published_at = 0.0
+        self.event_time: float | None = None
+        self._outside: set[str] = set()
         self.lanes = 1
         self.span = span
         self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
@@ -130,6 +134,21 @@ class OpenLane:
                 last_offset=last.offset,
                 last_stage=last.stage,
                 next_step=f"read the header streampair.error in topic {topic}",
+            )
+
+    def report_outside(self, counts: Mapping[str, int]) -> None:
+        """One log line when a feature is first seen to leave its bounds: names and counts, no values."""
+        new = {name: count for name, count in counts.items() if name not in self._outside}
+        if new:
+            self._outside.update(new)
+            log.warning(
+                "values_outside_bounds",
+                app=self.labels[0],
+                topic=self.topic,
+                partition=self.partition,
+                features=new,
+                next_step="learners that take bounds clip such values: mend the producer, or declare wider "
+                "bounds, with another application name",
             )
 
     async def close(self) -> None:

@@ -159,6 +159,8 @@ def summarise(gauges: Any) -> dict[str, Any]:
         "auc_of_latest": None if gauges.auc != gauges.auc else round(gauges.auc, 4),
     }
     del summary["dead_letter"]
+    if gauges.outside:
+        summary["values_outside_bounds"] = gauges.outside
     if gauges.regret is not None:
         summary["regret"] = round(gauges.regret.total, 3)
         summary["regret_stderr"] = round(gauges.regret.stderr, 3)

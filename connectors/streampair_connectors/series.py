@@ -51,11 +51,34 @@ GUARANTEES = ("holds", "void", "unvouched")
 
 @dataclass
 class LaneShown:
-    """The committed numbers of a lane, how far it is behind, and its time by stage."""
+    """The committed numbers of a lane, how far it is behind, and its time by stage.
+
+    Attributes
+    ----------
+    gauges, lag, seconds
+        As committed.
+    lag_seconds
+        How long the records have waited that are not committed, at most.
+    current
+        A time, in seconds since the epoch, before which no such record came; None: not known.
+    """
 
     gauges: LaneGauges
     lag: int | None = None
     seconds: Mapping[str, float] | None = None
+    lag_seconds: float | None = None
+    current: float | None = None
+
+    def waits(self, now: float) -> None:
+        """Say how long records have waited by now: none came before the last that was committed, or before
+        the moment at which nothing waited.
+        """
+        if self.lag is None:
+            return
+        if self.lag == 0:
+            self.current, self.lag_seconds = now, 0.0
+        elif self.current is not None:
+            self.lag_seconds = max(now - self.current, 0.0)
 
 
 # What a lane shows: a number, a number by the value of the last label, or nothing for now.
@@ -158,7 +181,19 @@ SERIES: tuple[Series, ...] = (
         "stage",
         counter=True,
     ),
+    _operator(
+        "values_outside_bounds_total",
+        "Values beyond the declared bounds of their feature; learners that take bounds clip them.",
+        lambda lane: lane.gauges.outside,
+        "feature",
+        counter=True,
+    ),
     _operator("lag", "Records of the input that are not committed yet.", lambda lane: lane.lag),
+    _operator(
+        "lag_seconds",
+        "How long records have waited to be committed, at most; 0 where none do, absent without dates.",
+        lambda lane: lane.lag_seconds,
+    ),
     _operator("offset", "The next offset of the committed state.", lambda lane: lane.gauges.next_offset),
     _operator(
         "prequential_auc",

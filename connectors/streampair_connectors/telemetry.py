@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -85,6 +93,11 @@ class _Lanes(Collector):
 class Telemetry:
     """All series of one process, which may run several applications.
 
+    Parameters
+    ----------
+    clock
+        Seconds since the epoch.
+
     Examples
     --------
     >>> telemetry = Telemetry()
@@ -95,7 +108,8 @@ class Telemetry:
     False
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._apps: dict[str, _App] = {}
         self.history = History()
         self.changes: dict[str, Changes] = {}
@@ -103,6 +117,7 @@ class Telemetry:
         self._operator = CollectorRegistry()
         self._public = CollectorRegistry()
         self._operator.register(_Lanes(self._apps, public=False))
+        ProcessCollector(registry=self._operator)
         self._public.register(_Lanes(self._apps, public=True))
 
         def make(kind: type[_M], name: str, **more: Any) -> _M:
@@ -179,10 +194,19 @@ class Telemetry:
         seconds: Mapping[str, float] | None = None,
         *,
         position: int | None = None,
+        event_time: float | None = None,
     ) -> None:
-        """Show the committed numbers of a lane, its time by stage, and where in its partition it is."""
+        """Show the committed numbers of a lane, its time by stage, and where in its partition it is.
+
+        `event_time` is that of the last record that is committed, in seconds since the epoch.
+        """
         shown = LaneShown(gauges, lag, None if seconds is None else dict(seconds))
-        self._entry(labels[0]).lanes[labels] = shown
+        lanes = self._entry(labels[0]).lanes
+        before = lanes.get(labels)
+        times = [event_time, None if before is None else before.current]
+        shown.current = max((at for at in times if at is not None), default=None)
+        shown.waits(self._clock())
+        lanes[labels] = shown
         self._seen(labels, position, lag)
         self.history.add(labels, gauges, lag)
 
@@ -193,6 +217,7 @@ class Telemetry:
             if lane.lag != lag:
                 lane.lag = lag
                 self.history.touch(labels)
+            lane.waits(self._clock())
             self._seen(labels, position, lag)
 
     def _seen(self, labels: LaneLabels, position: int | None, lag: int | None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from streampair.engine import LaneGauges
+from streampair.engine.snapshot import dated
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.assemble import is_private, taken_cells, warm_up
@@ -321,6 +322,7 @@ class Worker:
             start += len(part)
             output = await self._pace.run(functools.partial(held.timer.process, part), len(part))
             held.dirty = True
+            held.event_time = dated(part[-1].timestamp) / 1000.0 or held.event_time
             self._uncommitted += len(part)
             self._taken += len(part)
             begin = time.perf_counter()
@@ -344,7 +346,9 @@ class Worker:
             at = await self._consumer.position(held.topic_partition)
             held.position = held.lane.next_offset if at is None else at
             final = time.monotonic() < ending
-            self._show(held, held.timer.gauges(final=final), self._lag(held))
+            gauges = held.timer.gauges(final=final)
+            self._show(held, gauges, self._lag(held))
+            held.report_outside(gauges.outside)
             held.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
         self._commits.committed(outcome.seconds)
@@ -522,7 +526,14 @@ class Worker:
     # What is shown
 
     def _show(self, held: OpenLane, gauges: LaneGauges, lag: int | None) -> None:
-        self.telemetry.publish(held.labels, gauges, lag, held.timer.seconds, position=held.position)
+        self.telemetry.publish(
+            held.labels,
+            gauges,
+            lag,
+            held.timer.seconds,
+            position=held.position,
+            event_time=held.event_time,
+        )
 
     async def _watch(self) -> None:
         """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""

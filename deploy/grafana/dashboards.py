@@ -197,6 +197,12 @@ OPERATION = Row(
             [(lane("lag"), NAME)],
         ),
         Panel(
+            "Lag in seconds",
+            "How long records have waited to be committed, at most.",
+            [(lane("lag_seconds"), NAME)],
+            unit="s",
+        ),
+        Panel(
             "Time to catch up",
             "At the present rate; nothing while the lag does not fall.",
             [(until("lag"), NAME)],
@@ -212,6 +218,12 @@ OPERATION = Row(
             "Dead letters, by stage",
             "Where they failed: decode, features, label, learn.",
             [(f"sum by (stage) ({rate('dead_letters_total')})", "{{stage}}")],
+            unit="cps",
+        ),
+        Panel(
+            "Values outside of their bounds, by feature",
+            "Learners that take bounds clip them.",
+            [(f"sum by (feature) ({rate('values_outside_bounds_total')})", "{{feature}}")],
             unit="cps",
         ),
         Panel(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
+from streampair.engine.outside import Outside
 from streampair.engine.protocols import ready_many, ready_rows, takes_nulls
 from streampair.engine.reading import Read, Reader, refuse_nan
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Scored
@@ -45,6 +46,8 @@ class Batch:
         Told every labelled event that was scored.
     topic, partition
         For messages.
+    bounds
+        Of features, as declared: what lies beyond is counted. None: there are none.
 
     Attributes
     ----------
@@ -56,6 +59,8 @@ class Batch:
         Number of records taken.
     bad
         Positions, in records seen, of the dead letters in the breaker's window.
+    outside
+        Counts values beyond the bounds; None without any.
     """
 
     def __init__(
@@ -69,8 +74,10 @@ class Batch:
         monitor: Monitor,
         topic: str,
         partition: int,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         self._model = model
+        self.outside = Outside(bounds) if bounds else None
         self._decode = decode
         self._marks = takes_nulls(model.learner)
         self._positive = positive
@@ -174,6 +181,14 @@ class Batch:
         self.seen = before + done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
+        if self.outside is None:
+            return
+        if batch.table is not None:
+            self.outside.rows(batch.table.names, batch.table.values[:done], taken.refused)
+        else:
+            for at, x in enumerate(batch.raw[:done]):
+                if at not in taken.refused:
+                    self.outside.one(x)
 
     def _copy(self) -> None:
         """Copy the steps that an event could leave half changed."""
@@ -366,6 +381,8 @@ class Batch:
                     if model.fragile:
                         self._since.append((x, y))
                 given_score, shares = score, told_shares
+                if self.outside is not None:
+                    self.outside.one(x)
             except Exception as error:
                 if not self._is_bad_event(error, stage):
                     raise

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -111,6 +111,9 @@ class Lane:
         probabilities of all classes that it knows beside the score of `positive`.
     shadow
         A learner beside it that is not private; None: there is none. See `streampair.engine.Shadow`.
+    bounds
+        Lowest and highest value of features, as declared: values beyond are counted, for operators. None:
+        nothing is.
 
     Raises
     ------
@@ -156,6 +159,7 @@ class Lane:
         snapshots: bool = True,
         classes: bool = False,
         shadow: Shadow | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -196,6 +200,7 @@ class Lane:
             monitor=self._monitor,
             topic=topic,
             partition=partition,
+            bounds=bounds,
         )
         self._state_bytes: int | None = None
         # Date of the first record: metadata, which neighbouring streams share (docs/privacy.md 1).
@@ -339,6 +344,7 @@ class Lane:
             since=self._since / 1000.0 if self._since else None,
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
+            outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -391,6 +397,7 @@ class Lane:
             bad=list(self._batch.bad),
             ledger=self._account(),
             privacy=self._summary(),
+            outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -431,6 +438,8 @@ class Lane:
         batch.stages |= saved.stages
         batch.seen = saved.seen
         batch.bad = deque(saved.bad)
+        if batch.outside is not None:
+            batch.outside.counts = dict(saved.outside)
         self._since = since_of(saved.privacy) if saved.seen else None
         self._dates.load(saved.privacy)
         self._continue(saved)

@@ -312,6 +312,8 @@ class LaneGauges:
     weights
         The largest weights that are published: name, value, and the standard deviation of the noise in it,
         None where that is not known.
+    outside
+        Values beyond the declared bounds, by feature.
     """
 
     events: dict[str, int]
@@ -331,3 +333,4 @@ class LaneGauges:
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
+    outside: dict[str, int] = dataclasses.field(default_factory=dict)

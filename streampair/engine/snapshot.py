@@ -35,6 +35,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     bad: list[int]
     ledger: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
+    outside: dict[str, int] = {}
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:

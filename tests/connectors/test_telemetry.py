@@ -68,6 +68,7 @@ def gauges(**options: float) -> LaneGauges:
     lane.read(b"")
     lane.start(Facts(registers=False))
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
+    values[3] = b'{"a": 0, "b": 1.5, "y": true}'  # beyond its bounds
     lane.process([Record(i, value, None, 1_700_000_000_000 + i) for i, value in enumerate([*values, b"bad"])])
     lane.commit(snapshot=True)
     lane.committed()
@@ -79,7 +80,7 @@ def telemetry() -> Telemetry:
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
     telemetry.configured("fraud", Changes(config()))
-    telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25))
+    telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25), event_time=1_700_000_000.0)
     telemetry.health("evaluated", "running")
     telemetry.publish(("evaluated", *LABELS[1:]), gauges(**EVALUATED), 7)
     telemetry.fetched("fraud", 0.02)
@@ -118,7 +119,7 @@ def test_an_endpoint_has_exactly_its_rows_of_the_table(telemetry: Telemetry, pub
     rows = of(public)
     assert names(text) == rows.keys()
     for family in text_string_to_metric_families(text.decode()):
-        if family.name.endswith("_created"):
+        if family.name.endswith("_created") or (family.name.startswith("process_") and not public):
             continue
         name = family.name.removeprefix("streampair_")
         row = rows[f"{name}_total" if family.type == "counter" else name]
@@ -129,6 +130,40 @@ def test_an_endpoint_has_exactly_its_rows_of_the_table(telemetry: Telemetry, pub
 
 def test_the_public_sees_nothing_that_depends_on_raw_data(telemetry: Telemetry) -> None:
     assert names(telemetry.render(public=True)) == PUBLIC == of(True).keys()
+
+
+def test_the_process_has_its_usual_series_for_operators_alone(telemetry: Telemetry) -> None:
+    for public in (False, True):
+        text = telemetry.render(public=public).decode()
+        for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+            assert bool(re.search(f"^{name} [0-9.e+]+$", text, re.M)) != public
+
+
+def test_how_long_records_wait() -> None:
+    """From the last one that is committed, or from when nothing waited: an idle topic is not late."""
+    now = 1_000.0
+    telemetry, shown = Telemetry(clock=lambda: now), gauges()
+
+    def seconds() -> float | None:
+        found = telemetry.values(LABELS).get("lag_seconds")
+        return None if found is None else float(found)
+
+    telemetry.publish(LABELS, shown, 5)
+    assert seconds() is None  # nobody has said a date
+    telemetry.publish(LABELS, shown, 5, event_time=400.0)
+    assert seconds() == 600.0
+    now = 1_100.0
+    telemetry.lag(LABELS, 5)
+    assert seconds() == 700.0
+    telemetry.publish(LABELS, shown, 0, event_time=900.0)
+    assert seconds() == 0.0
+    now = 5_000.0
+    telemetry.lag(LABELS, 0)
+    now = 5_002.0
+    telemetry.lag(LABELS, 1)
+    assert seconds() == 2.0  # not 4,102: none came for an hour
+    telemetry.publish(LABELS, shown, 1, event_time=9_999.0)  # a clock that is ahead
+    assert seconds() == 0.0
 
 
 def test_the_table() -> None:

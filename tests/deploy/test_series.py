@@ -12,7 +12,7 @@ import pytest
 import yaml
 from harness import support
 from harness.promql import ADDED, mistakes, uses
-from streampair_connectors.series import SERIES
+from streampair_connectors.series import LANE, SERIES
 
 DEPLOY = support.ROOT / "deploy"
 RULES: list[dict[str, Any]] = [
@@ -104,7 +104,7 @@ def test_the_input_of_the_rules_own_tests_is_what_a_worker_shows() -> None:
 
 def table() -> list[str]:
     """The table of the series as the documents have it."""
-    lane = SERIES[2].labels
+    lane = LANE
     rows = []
     for series in SERIES:
         own = [label for label in series.labels if label not in lane]

@@ -24,6 +24,7 @@ from streampair import auc, losses, metric, ranking
 from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.model import Model
+from streampair.engine.records import Rows
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
 
@@ -110,6 +111,50 @@ def test_a_tombstone_is_no_dead_letter_and_leaves_no_trace(name: str, on_bad: An
     assert events == {"learned": 30, "scored": 0, "dead_letter": 0, "tombstone": 2, "ignored": 0}
     assert not any(stages.values())
     assert repr(driver.lane.learner.weights) == repr(without.lane.learner.weights)
+
+
+@pytest.mark.parametrize("how", ["whole batches", "rows", "one by one", "a foreign learner"])
+def test_values_beyond_their_bounds_are_counted(how: str) -> None:
+    """Of what is a usable record; over a crash and in a snapshot as the other counts."""
+    events: list[Any] = [(dict(x), y) for x, y in lanes.stream(40)]
+    for at in (3, 17, 18, 39):
+        events[at][0]["a"] = 7.0
+    events[20][0]["b"] = -99.0
+    events[5] = ({"a": 50.0, "b": "text", "c": 0.0}, True)
+    events[6] = b"junk"
+    events[7] = None
+    events[8] = ({"a": 50.0, "b": 0.0, "c": 0.0}, None)
+    make: Any = linear_model.LogisticRegression if how == "a foreign learner" else lanes.pair_ogd
+    decode: Any = functools.partial(decode_json)
+    if how == "rows":
+        decode.many = rows_of
+    source = Driver(lanes.pair_ogd)
+    source.feed(events)
+    options = {**lanes.OPTIONS, "bounds": {"a": (-5.0, 5.0), "b": (-5.0, 5.0)}}
+    driver = Driver(make, decode, **options)
+    size = 1 if how == "one by one" else None
+    for until, snapshot in ((19, True), (30, False)):
+        driver.topic = source.topic[:until]
+        driver.catch_up(size)
+        driver.commit(snapshot=snapshot)
+    driver.crash()
+    driver.topic = source.topic
+    driver.catch_up(size)
+    assert driver.lane.gauges().outside == {"a": 5, "b": 1}
+
+
+def rows_of(records: Any) -> Any:
+    """As the decoders of connectors do: rows that are refused hold numbers that mean nothing."""
+    values, labels, refused = np.full((len(records), 3), 1e9), [], {}
+    for at, record in enumerate(records):
+        try:
+            event = decode_json(record)
+            values[at] = [event.x[name] for name in "abc"]
+            labels.append(event.y)
+        except Exception as error:
+            refused[at] = RecordError(str(error), fix="none")
+            labels.append(None)
+    return Rows(list("abc"), values, labels, None, refused)
 
 
 class Fragile(base.Classifier):
