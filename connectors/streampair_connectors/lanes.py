@@ -136,9 +136,9 @@ class OpenLane:
                 next_step=f"read the header streampair.error in topic {topic}",
             )
 
-    def report_outside(self, counts: Mapping[str, int]) -> None:
+    def report_outside(self, counts: Mapping[str, int] | None) -> None:
         """One log line when a feature is first seen to leave its bounds: names and counts, no values."""
-        new = {name: count for name, count in counts.items() if name not in self._outside}
+        new = {name: count for name, count in (counts or {}).items() if name not in self._outside}
         if new:
             self._outside.update(new)
             log.warning(

@@ -184,8 +184,7 @@ SERIES: tuple[Series, ...] = (
     _operator(
         "values_outside_bounds_total",
         "Values beyond the declared bounds of their feature; learners that take bounds clip them.",
-        lambda lane: lane.gauges.outside,
-        "feature",
+        lambda lane: None if lane.gauges.outside is None else sum(lane.gauges.outside.values()),
         counter=True,
     ),
     _operator("lag", "Records of the input that are not committed yet.", lambda lane: lane.lag),

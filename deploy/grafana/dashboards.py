@@ -221,9 +221,9 @@ OPERATION = Row(
             unit="cps",
         ),
         Panel(
-            "Values outside of their bounds, by feature",
-            "Learners that take bounds clip them.",
-            [(f"sum by (feature) ({rate('values_outside_bounds_total')})", "{{feature}}")],
+            "Values outside of their bounds",
+            "Learners that take bounds clip them; the log names the features.",
+            [(rate("values_outside_bounds_total"), NAME)],
             unit="cps",
         ),
         Panel(

@@ -344,7 +344,7 @@ class Lane:
             since=self._since / 1000.0 if self._since else None,
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
-            outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
+            outside=None if self._batch.outside is None else dict(self._batch.outside.counts),
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:

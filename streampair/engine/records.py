@@ -313,7 +313,7 @@ class LaneGauges:
         The largest weights that are published: name, value, and the standard deviation of the noise in it,
         None where that is not known.
     outside
-        Values beyond the declared bounds, by feature.
+        Values beyond the declared bounds, by feature, of those that had any; None where none are declared.
     """
 
     events: dict[str, int]
@@ -333,4 +333,4 @@ class LaneGauges:
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
-    outside: dict[str, int] = dataclasses.field(default_factory=dict)
+    outside: dict[str, int] | None = None

@@ -192,6 +192,7 @@ def test_the_numbers(telemetry: Telemetry) -> None:
     assert value(text, "events_total", **lane, outcome="dead_letter") == 1
     assert value(text, "dead_letters_total", **lane, stage="decode") == 1
     assert value(text, "lag", **lane) == 7
+    assert value(text, "values_outside_bounds_total", **lane) == 1
     assert value(text, "privacy_epsilon_budget", **lane) == pytest.approx(2.0)
     assert 0 < value(text, "privacy_epsilon_spent", **lane) <= 2.0 + 1e-9
     assert value(text, "privacy_guarantee", **lane, kind="holds") == 1

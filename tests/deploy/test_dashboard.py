@@ -39,6 +39,7 @@ STILL = {
     "Noise",
     "Drift",
     "Private AUC",
+    "Values outside of their bounds",
     *("Health", "Alerts that fire", "Version", "Guarantee", "Delta", "Rebalances", "Null slots"),
     *("Restores and fences", "What changed in the configuration since the start", "Since when"),
     *("Dead letters, by stage", "Second views that are charged", "Generation of the noise"),
@@ -55,7 +56,12 @@ async def send_bad(bootstrap: str) -> None:
 
 # These move a few times in a run: estimates of the regret have a share of the time; a busy machine is slow;
 # a worker that keeps up has something to catch up with for moments only.
-IN_STEPS = {"Buffer and state", "Pair loss, and that of the best fixed weights", "Time to catch up"}
+IN_STEPS = {
+    "Buffer and state",
+    "Pair loss, and that of the best fixed weights",
+    "Time to catch up",
+    "Lag in seconds",
+}
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
 
