@@ -18,6 +18,7 @@ from streampair_connectors.pace import commit_interval
 __all__ = ["Outputs"]
 
 _MODEL_SECONDS = 1.0  # from one model of a lane to the next
+_HEADER_BYTES = 8192  # of an event, that are passed on to its score: a trace has a tenth
 _LINE_SECONDS = 0.05  # that outputs wait for those that come next, to be released with them
 
 
@@ -44,8 +45,7 @@ class Outputs:
             await held.store.line(output.line)
         source, topic = held.partition, config.output_topic
         by_target: dict[Partition, list[Message]] = {}
-        keys = [scored.key for scored in output.scores]
-        messages = list(map(Message, keys, held.encoder.scores(output.scores)))
+        messages = self._scores(held, records, output)
         if producer.single(topic):
             by_target[Partition(topic, 0)] = messages
         else:
@@ -64,6 +64,32 @@ class Outputs:
             held.last_bad = output.dead_letters[-1]
         for target, messages in by_target.items():
             await held.store.send(target, messages)
+
+    def _scores(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> list[Message]:
+        """One message for each score: with the key, the event time and the trace of its event."""
+        keys, values = [scored.key for scored in output.scores], held.encoder.scores(output.scores)
+        if len(records) != len(output.scores):  # some were seen before
+            by_offset = {record.offset: record for record in records}
+            records = [by_offset[scored.offset] for scored in output.scores]
+        headers = self._passed_on(records)
+        if self._config.output.timestamps == "now":
+            return list(map(Message, keys, values, headers))
+        # A producer's clock may be ahead, and brokers refuse what comes from the future. 0, -1: it has none.
+        now = round(time.time() * 1000)
+        times = [min(at, now) if (at := record.timestamp) > 0 else None for record in records]
+        return list(map(Message, keys, values, headers, times))
+
+    def _passed_on(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
+        names, room = self._config.output.headers, self._config.output.max_message_bytes // 4
+        if not names or not any(record.headers for record in records):
+            return [None] * len(records)
+        out: list[list[tuple[str, bytes]] | None] = []
+        for record in records:
+            passed = [(name, value) for name, value in record.headers if name in names]
+            # What its event comes with must not keep a score from being stored.
+            fits = sum(len(value) for _, value in passed) <= min(room, _HEADER_BYTES)
+            out.append(passed if passed and fits else None)
+        return out
 
     def wait(self, lanes: Collection[OpenLane]) -> float | None:
         """Seconds until `release` is due, for what waits longest; None: nothing does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +134,66 @@ def test_a_backlog_is_in_the_log(
     assert told
     assert all(0 < one["lag"] <= 400 for one in told)
     assert {one["app"] for one in told} == {app.name}
+
+
+@pytest.mark.parametrize("timestamps", ["event", "now"])
+def test_a_score_has_the_key_the_event_time_and_the_trace_of_its_event(
+    kafka: Cluster, unique: Unique, tmp_path: Path, timestamps: str
+) -> None:
+    """And no other header: whoever reads scores need not be allowed to read the input."""
+    settings = f'[output]\ntimestamps = "{timestamps}"\nheaders = ["traceparent", "tenant"]'
+    app = App(kafka, tmp_path, unique("app"), settings=settings).create_topics()
+    then, ahead = round(time.time() * 1000) - 3_600_000, round(time.time() * 1000) + 600_000
+    trace = ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    first, second, third, fourth = events(4)
+    app.produce(
+        [first], key=b"k", headers=[trace, ("label", b"true"), ("tenant", b"\xff")], timestamp_ms=then
+    )
+    app.produce([second], timestamp_ms=then + 1)
+    app.produce([third], headers=[("label", b"true")], timestamp_ms=ahead)
+    app.produce([fourth, None], key=b"x", headers=[trace])
+    with Inside(app) as worker:
+        app.await_scores({0: 5}, worker)
+        assert worker.stop() is None
+    found = asyncio.run(read_until(app.kafka.bootstrap, app.output, lambda rows: len(rows) >= 5))
+    assert [row.key for row in found] == [b"k", None, None, b"x", b"x"]
+    assert [list(row.headers) for row in found] == [[trace, ("tenant", b"\xff")], [], [], [trace], [trace]]
+    if timestamps == "event":
+        assert [row.timestamp for row in found[:2]] == [then, then + 1]
+    else:
+        assert min(row.timestamp for row in found) > then + 1
+    assert max(row.timestamp for row in found) < ahead
+
+
+def test_a_header_that_is_too_large_is_left_out(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """A score that the broker does not take would stop the lane."""
+    app = App(kafka, tmp_path, unique("app")).create_topics()
+    app.produce(events(1), headers=[("tracestate", b"v" * 1_048_000)])
+    app.produce(events(5), headers=[("tracestate", b"v" * 512)])
+    with Inside(app) as worker:
+        app.await_scores({0: 6}, worker)
+        assert worker.stop() is None
+    found = asyncio.run(read_until(app.kafka.bootstrap, app.output, lambda rows: len(rows) >= 6))
+    assert [len(row.headers) for row in found] == [0] + [1] * 5
+
+
+def test_a_value_beyond_its_declared_bounds_is_counted_and_its_feature_named(
+    kafka: Cluster, unique: Unique, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(kafka, tmp_path, unique("app")).create_topics()
+    text = app.path.read_text()
+    declared = json.dumps(["f0", "f1", "f2", "f3"])
+    assert text.count(declared) == 1
+    app.path.write_text(text.replace(declared, "{ f0 = [-9, 9], f1 = [-9, 9], f2 = [-9, 9], f3 = [-9, 9] }"))
+    app.produce([*events(20), _with(f1=1234.5), *events(20, seed=2), _with(f1=-50)])
+    with Inside(app) as worker:
+        wait_for("the commit", lambda: worker.learned() == 42)
+        metrics = worker.metrics()
+        assert worker.stop() is None
+    assert re.search(r"^streampair_values_outside_bounds_total\{.*\} 2\.0$", metrics, re.M)
+    told = [r.fields for r in caplog.records if r.message == "values_outside_bounds"]  # type: ignore[attr-defined]
+    assert [one["features"].keys() for one in told] == [{"f1"}]
+    assert "1234" not in str(told)
 
 
 def test_an_event_without_its_label_is_scored_only(app: App) -> None:

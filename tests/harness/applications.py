@@ -226,6 +226,7 @@ async def produce(
     *,
     key: bytes | None = None,
     headers: list[tuple[str, bytes]] | None = None,
+    timestamp_ms: int | None = None,
 ) -> None:
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=4_000_000) as producer:
         futures = [
@@ -236,6 +237,7 @@ async def produce(
                 key=key or (b"gone" if value is None else None),
                 partition=partition,
                 headers=headers,
+                timestamp_ms=timestamp_ms,
             )
             for value in values
         ]

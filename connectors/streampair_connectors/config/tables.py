@@ -280,6 +280,10 @@ class OutputConfig(Table):
     # Compacted: the newest model of each lane. Without it none is published.
     model_topic: str | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
+    # Of an event, to be passed on to its score: no others, since whoever reads scores may not read the input.
+    headers: list[str] = ["traceparent", "tracestate"]
+    # Of a score: that of its event, as other stream processors have it, or the time at which it is sent.
+    timestamps: Literal["event", "now"] = "event"
 
     @field_validator("topic", "dead_letter_topic", "model_topic")
     @classmethod

@@ -51,6 +51,8 @@ FATAL: dict[type[BaseException], str] = {
     kafka_errors.AuthenticationFailedError: "check kafka.username and its password",
     kafka_errors.MessageSizeTooLargeError: "raise max.message.bytes of the topic, "
     "or lower output.max_message_bytes",
+    kafka_errors.InvalidTimestampError: 'set output.timestamps = "now", or raise '
+    "message.timestamp.before.max.ms of the topic",
     kafka_errors.InvalidTopicError: "use a valid topic name",
     kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
     kafka_errors.UnsupportedCodecError: "install streampair[kafka-codecs]",
@@ -98,6 +100,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]] | None = None
+    timestamp: int | None = None
+    """Milliseconds since the epoch; None: when it is sent."""
 
 
 def size_of(messages: Sequence[Message]) -> int:

@@ -43,7 +43,7 @@ def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
     A larger one is cut; the header `streampair.part` of its parts says `1/3`, `2/3`, `3/3`. `size` is that
     of all keys and values.
     """
-    if size + _OVERHEAD * len(messages) <= limit and not messages[-1].headers:
+    if size + _OVERHEAD * len(messages) <= limit and not any(m.headers for m in messages):
         return messages
     out: list[Message] = []
     for message in messages:
@@ -56,7 +56,7 @@ def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
         parts = [value[i : i + room] for i in range(0, len(value), room)]
         for number, part in enumerate(parts, 1):
             mark = (PART, f"{number}/{len(parts)}".encode())
-            out.append(Message(message.key, part, [*(message.headers or ()), mark]))
+            out.append(Message(message.key, part, [*(message.headers or ()), mark], message.timestamp))
     return out
 
 
@@ -81,12 +81,12 @@ async def submit(
     batch = producer.create_batch()
     append = batch.append
     for m in messages:
-        if append(timestamp=None, key=m.key, value=m.value, headers=m.headers) is None:
+        if append(timestamp=m.timestamp, key=m.key, value=m.value, headers=m.headers) is None:
             await enqueue(batch)
             batch = producer.create_batch()
             append = batch.append
             # The first record of a batch is always taken, whatever its size.
-            append(timestamp=None, key=m.key, value=m.value, headers=m.headers)
+            append(timestamp=m.timestamp, key=m.key, value=m.value, headers=m.headers)
     await enqueue(batch)
 
 
