@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
+from harness.late_requests import API_KEYS, LateRequests
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import (
@@ -22,6 +23,7 @@ from streampair_connectors.kafka import (
     PartitionProducer,
     read_register,
     transactional_id,
+    transactions,
 )
 
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
@@ -461,6 +463,124 @@ def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: 
             await producer.stop()
 
     asyncio.run(body())
+
+
+# ---- requests that arrive late --------------------------------------------------------------------
+
+
+class _Faulty(PartitionProducer):
+    """Fails once when all is sent but the offsets, or dies once when only the commit is missing."""
+
+    fails = dies = False
+
+    async def _send(self, *arguments: Any) -> dict[Partition, list[int]]:
+        stored = await super()._send(*arguments)
+        if self.fails:
+            self.fails = False
+            raise TimeoutError  # so that the transaction is aborted
+        return stored
+
+    async def _commit(self, *arguments: Any) -> None:
+        if self.dies:
+            self.dies = False
+            raise _Dies
+        await super()._commit(*arguments)
+
+
+class _Dies(Exception):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize("before", ["AddOffsetsToTxn", "EndTxn"])
+@pytest.mark.parametrize("request_name", [*API_KEYS, "EndTxn that aborts"])
+def test_a_request_that_arrives_in_the_next_transaction(
+    stoppable_kafka: Cluster, unique: Unique, request_name: str, before: str, dies: bool
+) -> None:
+    late_request(stoppable_kafka, unique, request_name, before, dies=dies)
+
+
+@pytest.mark.parametrize("request_name", ["EndTxn", "EndTxn that aborts"])
+def test_a_producer_that_keeps_its_epoch_is_torn(
+    stoppable_kafka: Cluster, unique: Unique, request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above sees what it is there for."""
+    kept = property(lambda _: False, lambda *_: None)
+    monkeypatch.setattr(transactions._Answers, "lost", kept, raising=False)
+    with pytest.raises(AssertionError, match="both or none"):
+        late_request(stoppable_kafka, unique, request_name, "AddOffsetsToTxn", dies=request_name == "EndTxn")
+
+
+def late_request(kafka: Cluster, unique: Unique, request_name: str, before: str, *, dies: bool) -> None:
+    """A request is held back, its second copy is answered, and the first one arrives in the next transaction.
+
+    That is after its outputs and before its offsets, or before its end; and there the process may die. As a
+    lane does it: after whatever error, start again, go on behind what is stored.
+    """
+    # The coordinator of Kafka 3 refuses a TxnOffsetCommit of an old epoch, and drops the offset of the open
+    # transaction with it. The register is then one entry behind what is stored, which lanes take as it is.
+    drops = kafka.version.startswith("3.") and request_name == "TxnOffsetCommit"
+    source = Partition(kafka.create_topic(unique("in")), 0)
+    out, group = Partition(kafka.create_topic(unique("out")), 0), unique("group")
+    aborts, name = request_name == "EndTxn that aborts", request_name.partition(" ")[0]
+
+    async def body(proxy: LateRequests) -> None:
+        config = KafkaConfig(bootstrap_servers=proxy.bootstrap, connect_timeout_seconds=15.0)
+        producer = _Faulty(config, unique("app"), source, max_message_bytes=900_000)
+        n = 0
+
+        async def step() -> None:
+            nonlocal n
+            try:
+                if not producer.usable:
+                    await producer.start()
+                    register = (await read_register(config_of(kafka), group, [source]))[source]
+                    n = len(await committed(kafka, out))
+                    behind = n - (0 if register is None else register.offset)
+                    assert behind in ({0, 1} if drops else {0}), "outputs and offset: both or none"
+                await producer.transaction(
+                    [(out, messages(str(n)))], group=group, offsets={source: (n + 1, str(n))}, seconds=20.0
+                )
+                n += 1
+            except (SourceError, _Dies):
+                return
+
+        def deliver_late() -> None:
+            proxy.deliver_before(before, lambda: setattr(producer, "dies", dies))
+
+        try:
+            if name == "InitProducerId":
+                proxy.hold(name)
+            async with asyncio.timeout(60):
+                await step()
+            assert n == 1
+            producer.fails = aborts
+            if name != "InitProducerId":
+                proxy.hold(name)
+            async with asyncio.timeout(60):
+                await step()
+                assert proxy.held == name
+                assert proxy.seen.count(name) > 1
+                deliver_late()
+                while n < 5:
+                    await step()
+            await producer.start()  # everything is settled then
+        finally:
+            await producer.stop()
+        assert proxy.answer is not None
+
+    with LateRequests(kafka.bootstrap) as proxy:
+        asyncio.run(body(proxy))
+
+    async def found() -> tuple[list[str], dict[Partition, Committed | None]]:
+        values = [value for _, value in await committed(kafka, out)]
+        return values, await read_register(config_of(kafka), group, [source])
+
+    assert asyncio.run(found()) == (list("01234"), {source: Committed(5, "4")}), (
+        "outputs and offset: both or none"
+    )
+    if name == "EndTxn":
+        assert proxy.error in (47, 90), "it is of an epoch that is over"
 
 
 # ---- a broker that forgets quickly, and that keeps rules ------------------------------------------

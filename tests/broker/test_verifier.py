@@ -22,6 +22,7 @@ from aiokafka.structs import OffsetAndMetadata
 from harness.apache_kafka import KafkaBroker
 from harness.applications import PAIR_FTRL, PAIR_OGD, Inside
 from harness.dying_worker import DIRECTORY, TOPIC
+from harness.late_requests import LateRequests
 from harness.verifier import Evidence, Nursery, Trial, Worker, Wrong
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig, load_config
@@ -235,6 +236,41 @@ def open_transaction(trial: Trial) -> bool:
             await consumer.stop()
 
     return asyncio.run(ends("read_committed")) != asyncio.run(ends("read_uncommitted"))
+
+
+# ---- requests that arrive late --------------------------------------------------------------------
+
+
+@pytest.mark.verifier(store="kafka", short=True)
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize("name", ["EndTxn", "TxnOffsetCommit"])
+def test_a_request_that_arrives_in_the_next_transaction(
+    trial: MakeTrial, nursery: Nursery, stoppable_kafka: KafkaBroker, name: str, dies: bool
+) -> None:
+    """The worker sends a request again whose answer was lost. The first copy arrives later."""
+    one = trial()
+    plain = one.app.path.read_text()
+    with LateRequests(stoppable_kafka.bootstrap) as proxy:
+        one.app.path.write_text(plain.replace(stoppable_kafka.bootstrap, proxy.bootstrap))
+        one.feed(60)
+        with nursery.start(one.app) as worker:
+            one.await_done(worker)
+            proxy.hold(name)
+            one.feed(60)
+            one.await_done(worker)
+            assert proxy.held == name
+            proxy.deliver_before("EndTxn", worker.kill if dies else lambda: None)
+            one.feed(60)
+            wait_for("its late copy", lambda: proxy.answer is not None, explain=worker.log)
+            if name == "EndTxn":
+                assert proxy.error in (47, 90), "it is of an epoch that is over"
+            assert worker.said("lane_fenced")
+            if not dies:
+                one.await_done(worker)
+                assert worker.stop() == 0, worker.log()
+        one.kills += dies
+    one.app.path.write_text(plain)
+    finish(nursery, one, f"late {name}")
 
 
 # ---- the broker ----------------------------------------------------------------------------------

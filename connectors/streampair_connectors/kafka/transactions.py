@@ -3,9 +3,17 @@
 The client has no fencing by the group's generation (KIP-447), so each input partition has a producer of its
 own: whoever starts it takes the partition's writing from every earlier owner.
 
+A request whose answer was lost is sent again by the client, with the same epoch. The first copy may still
+arrive, inside the next transaction: a late EndTxn ends it, a late TxnOffsetCommit puts the offset back.
+Brokers refuse both once the producer has another epoch. (KIP-890 gives each transaction its own; this client
+does not speak it.) So a producer that has lost an answer is not used for another transaction.
+
+When the group coordinator of Kafka 3 refuses a late TxnOffsetCommit, it forgets the offset of the transaction
+that is open. The register is then one entry behind the log until the next commit. A start accepts that.
+
 Only names without an underscore are used of the client, but for two in `_discard` and one in
-`stop_producer`. Its `producer.client` is
-not in its documentation, but nothing else tells whether a broker is there before a transaction is begun.
+`stop_producer`. Its `producer.client` is not in its documentation, but nothing else tells whether a broker is
+there before a transaction is begun, and which requests were answered.
 """
 
 from __future__ import annotations
@@ -17,7 +25,14 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
-from aiokafka.client import CoordinationType
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import Fenced, OutcomeUnknown, SourceError
@@ -51,6 +66,13 @@ _FENCED = (
 # What the client raises: AssertionError and IllegalOperation when its sender has died before.
 _CLIENT = (kafka_errors.KafkaError, kafka_errors.IllegalOperation, AssertionError, OSError, TimeoutError)
 _ABORT_SECONDS = 5.0
+_REQUESTS = (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
 
 
 class _Sent(NamedTuple):
@@ -59,6 +81,37 @@ class _Sent(NamedTuple):
     target: Partition
     future: asyncio.Future[Any]
     messages: int
+
+
+class _Answers:
+    """Watches the requests of one producer.
+
+    Attributes
+    ----------
+    lost
+        Whether a copy of a request may still arrive: a request of a transaction was not answered, or EndTxn
+        was sent more than once.
+    """
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.lost = False
+        self._ends = 0
+        self._send = client.send
+        client.send = self._watched
+
+    def begin(self) -> None:
+        """Another transaction begins."""
+        self._ends = 0
+
+    async def _watched(self, node: int, request: Any, **options: Any) -> Any:
+        if isinstance(request, EndTxnRequest):
+            self._ends += 1
+            self.lost |= self._ends > 1
+        try:
+            return await self._send(node, request, **options)
+        except BaseException:
+            self.lost |= isinstance(request, _REQUESTS)
+            raise
 
 
 def transactional_id(app: str, topic: str, partition: int) -> str:
@@ -108,6 +161,7 @@ class PartitionProducer:
         self._topics = topics
         self.transactional_id = transactional_id(app, source.topic, source.partition)
         self._producer: AIOKafkaProducer | None = None
+        self._answers: _Answers | None = None
         # `stop` while a transaction is under way would find no producer to stop.
         self._lock = asyncio.Lock()
 
@@ -145,6 +199,8 @@ class PartitionProducer:
             raise
         if self._topics:
             producer.client.set_topics(self._topics)
+        # Not of what `_start` asks: a late InitProducerId ends this producer, and nothing is torn.
+        self._answers = _Answers(producer.client)
         self._producer = producer
 
     async def transaction(
@@ -189,7 +245,8 @@ class PartitionProducer:
         Notes
         -----
         After an error `usable` says whether this producer goes on, which it does only if all is known to be
-        undone. If not, drop the lane's state and open it again, whatever the error was.
+        undone. If not, drop the lane's state and open it again, whatever the error was. After a success it is
+        not `usable` if an answer was lost on the way: this transaction is stored, the next one raises Fenced.
         """
         for _, text in offsets.values():
             check_register(text)
@@ -204,11 +261,12 @@ class PartitionProducer:
         seconds: float | None,
     ) -> dict[Partition, list[int]]:
         sends = [(target, messages) for target, messages in sends if messages]
-        producer = self._producer
-        if producer is None:
+        producer, answers = self._producer, self._answers
+        if producer is None or answers is None:
             raise Fenced(
-                f"the writer of {self._name} has failed before",
-                fix="open the lane again: that starts a new one",
+                f"the producer for {self._name} has ended: its last transaction failed, or an answer of the "
+                "broker was lost, so that a request may still arrive late",
+                fix="none is needed: the lane is opened again, with a new producer",
             )
         if not sends and not offsets:
             return {}
@@ -217,6 +275,7 @@ class PartitionProducer:
         await self._reach(producer, seconds)
         # Whatever interrupts this, a cancellation too, leaves a producer that is not used again.
         self._producer = None
+        answers.begin()
         sent: list[_Sent] = []
         try:
             try:
@@ -227,11 +286,12 @@ class PartitionProducer:
                             {TopicPartition(*p): OffsetAndMetadata(*o) for p, o in offsets.items()}, group
                         )
             except _CLIENT as error:
-                if not _is_fenced(error) and await _abort(producer, sent):
+                if not _is_fenced(error) and await _abort(producer, sent) and not answers.lost:
                     self._producer = producer
                 raise self._translate(error) from None
             await self._commit(producer, seconds)
-            self._producer = producer
+            if not answers.lost:
+                self._producer = producer
             return stored
         finally:
             if self._producer is None:
