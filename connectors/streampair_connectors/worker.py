@@ -148,9 +148,8 @@ class Worker:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stop.wait(), pause)
                     pause = min(pause * 2, 10.0)
-                    if not self._stop.is_set():
-                        continue
-                break
+                if self._stop.is_set():
+                    break
         except StreampairError as error:
             self._health.failed(error)
             raise
@@ -259,9 +258,29 @@ class Worker:
             await self._lookup.stop()
             await self._producer.stop()
 
+    def _has_grown(self) -> bool:
+        """Whether partitions were added to the input.
+
+        Then this session ends as at a stop, and the next one begins with all of them: the log topic needs as
+        many, and lanes that depend on their number must be checked again.
+        """
+        known = self._consumer.partition_count() or 0
+        count = max([known, *(p.partition + 1 for p in self._assigned)])
+        if count <= self._partitions:
+            return False
+        log.info(
+            "input_has_grown",
+            app=self.config.app,
+            topic=self.config.input.topic,
+            before=self._partitions,
+            now=count,
+            next_step="none: all lanes are committed, closed and opened again, the new ones too",
+        )
+        return True
+
     async def _loop(self) -> None:
         self._commits.begin()
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._has_grown()):
             await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
@@ -374,7 +393,7 @@ class Worker:
             self.telemetry.withdraw(held.labels)
 
     async def _finish(self) -> None:
-        """Commit for the last time and let go of the lanes."""
+        """Commit for the last time in this session and let go of the lanes."""
         async with self._lock:
             self._in_session = False
             if not await self._commit(clean=True):
@@ -391,7 +410,7 @@ class Worker:
                     next_offset=held.lane.next_offset,
                 )
             # Before leaving the group: the next owner must find the stores open.
-            await self._drop_lanes(keep_series=True)
+            await self._drop_lanes(keep_series=self._stop.is_set())
 
     async def _limit_stop(self) -> None:
         await self._stop.wait()

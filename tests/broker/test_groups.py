@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +15,10 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.new_partitions import NewPartitions
-from harness.applications import App, Inside, events, produce
+from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
+from streampair_connectors import worker as worker_module
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, Takeovers, ended, read_register
 from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
@@ -24,7 +27,7 @@ from streampair_connectors.pace import Pace
 from streampair_connectors.worker import Worker
 
 from streampair.engine import LoggedLane
-from streampair.errors import SourceError
+from streampair.errors import PrivacyError, SourceError
 
 Unique = Callable[[str], str]
 
@@ -245,14 +248,78 @@ def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, sta
         members = [await Member(apache_kafka, topic, name).start() for name in names]
         await until("one each", lambda: all(len(m.held) == 1 for m in members))
         assert [m.consumer.partition_count() for m in members] == [2, 2]
-        assert [m.consumer.partition_change() for m in members] == [None, None]
         await add_partitions(apache_kafka, topic, 4)
         await until("two each", lambda: set.union(*(m.held for m in members)) == {0, 1, 2, 3})
-        await until("both know", lambda: all(m.consumer.partition_change() == (2, 4) for m in members))
+        await until("both know", lambda: all(m.consumer.partition_count() == 4 for m in members))
         for member in members:
             await member.stop()
 
     asyncio.run(body())
+
+
+def test_a_worker_goes_on_when_partitions_are_added(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """The new partition gets a lane and, with the store in Kafka, a partition of the log topic."""
+    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store=store).create_topics()
+    values = {p: events(60, seed=p + 1) for p in range(3)}
+    for partition in (0, 1):
+        app.produce(values[partition][:40], partition)
+    with Inside(app) as worker:
+        app.await_scores({0: 40, 1: 40}, worker)
+        asyncio.run(add_partitions(apache_kafka, app.input, 3))
+        wait_for("a third lane", lambda: worker.error or worker.lanes() == [0, 1, 2])
+        assert worker.error is None
+        app.produce(values[2], 2)
+        for partition in (0, 1):
+            app.produce(values[partition][40:], partition)
+        rows = app.await_scores({0: 60, 1: 60, 2: 60}, worker)
+        assert worker.stop() is None
+    assert len(rows) == 180, "no output twice"
+    app.partitions = 3
+    for partition, fed in values.items():
+        assert same(app.snapshot(partition), app.reference(fed, partition)[1])
+
+
+def test_two_workers_go_on_when_partitions_are_added(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store="kafka").create_topics()
+    values = {p: events(60, seed=p + 1) for p in range(4)}
+    for partition in (0, 1):
+        app.produce(values[partition][:40], partition)
+
+    def held() -> list[int]:
+        return sorted(first.lanes() + second.lanes())
+
+    with Inside(app) as first, Inside(app) as second:
+        wait_for("a lane each", lambda: len(first.lanes()) == len(second.lanes()) == 1)
+        asyncio.run(add_partitions(apache_kafka, app.input, 4))
+        wait_for("four lanes", lambda: first.error or second.error or held() == [0, 1, 2, 3])
+        for partition, fed in values.items():
+            app.produce(fed if partition > 1 else fed[40:], partition)
+        rows = app.await_scores(dict.fromkeys(values, 60), first)
+        assert [worker.stop() for worker in (first, second)] == [None, None]
+    assert len(rows) == 240, "no output twice"
+
+
+def test_a_lane_of_entities_is_refused_when_partitions_are_added(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """While the worker runs, too: the records of an entity may be in two lanes from then on."""
+    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
+    learner = PAIR_FTRL.replace("warmup = 0", f'warmup = 0, solver = "gradients", entity = {limit}')
+    app = App(apache_kafka, tmp_path, unique("app"), store=store, learner=learner).create_topics()
+    app.produce([json.dumps({**json.loads(value), "who": "one"}).encode() for value in events(40)])
+    with Inside(app) as worker:
+        app.await_scores({0: 40}, worker)
+        asyncio.run(add_partitions(apache_kafka, app.input, 2))
+        error = worker.end()
+    assert isinstance(error, PrivacyError)
+    assert "had 1 partition(s) when the account began and has 2 now" in str(error)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -13,7 +13,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import LogTopic, Message, Partition, PartitionProducer, transactional_id
+from streampair_connectors.kafka import (
+    LogTopic,
+    Message,
+    Partition,
+    PartitionProducer,
+    describe_topics,
+    transactional_id,
+)
 
 from streampair.errors import ConfigError, SourceError, StoreError
 
@@ -35,8 +42,31 @@ def test_it_is_made_with_the_settings_that_keep_everything(apache_kafka: Cluster
         "retention.bytes": "-1",
         "unclean.leader.election.enable": "false",
     }
-    with pytest.raises(ConfigError, match=r"2 partition\(s\), and the input has 3"):
-        asyncio.run(topic.ensure(3, replication_factor=None, strict=False))
+
+
+def test_partitions_are_added_that_it_lacks(apache_kafka: Cluster, unique: Unique) -> None:
+    topic, config = LogTopic(settings(apache_kafka), unique("log")), settings(apache_kafka)
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+
+    async def two_workers() -> None:
+        await asyncio.gather(*(topic.ensure(3, replication_factor=None, strict=True) for _ in range(2)))
+
+    asyncio.run(two_workers())
+    asyncio.run(topic.ensure(2, replication_factor=None, strict=True))  # more are harmless
+    assert asyncio.run(describe_topics(config))[topic.name] == 3
+
+
+@pytest.mark.broker
+def test_a_user_who_may_not_add_partitions(forgetful: KafkaBroker, unique: Unique) -> None:
+    topic = LogTopic(settings(forgetful), unique("log"))
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    forgetful.deny("Alter", "--topic", topic.name)
+    with pytest.raises(SourceError, match="needs 2 partitions, and this user may not add them") as refused:
+        asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
+    assert not refused.value.retriable
+    assert f"--operation Alter --topic {topic.name}" in refused.value.fix
+    assert f"kafka-topics.sh --alter --bootstrap-server {forgetful.bootstrap}" in refused.value.fix
+    assert f"--topic {topic.name} --partitions 2" in refused.value.fix
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,23 @@ from collections.abc import Mapping, Set
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import client_options, log, say, stop_producer, stop_quietly, within
+from streampair_connectors.kafka._client import (
+    client_options,
+    log,
+    reach_error,
+    say,
+    stop_producer,
+    stop_quietly,
+    within,
+)
 
 __all__ = [
+    "add_partitions",
     "cluster_id",
     "create_by_asking",
     "create_topics",
@@ -232,8 +241,55 @@ def _refusal(
     )
 
 
-async def _await_leaders(config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str]) -> dict[str, int]:
-    """Partitions of each topic, once clients can use them: a broker answers before all know a new topic."""
+async def add_partitions(config: KafkaConfig, topic: str, partitions: int) -> None:
+    """Bring a topic to so many partitions, and wait until each has a leader.
+
+    Where somebody else has added them meanwhile, that is as good.
+
+    Raises
+    ------
+    SourceError
+        No broker answers, the cluster refuses, or it does not tell of the new partitions in time.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    command = f"kafka-topics.sh --alter --bootstrap-server {config.bootstrap_servers} --topic {topic} "
+    command += f"--partitions {partitions}"
+    try:
+        await within(config, admin.start())
+        try:
+            await asyncio.wait_for(
+                admin.create_partitions({topic: NewPartitions(partitions)}), config.connect_timeout_seconds
+            )
+        except kafka_errors.InvalidPartitionsError:
+            pass  # it has them by now: what follows finds out
+        except (kafka_errors.TopicAuthorizationFailedError, kafka_errors.ClusterAuthorizationFailedError):
+            user = "this user" if config.username is None else f"user {config.username!r}"
+            raise SourceError(
+                f"the topic {topic!r} needs {partitions} partitions, and {user} may not add them",
+                fix=f"give {user} the permission Alter on this topic (kafka-acls.sh --add --operation Alter "
+                f"--topic {topic}), or let somebody who has it add them: {command}",
+                retriable=False,
+            ) from None
+        except kafka_errors.KafkaError as error:
+            if isinstance(error, kafka_errors.KafkaConnectionError) or error.retriable:
+                raise reach_error(config, error) from None
+            raise SourceError(
+                f"the cluster does not bring the topic {topic!r} to {partitions} partitions: {say(error)}",
+                fix=f"look into the broker's log, or add them otherwise: {command}",
+                retriable=False,
+            ) from None
+        except (OSError, TimeoutError) as error:
+            raise reach_error(config, error) from None
+        await _await_leaders(config, admin, {topic}, partitions)
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+    log.info("partitions_created", topic=topic, partitions=partitions)
+
+
+async def _await_leaders(
+    config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str], least: int = 1
+) -> dict[str, int]:
+    """Partitions of each topic, once clients can use them: a broker answers before all know of them."""
     deadline = time.monotonic() + config.connect_timeout_seconds
     found: dict[str, int] = {}
     while missing := sorted(names - found.keys()):
@@ -244,7 +300,11 @@ async def _await_leaders(config: KafkaConfig, admin: AIOKafkaAdminClient, names:
             )
         for topic in await within(config, admin.describe_topics(missing)):
             partitions = topic["partitions"]
-            if topic["error_code"] == 0 and partitions and all(p["leader"] >= 0 for p in partitions):
+            if (
+                topic["error_code"] == 0
+                and len(partitions) >= least
+                and all(p["leader"] >= 0 for p in partitions)
+            ):
                 found[topic["topic"]] = len(partitions)
         if len(found) < len(names):
             await asyncio.sleep(0.05)

@@ -213,11 +213,6 @@ class Consumer:
         partitions = self._consumer.partitions_for_topic(self._topic)
         return len(partitions) if partitions else None
 
-    def partition_change(self) -> tuple[int, int] | None:
-        """Return how many partitions the topic had at this consumer's start, and has now, if they differ."""
-        before, now = self._first_count, self.partition_count()
-        return None if before is None or now is None or before == now else (before, now)
-
     async def _watch(self) -> None:
         """Notice added partitions, and let the group assign those that nobody has.
 

@@ -19,7 +19,7 @@ from streampair_connectors.kafka._client import (
     stop_quietly,
     within,
 )
-from streampair_connectors.kafka.admin import create_topics, describe_topics
+from streampair_connectors.kafka.admin import add_partitions, create_topics, describe_topics
 from streampair_connectors.kafka.lookup import Lookup
 from streampair_connectors.kafka.producer import PART
 
@@ -58,7 +58,7 @@ class LogTopic:
         self._lookup = lookup
 
     async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> None:
-        """Make the topic, or check the one that is there.
+        """Make the topic, or check the one that is there, and add the partitions that it lacks.
 
         Parameters
         ----------
@@ -72,9 +72,9 @@ class LogTopic:
         Raises
         ------
         ConfigError
-            It has too few partitions, or settings that can lose entries.
+            It has settings that can lose entries.
         SourceError
-            The cluster does not answer, or does not make it.
+            The cluster does not answer, or does not make it, or its partitions.
         """
         found = (await describe_topics(self._config)).get(self.name)
         if found is None:
@@ -86,10 +86,7 @@ class LogTopic:
                 raise outcome
             found = outcome
         if found < partitions:
-            raise ConfigError(
-                f"the log topic {self.name!r} has {found} partition(s), and the input has {partitions}",
-                fix=f"add partitions: kafka-topics.sh --alter --topic {self.name} --partitions {partitions}",
-            )
+            await add_partitions(self._config, self.name, partitions)
         if strict:
             await self._check_settings()
 
