@@ -89,6 +89,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     _check_store(config, report)
     _check_ports(config, report)
     _check_audit(config, privacy, report)
+    _check_codecs(report)
     lanes = await _check_kafka(config, report, create_topics)
     if privacy is not None:
         _check_entities(config, privacy, lanes, report)
@@ -228,6 +229,15 @@ def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) 
         report.bad("metrics.audit_file", error)
     else:
         report.good("metrics.audit_file", f"{audit.get('date', 'an unknown day')}: {audit['verdict']}")
+
+
+def _check_codecs(report: Report) -> None:
+    try:
+        codecs = kafka.check_codecs()
+    except SourceError as error:
+        report.bad("codecs", error)
+    else:
+        report.good("codecs", f"records compressed with {', '.join(codecs)} can be read")
 
 
 async def _check_kafka(config: Config, report: Report, create: bool) -> int:

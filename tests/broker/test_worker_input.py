@@ -245,6 +245,24 @@ def test_a_missing_input_topic_is_never_created(kafka: Cluster, unique: Unique, 
         assert not app.state.exists() or not list(app.state.iterdir())
 
 
+def test_batches_of_every_codec_are_scored(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Written by librdkafka, whose codecs are its own."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    app = App(kafka, tmp_path, unique("app")).create_topics()
+    codecs, values = ("gzip", "snappy", "lz4", "zstd", "none"), events(500)
+    for number, codec in enumerate(codecs):
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 1000}
+        )
+        for value in values[number * 100 : number * 100 + 100]:
+            producer.produce(app.input, value, partition=0)
+        assert producer.flush(30) == 0
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 500}, worker)
+        assert worker.stop() is None
+    assert [row["score"] for row in sorted(rows, key=lambda row: row["offset"])] == app.reference(values)[0]
+
+
 def test_check_says_what_run_would_do(app: App) -> None:
     code, out, err = streampair("check", app.path)
     assert code == 0, out + err

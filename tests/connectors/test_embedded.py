@@ -199,7 +199,24 @@ asyncio.run(body())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("False ")
     assert "zstd" in done.stdout
-    assert "streampair[kafka-codecs]" in done.stdout
+    assert "pip install cramjam" in done.stdout
+
+
+def test_check_tries_the_codecs(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    broker.create_topic("in")
+    text = 'app = "a"\n[input]\ntopic = "in"\nlabel = "y"\nfeatures = ["f"]\n[store]\nkind = "directory"\n'
+    text += '[learner]\nclass = "streampair.auc.PairOGD"\n'
+    path = tmp_path / "a.toml"
+    path.write_text(f'{text}[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n')
+    good = "ok   codecs: records compressed with gzip, snappy, lz4, zstd can be read"
+    bad = "FAIL codecs: records cannot be read that are compressed with snappy ("
+    for prelude, code, line in (("", 0, good), ("sys.modules['cramjam'] = None", 1, bad)):
+        script = (
+            f"import sys\n{prelude}\nfrom streampair_connectors import cli\ncli.app(['check', {str(path)!r}])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert line in done.stdout, done.stderr
+        assert done.returncode == code, done.stdout
 
 
 def app(broker: EmbeddedBroker, directory: Path, **tables: Any) -> Any:

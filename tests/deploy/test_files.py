@@ -70,6 +70,12 @@ def test_the_extras_name_packages_that_the_constraints_pin() -> None:
     assert not any(requirement.extras for requirement in extras)
 
 
+def test_a_plain_installation_reads_every_codec_of_kafka() -> None:
+    """aiokafka reads snappy, lz4 and zstd with it, and gzip by itself."""
+    project = tomllib.loads((support.ROOT / "pyproject.toml").read_text())["project"]
+    assert "cramjam" in {Requirement(text).name for text in project["dependencies"]}
+
+
 def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None:
     config = load_config(DEPLOY / "example.toml")
     worker = SERVICES["worker"]

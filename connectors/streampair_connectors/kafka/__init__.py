@@ -5,7 +5,14 @@ a producer that has failed and sends again what was not acknowledged, and turns 
 errors into ours.
 """
 
-from streampair_connectors.kafka._client import Message, Partition, RecordLike, ended, size_of
+from streampair_connectors.kafka._client import (
+    Message,
+    Partition,
+    RecordLike,
+    check_codecs,
+    ended,
+    size_of,
+)
 from streampair_connectors.kafka.admin import (
     cluster_id,
     create_by_asking,
@@ -45,6 +52,7 @@ __all__ = [
     "RecordLike",
     "Routes",
     "Takeovers",
+    "check_codecs",
     "check_register",
     "cluster_id",
     "commit_register",

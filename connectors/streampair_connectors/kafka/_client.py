@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, codec
 from aiokafka import errors as kafka_errors
 
 from streampair.errors import ConfigError, SourceError
@@ -22,6 +22,7 @@ __all__ = [
     "Message",
     "Partition",
     "RecordLike",
+    "check_codecs",
     "client_options",
     "ended",
     "log",
@@ -55,7 +56,8 @@ FATAL: dict[type[BaseException], str] = {
     "message.timestamp.before.max.ms of the topic",
     kafka_errors.InvalidTopicError: "use a valid topic name",
     kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
-    kafka_errors.UnsupportedCodecError: "install streampair[kafka-codecs]",
+    kafka_errors.UnsupportedCodecError: "install the package that reads snappy, lz4 and zstd: "
+    "pip install cramjam",
     kafka_errors.InconsistentGroupProtocolError: "use another app name: "
     "this consumer group belongs to another kind of client",
 }
@@ -145,6 +147,36 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
         options["sasl_plain_username"] = config.username
         options["sasl_plain_password"] = None if password is None else password.get_secret_value()
     return options
+
+
+def check_codecs() -> list[str]:
+    """Compress and read a text with each codec of Kafka, and return their names.
+
+    Raises
+    ------
+    SourceError
+        One of them cannot be used here: a compressed batch would end the worker.
+    """
+    text, failed = b"streampair " * 100, []
+    codecs = {
+        "gzip": (codec.gzip_encode, codec.gzip_decode),
+        "snappy": (codec.snappy_encode, codec.snappy_decode),
+        "lz4": (codec.lz4_encode, codec.lz4_decode),
+        "zstd": (codec.zstd_encode, codec.zstd_decode),
+    }
+    for name, (compress, read) in codecs.items():
+        try:
+            if bytes(read(compress(text))) != text:
+                failed.append(f"{name} (another text comes out)")
+        except Exception as error:  # whatever the codec raises, the worker would end with it
+            failed.append(f"{name} ({say(error)})")
+    if failed:
+        raise SourceError(
+            f"records cannot be read that are compressed with {', '.join(failed)}",
+            fix=FATAL[kafka_errors.UnsupportedCodecError],
+            retriable=False,
+        )
+    return list(codecs)
 
 
 def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
