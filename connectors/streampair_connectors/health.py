@@ -56,8 +56,12 @@ class Health:
             self._telemetry.health(self._app, "waiting", what, step)
 
     def running(self) -> None:
-        """All is well, perhaps again."""
-        if self._waiting_since is not None:
+        """All is well, perhaps again.
+
+        At a stop the log does not say that the broker is back: a last commit that has nothing to store has
+        not asked it.
+        """
+        if self._waiting_since is not None and not self._stopping:
             seconds = round(time.monotonic() - self._waiting_since, 1)
             log.info("broker_is_back", app=self._app, seconds=seconds)
             self._waiting_since = None

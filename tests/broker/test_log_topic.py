@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from harness.apache_kafka import KafkaBroker
+from harness.applications import App, Inside, events
 from harness.kafka import Cluster
+from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import (
     LogTopic,
@@ -21,6 +25,7 @@ from streampair_connectors.kafka import (
     describe_topics,
     transactional_id,
 )
+from streampair_connectors.stores import TopicLane
 
 from streampair.errors import ConfigError, SourceError, StoreError
 
@@ -100,6 +105,67 @@ def test_a_cluster_that_does_not_tell_is_refused(forgetful: KafkaBroker, unique:
         asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
     assert f"--operation DescribeConfigs --topic {topic.name}" in caught.value.fix
     asyncio.run(topic.ensure(1, replication_factor=None, strict=False))
+
+
+# ---- two applications ------------------------------------------------------------------------------
+
+
+def sharing(kafka: Cluster, unique: Unique, directory: Path) -> list[App]:
+    """Two applications with one log topic, each with 60 events."""
+    topic, apps = unique("log"), []
+    for name in (unique("one"), unique("two")):
+        (directory / name).mkdir()
+        app = App(kafka, directory / name, name, store="kafka").create_topics()
+        app.path.write_text(app.path.read_text().replace("[store]", f'[store]\nlog_topic = "{topic}"'))
+        app.produce(events(60))
+        apps.append(app)
+    return apps
+
+
+def test_the_log_topic_of_another_application_is_refused(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    one, two = sharing(apache_kafka, unique, tmp_path)
+    for _ in range(2):
+        with Inside(one) as worker:
+            one.await_scores({0: 60}, worker)
+            assert worker.stop() is None
+        with Inside(two) as worker:
+            error = worker.end()
+        assert isinstance(error, StoreError)
+        assert f"keeps the log of application '{one.name}', input '{one.input}'" in error.problem
+        assert "store.log_topic" in error.fix
+
+
+def test_two_applications_that_begin_one_log_topic_at_once(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find it empty. The one whose first entry comes second is refused, and the other goes on."""
+    apps = sharing(apache_kafka, unique, tmp_path)
+    both = threading.Barrier(2)
+    read = TopicLane.read
+
+    async def read_together(self: TopicLane) -> bytes:
+        frames = await read(self)
+        await asyncio.to_thread(both.wait, 60)
+        return frames
+
+    monkeypatch.setattr(TopicLane, "read", read_together)
+    with Inside(apps[0]) as first, Inside(apps[1]) as second:
+        workers = [first, second]
+        wait_for("one of them to end", lambda: first.error or second.error)
+        (loser,) = (worker for worker in workers if worker.error)
+        (winner,) = (worker for worker in workers if not worker.error)
+        assert isinstance(loser.error, StoreError)
+        assert f"keeps the log of application '{winner.app.name}'" in loser.error.problem
+        winner.app.await_scores({0: 60}, winner)
+        assert winner.stop() is None
+    monkeypatch.setattr(TopicLane, "read", read)
+    with Inside(winner.app) as worker:
+        winner.app.produce(events(60, seed=2))
+        winner.app.await_scores({0: 120}, worker)
+        assert worker.stop() is None
+    assert winner.app.snapshot()["next_offset"] == 120
 
 
 # ---- reading ---------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def damage(app: App) -> None:
         return
     records = copy_of(app)
     offset, key, value = records[-3]
-    assert key == b"frame"
+    assert key == f"frame|{app.name}|{app.input}|0".encode()
     records[-3] = (offset, key, value[:-1] + bytes([value[-1] ^ 1]))
     put_back(app, records)
 

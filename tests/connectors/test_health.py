@@ -68,7 +68,7 @@ def test_who_stops_says_nothing_else_until_it_has_stopped(stream: io.StringIO) -
     assert state(telemetry) == "stopping"
     health.stopped()
     assert state(telemetry) == "stopped"
-    assert events(stream) == ["stopping", "waiting_for_broker", "broker_is_back", "stopped"]
+    assert events(stream) == ["stopping", "waiting_for_broker", "stopped"]
 
 
 def test_a_failure_says_what_to_do() -> None:

@@ -3,11 +3,14 @@
 So the state moves between hosts, and whoever reads committed records only never sees an output twice. The log
 topic has the partitions of the input. A message of it is one frame of the log, or a piece of a snapshot:
 
-- frame: in the clear its sequence (8) and the tag of the entry before (32), then the frame, sealed to lane,
-  sequence and predecessor;
+- frame: its message key names the lane; in the clear its sequence (8) and the tag of the entry before (32),
+  then the frame, sealed to lane, sequence and predecessor;
 - piece: its message key names snapshot, number and count; sealed to lane and key.
 
 What is older than the snapshot before the last is deleted.
+
+A partition of the log topic is one lane's: that of its first frame. Any other lane is refused by name. Where
+two begin an empty one at once, each reads it again after its first transaction, and the second is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ log = get_logger(__name__)
 
 _R = TypeVar("_R")
 
-_FRAME: Final = b"frame"
+_FRAME: Final = b"frame|"  # and the lane
 _HEAD: Final = 8 + 32  # sequence and predecessor
 # A piece of a snapshot with its key and overheads stays below what a topic takes.
 _MARGIN: Final = 4096
@@ -156,6 +159,21 @@ def context_of(app: str, partition: Partition) -> bytes:
     return len(lane).to_bytes(4, "big") + lane
 
 
+def _frame_key(context: bytes) -> bytes:
+    """The message key of the frames of a lane."""
+    return _FRAME + context[4:]
+
+
+def _foreign(topic: str, key: bytes) -> StoreError:
+    """Why a log topic is refused that another application, or another input, has begun."""
+    app, source = (key[len(_FRAME) :].decode(errors="replace") + "|").split("|")[:2]
+    return StoreError(
+        f"the log topic {topic!r} keeps the log of application {app!r}, input {source!r}: it is for one "
+        "application and one input",
+        fix="set store.log_topic to another name, or remove the key: it is then APP-INPUT-log",
+    )
+
+
 class TopicLog:
     """What a partition of the log topic holds.
 
@@ -187,13 +205,19 @@ class TopicLog:
         SourceError
             The broker does not answer.
         StoreError
-            A message is not whole.
+            A message is not whole, or the log is that of another lane.
         """
         stored = cls(topic.name, seal, context)
         frames: list[bytes] = []
+        own = _frame_key(context)
         first_piece: dict[bytes, int] = {}
         for offset, key, value in await topic.read(partition):
-            if key != _FRAME:
+            if key is not None and key.startswith(_FRAME):
+                if key != own:
+                    if not frames:
+                        raise _foreign(topic.name, key)
+                    continue  # of one that came second, and was refused
+            else:
                 first_piece.setdefault((key or b"").split(b"|")[0], offset)
                 stored._pieces[key or b""] = value
                 continue
@@ -264,6 +288,7 @@ class TopicLane:
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None  # everything waits for its commit
         self._stored: TopicLog | None = None
+        self._is_new = False
         # Offsets in the log topic at which the last two snapshots begin.
         self._before_last: int | None = None
         self._last: int | None = None
@@ -286,7 +311,8 @@ class TopicLane:
 
     async def read(self) -> bytes:
         """The frames of the log; the pieces of snapshots are kept for `snapshot`."""
-        self._stored = await TopicLog.read(self._topic, self._log.partition, self._seal, self._context)
+        self._stored = await self._read()
+        self._is_new = not self._stored.frames
         if self._stored.damage is not None:
             raise self._stored.damage
         # A transaction holds the pieces of a snapshot and then its entry. So where the pieces begin, the log
@@ -295,6 +321,9 @@ class TopicLane:
         self._last = starts[-1] if starts else None
         self._before_last = starts[-2] if len(starts) > 1 else None
         return self._stored.frames
+
+    async def _read(self) -> TopicLog:
+        return await TopicLog.read(self._topic, self._log.partition, self._seal, self._context)
 
     async def snapshot(self, content: str) -> bytes:
         """A snapshot, from its pieces."""
@@ -323,6 +352,22 @@ class TopicLane:
     async def append(self, append: Append) -> None:
         """Frames and register, in a transaction of their own."""
         await self._transaction([(self._log, self._framed(append))], append)
+        if self._is_new:
+            # Another application may have begun it at the same time. The end of a transaction is not at once
+            # seen by readers.
+            try:
+                async with asyncio.timeout(self._config.require_kafka().connect_timeout_seconds):
+                    while True:
+                        found = await self._read()
+                        if found.frames or found.damage:
+                            break
+                        await asyncio.sleep(0.02)
+            except TimeoutError:
+                raise SourceError(
+                    f"the first entry of the log in {self._log.topic} cannot be read back",
+                    fix="wait until open transactions on this topic have ended; it is tried again",
+                ) from None
+            self._is_new = False
 
     async def line(self, append: Append) -> None:
         """Keep it for the commit, which makes it durable before the outputs that wait with it."""
@@ -388,10 +433,10 @@ class TopicLane:
         await self._topic.trim(self._log.partition, stored[self._log][0])
 
     def _framed(self, append: Append) -> list[Message]:
-        messages = []
+        messages, key = [], _frame_key(self._context)
         for frame in append.frames:
             head = frame[:8] + frame[12:44]
-            messages.append(Message(_FRAME, head + self._seal.seal(frame, self._context + head)))
+            messages.append(Message(key, head + self._seal.seal(frame, self._context + head)))
         return messages
 
     def _cut_up(self, content: str, snapshot: bytes) -> list[Message]:
