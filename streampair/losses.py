@@ -29,7 +29,16 @@ from river import base
 from streampair import kernels
 from streampair.errors import ConfigError
 
-__all__ = ["Hinge", "Logistic", "MinimumErrorEntropy", "PairLoss", "Square", "SquaredHinge"]
+__all__ = [
+    "LOSSES",
+    "Hinge",
+    "Logistic",
+    "MinimumErrorEntropy",
+    "PairLoss",
+    "Square",
+    "SquaredHinge",
+    "registered",
+]
 
 Form: TypeAlias = Literal["raw", "halved", "metric", "psd"]
 """How the labels of a pair and the weights make its margin."""
@@ -53,7 +62,12 @@ class PairLoss(base.Base, abc.ABC):
     `code` is the integer by which the compiled kernels know the loss, `width` its parameter there. `convex`
     says whether the loss is convex in the weights, which output perturbation needs, `decreasing` whether it
     falls with the margin everywhere, which halves the replacement diameter, and `of_errors` whether it is a
-    function of the difference of two errors instead of the margin.
+    function of the difference of two errors instead of the margin. `pieces` has the slope as a sum of linear
+    pieces, ``(until, step, bend, zero)``: below the margin `until`, each adds ``step + bend (m - zero)``.
+    With it the gradient of all pairs of a table takes a sort; without, it takes a pass over all pairs.
+
+    Learners take the losses of `LOSSES` only. A subclass of your own has a value and a slope for
+    `streampair.evaluation`; a learner refuses it, because its compiled steps have no slope for it.
     """
 
     code: int
@@ -61,6 +75,7 @@ class PairLoss(base.Base, abc.ABC):
     convex: bool = True
     decreasing: bool = True
     of_errors: bool = False
+    pieces: tuple[tuple[float, float, float, float], ...] | None = None
 
     @abc.abstractmethod
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]: ...
@@ -93,6 +108,11 @@ class PairLoss(base.Base, abc.ABC):
         """Derivative at a margin; where there is none, the subgradient of smallest size."""
         out = self._slope(np.asarray(margin, dtype=np.float64))
         return out if isinstance(margin, np.ndarray) else float(out)
+
+    @property
+    def steepest(self) -> float:
+        """Largest absolute slope at any margin; infinite if the slope has no bound."""
+        return self._steepest(-math.inf, math.inf)
 
     def _reach(self, feature_bound: float, radius: float, form: str) -> tuple[float, float, float]:
         """Largest norm of the margin's gradient in the weights, and the lowest and highest margin."""
@@ -218,6 +238,7 @@ class Hinge(PairLoss):
     """
 
     code = kernels.HINGE
+    pieces = ((1.0, -1.0, 0.0, 0.0),)
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(0.0, 1.0 - margin)
@@ -246,6 +267,7 @@ class SquaredHinge(PairLoss):
     """
 
     code = kernels.SQUARED_HINGE
+    pieces = ((1.0, 0.0, 2.0, 1.0),)
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.square(np.maximum(0.0, 1.0 - margin))
@@ -273,6 +295,7 @@ class Square(PairLoss):
     """
 
     code = kernels.SQUARE
+    pieces = ((math.inf, 0.0, 2.0, 1.0),)
     decreasing = False
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -368,3 +391,39 @@ class MinimumErrorEntropy(PairLoss):
         return f"MinimumErrorEntropy(width={self.width!r})"
 
     __str__ = __repr__
+
+
+LOSSES: dict[int, type[PairLoss]] = {
+    loss.code: loss for loss in (Logistic, Hinge, SquaredHinge, Square, MinimumErrorEntropy)
+}
+"""The registry: the class of every code that the compiled steps know."""
+
+
+def registered(loss: object) -> PairLoss:
+    """The loss, if the compiled steps know it: its class is in `LOSSES`, and no attribute was set by hand.
+
+    Raises
+    ------
+    ConfigError
+        If it is no pair loss, or not one of `LOSSES`, whose slope and constants the learners use.
+
+    Examples
+    --------
+    >>> from streampair import losses
+    >>> losses.registered(losses.Hinge())
+    Hinge()
+    """
+    if not isinstance(loss, PairLoss):
+        raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
+    if type(loss) not in LOSSES.values():
+        names = ", ".join(sorted(kind.__name__ for kind in LOSSES.values()))
+        raise ConfigError(
+            f"loss is {loss!r}, and learners have no compiled slope for {type(loss).__name__}",
+            fix=f"use one of streampair.losses: {names}; or add this loss as CONTRIBUTING.md says",
+        )
+    if vars(loss).keys() != vars(type(loss)()).keys():
+        raise ConfigError(
+            f"an attribute of {loss!r} was set by hand, so its slope and its constants need not agree",
+            fix="make a new loss, with its parameters in the constructor",
+        )
+    return loss

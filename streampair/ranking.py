@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from streampair import buffers, kernels, losses
+from streampair import buffers, losses
 from streampair.learners import choose
 from streampair.learners.faces import Regressor
 from streampair.learners.flat import FlatLearner
@@ -23,7 +24,6 @@ __all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 # gradient grows with the square of the relevance, and its squared norm with the fourth power.
 _MAX_RELEVANCE = 1e50
 _MAX_RELEVANCE_SQUARED = 1e10
-_BOUNDED_SLOPE = (kernels.HINGE, kernels.LOGISTIC, kernels.ENTROPY)
 
 
 @dataclass(eq=False, repr=False)
@@ -115,7 +115,7 @@ class PairOGD(Regressor, FlatLearner):
     _rule = OGDRule()
 
     def _make_task(self) -> RelevanceTask:
-        steep = isinstance(self.loss, losses.PairLoss) and self.loss.code not in _BOUNDED_SLOPE
+        steep = isinstance(self.loss, losses.PairLoss) and math.isinf(self.loss.steepest)
         return RelevanceTask(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
 
     def _check_fingerprint(self, state: Mapping[str, Any]) -> None:

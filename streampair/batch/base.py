@@ -229,7 +229,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             raise ConfigError(
                 f"radius is {self.radius!r}", fix=f"give one above 0, at most {self._largest_radius:g}"
             )
-        loss = self._default_loss() if self.loss is None else self.loss
+        loss = losses.registered(self._default_loss() if self.loss is None else self.loss)
         if loss.of_errors:
             raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
         d = rows.shape[1]

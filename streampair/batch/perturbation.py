@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampair import kernels
 from streampair.batch.base import Problem
 from streampair.batch.descent import checked_steps
 from streampair.batch.noisy import DPGDC2
@@ -77,8 +76,9 @@ class GradientPerturbation(DPGDC2):
     Parameters
     ----------
     epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
-        As in `DPGDC2`. With a hidden layer the loss is `losses.Hinge` or `losses.Logistic`, whose slopes are
-        at most 1, the task is ``"auc"``, and the radius bounds the distance from where the descent begins.
+        As in `DPGDC2`. With a hidden layer the slope of the loss is between -1 and 0 at every margin, as of
+        `losses.Hinge` and `losses.Logistic`, the task is ``"auc"``, and the radius bounds the distance from
+        where the descent begins.
     steps
         Steps T.
     learning_rate
@@ -139,9 +139,9 @@ class GradientPerturbation(DPGDC2):
             raise ConfigError(
                 "a network begins at coins, and start is given", fix="leave it out, or hidden=0"
             )
-        if self.hidden and problem.loss.code not in (kernels.HINGE, kernels.LOGISTIC):
+        if self.hidden and not (problem.loss.decreasing and problem.loss.steepest <= 1.0):
             raise ConfigError(
-                "the slope of this loss has no bound that holds for every network",
+                f"the slope of {problem.loss!r} is not between -1 and 0 for every network",
                 fix="use losses.Logistic() or losses.Hinge(), or hidden=0",
             )
 

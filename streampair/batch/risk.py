@@ -42,8 +42,8 @@ def score_slopes(loss: losses.PairLoss, scores: Floats, positive: NDArray[np.boo
     Returns
     -------
     NDArray
-        (n,). Hinges and least squares take O(n log n), the logistic loss a pass over all pairs, in parallel,
-        in O(n) memory.
+        (n,). Losses with `pieces` take O(n log n), others a pass over all pairs, in parallel, in O(n)
+        memory.
 
     Examples
     --------
@@ -56,28 +56,31 @@ def score_slopes(loss: losses.PairLoss, scores: Floats, positive: NDArray[np.boo
     n = len(scores)
     out = np.empty(n)
     at_high, at_low = np.flatnonzero(positive), np.flatnonzero(~positive)
-    if loss.code == kernels.LOGISTIC:
-        high, low = scores[at_high], scores[at_low]
-        out[at_high], out[at_low] = _logistic(high, low)
+    if loss.pieces is None:
+        out[at_high], out[at_low] = _pair_by_pair(loss, scores[at_high], scores[at_low])
     else:
         at_high, at_low = at_high[np.argsort(scores[at_high])], at_low[np.argsort(scores[at_low])]
         high, low = np.empty(len(at_high)), np.empty(len(at_low))
-        kernels.pair_sums(loss.code, scores[at_high], scores[at_low], high, low)
+        kernels.pair_sums(np.array(loss.pieces), scores[at_high], scores[at_low], high, low)
         out[at_high], out[at_low] = high, low
     # Each unordered pair is two ordered ones, of the same margin.
     out *= 2.0 / (n * (n - 1.0))
     return out
 
 
-def _logistic(high: Floats, low: Floats) -> tuple[Floats, Floats]:
+def _pair_by_pair(loss: losses.PairLoss, high: Floats, low: Floats) -> tuple[Floats, Floats]:
     parts = np.array_split(np.arange(len(high)), min(_PARTS, max(len(high), 1)))
     sums = np.empty((len(parts), len(low)))
     own = np.empty(len(high))
+    logistic = isinstance(loss, losses.Logistic)  # it has a faster way: an exponential for each record
 
     def part(number: int) -> None:
         rows = parts[number]
         span = slice(rows[0], rows[-1] + 1) if len(rows) else slice(0, 0)
-        kernels.pair_sums_logistic(high[span], low, own[span], sums[number])
+        if logistic:
+            kernels.pair_sums_logistic(high[span], low, own[span], sums[number])
+        else:
+            kernels.pair_sums_any(loss.code, high[span], low, own[span], sums[number])
 
     if len(high) * len(low) < 100_000:
         for number in range(len(parts)):

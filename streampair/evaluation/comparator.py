@@ -15,10 +15,13 @@ __all__ = ["minimise"]
 
 Array = NDArray[np.float64]
 
-#: Losses that the compiled search knows, and the most weights that it is given: of more, products of matrices
-#: take most of the time.
-_COMPILED = (losses.Hinge, losses.Logistic, losses.SquaredHinge, losses.Square)
+#: The most weights that the compiled search is given: of more, products of matrices take most of the time.
 _FEW = 64
+
+
+def _compiled(loss: Any) -> bool:
+    """Whether the compiled search knows the loss: others are taken by their `value` and `slope`."""
+    return type(loss) in losses.LOSSES.values() and not loss.of_errors
 
 
 def minimise(
@@ -65,7 +68,7 @@ def minimise(
         return start.copy()
     use = weights > 0.0
     pairs, share = pairs.only(use), weights[use] / mass
-    hinge = isinstance(loss, losses.Hinge)
+    hinge = type(loss) is losses.Hinge  # a subclass has a slope of its own
     widths: tuple[float, ...] = (0.0,)
     if hinge:
         widths = (0.05, 0.01) if near else (0.3, 0.05, 0.01)
@@ -77,7 +80,7 @@ def minimise(
     rows = pairs.rows if isinstance(pairs, Linear) and pairs.size <= _FEW else None
     for width in widths:
         most = pairs.patience * iterations // len(widths)
-        if rows is not None and type(loss) in _COMPILED:
+        if rows is not None and _compiled(loss):
             w = w.copy()
             kernels.descent(rows, share, loss.code, width, radius, w, reach, most)
         else:

@@ -7,7 +7,7 @@ of the same name.
 from streampair.kernels._jit import DISABLED as DISABLED
 from streampair.kernels._jit import Kernel as Kernel
 from streampair.kernels._jit import on_compile as on_compile
-from streampair.kernels.all_pairs import pair_sums, pair_sums_logistic
+from streampair.kernels.all_pairs import pair_sums, pair_sums_any, pair_sums_logistic
 from streampair.kernels.buffers import (
     CLASSES,
     FIFO,
@@ -84,7 +84,17 @@ from streampair.kernels.history import (
 from streampair.kernels.laplace import LARGE_BOUND, laplace_integers
 from streampair.kernels.least_squares import moments_learn, moments_learn_many
 from streampair.kernels.link import LEAST, link_due, link_learn, link_many, link_proba
-from streampair.kernels.losses import ENTROPY, HINGE, LOGISTIC, SQUARE, SQUARED_HINGE, loss_slope, pair_slope
+from streampair.kernels.losses import (
+    ENTROPY,
+    HINGE,
+    LOGISTIC,
+    SQUARE,
+    SQUARED_HINGE,
+    loss_of_errors,
+    loss_slope,
+    loss_value,
+    pair_slope,
+)
 from streampair.kernels.metric import (
     map_rows,
     metric_history_learn,
@@ -380,7 +390,9 @@ __all__ = [
     "link_proba",
     "log_one_plus",
     "log_positive",
+    "loss_of_errors",
     "loss_slope",
+    "loss_value",
     "map_rows",
     "metric_gradient",
     "metric_history_learn",
@@ -406,6 +418,7 @@ __all__ = [
     "pair_gradient",
     "pair_slope",
     "pair_sums",
+    "pair_sums_any",
     "pair_sums_logistic",
     "partner_gradient",
     "positive_definite",

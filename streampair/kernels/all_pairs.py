@@ -2,8 +2,8 @@
 
 The gradient of ``sum over i, j of phi(2 (s_i - s_j))``, i a record that should rank high and j one that
 should rank low, in the scores is one number a record; times the records it is the gradient in the weights. So
-no pair is ever made into a vector. Where phi' is a polynomial up to a kink, sorted scores give all numbers in
-one pass.
+no pair is ever made into a vector. Where phi' is a sum of pieces, each linear up to a kink and 0 from there,
+sorted scores give all numbers in one pass for each piece.
 """
 
 from __future__ import annotations
@@ -13,54 +13,72 @@ import math
 import numpy as np
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.losses import SQUARE, SQUARED_HINGE
+from streampair.kernels.losses import loss_slope
 
 
 @kernel
-def pair_sums(code: int, high: Array, low: Array, out_high: Array, out_low: Array) -> None:
-    """Derivative of the summed loss of all pairs in each score, for the hinges and least squares.
+def pair_sums(pieces: Array, high: Array, low: Array, out_high: Array, out_low: Array) -> None:
+    """Derivative of the summed loss of all pairs in each score, for a loss whose slope has pieces.
 
     Scores are in ascending order. A pair has margin ``2 (s_i - s_j)``, with i in `high` and j in `low`.
+
+    Parameters
+    ----------
+    pieces
+        (k, 4): until, step, bend, zero. At margins m below `until` each adds ``step + bend (m - zero)`` to
+        the slope of the loss.
+    high, low
+        Scores (n,) and (m,).
+    out_high, out_low
+        Get the derivatives, (n,) and (m,).
     """
     n, m = high.shape[0], low.shape[0]
-    if code == SQUARE:
-        total_high = 0.0
-        total_low = 0.0
-        for i in range(n):
-            total_high += high[i]
-        for j in range(m):
-            total_low += low[j]
-        for i in range(n):
-            out_high[i] = -4.0 * (m * (1.0 - 2.0 * high[i]) + 2.0 * total_low)
-        for j in range(m):
-            out_low[j] = 4.0 * (n * (1.0 + 2.0 * low[j]) - 2.0 * total_high)
-        return
-    squared = code == SQUARED_HINGE
-    # Pairs cost something whose low score is above s_i - 1/2: a suffix of `low` that shrinks as s_i rises.
-    tail = 0.0
-    for j in range(m):
-        tail += low[j]
-    first = 0
+    # From -0.0, to which a number can be added without changing even the sign of a zero.
     for i in range(n):
-        while first < m and not 2.0 * (high[i] - low[first]) < 1.0:
-            tail -= low[first]
-            first += 1
-        count = m - first
-        if squared:
-            out_high[i] = -4.0 * (count * (1.0 - 2.0 * high[i]) + 2.0 * tail)
-        else:
-            out_high[i] = -2.0 * count
-    # And for a low score those of a prefix of `high`, which grows with it.
-    head = 0.0
-    last = 0
+        out_high[i] = -0.0
     for j in range(m):
-        while last < n and 2.0 * (high[last] - low[j]) < 1.0:
-            head += high[last]
-            last += 1
-        if squared:
-            out_low[j] = 4.0 * (last * (1.0 + 2.0 * low[j]) - 2.0 * head)
-        else:
-            out_low[j] = 2.0 * last
+        out_low[j] = -0.0
+    for p in range(pieces.shape[0]):
+        until, step, bend, zero = pieces[p, 0], pieces[p, 1], pieces[p, 2], pieces[p, 3]
+        # The low scores whose margin is below: a suffix of `low` that shrinks as s_i rises.
+        tail = 0.0
+        for j in range(m):
+            tail += low[j]
+        first = 0
+        for i in range(n):
+            while first < m and not 2.0 * (high[i] - low[first]) < until:
+                tail -= low[first]
+                first += 1
+            count = m - first
+            if step != 0.0:
+                out_high[i] += 2.0 * step * count
+            if bend != 0.0:
+                out_high[i] += -2.0 * bend * (count * (zero - 2.0 * high[i]) + 2.0 * tail)
+        # And for a low score those of a prefix of `high`, which grows with it.
+        head = 0.0
+        last = 0
+        for j in range(m):
+            while last < n and 2.0 * (high[last] - low[j]) < until:
+                head += high[last]
+                last += 1
+            if step != 0.0:
+                out_low[j] += -2.0 * step * last
+            if bend != 0.0:
+                out_low[j] += 2.0 * bend * (last * (zero + 2.0 * low[j]) - 2.0 * head)
+
+
+@kernel
+def pair_sums_any(code: int, high: Array, low: Array, out_high: Array, out_low: Array) -> None:
+    """The same for any loss of a margin, pair by pair, in any order of the scores."""
+    for j in range(low.shape[0]):
+        out_low[j] = 0.0
+    for i in range(high.shape[0]):
+        total = 0.0
+        for j in range(low.shape[0]):
+            slope = 2.0 * loss_slope(code, 2.0 * (high[i] - low[j]))
+            total += slope
+            out_low[j] -= slope
+        out_high[i] = total
 
 
 @kernel

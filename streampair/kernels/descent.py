@@ -11,23 +11,18 @@ import math
 import numpy as np
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.losses import HINGE, LOGISTIC, SQUARED_HINGE, loss_slope
-from streampair.kernels.numerics import exp_negative, log_positive
+from streampair.kernels.losses import HINGE, loss_slope, loss_value
 
 
 @kernel
 def _value(code: int, width: float, m: float) -> float:
-    """The loss of this code; the hinge smoothed by a parabola of this width left of 1."""
-    if code == LOGISTIC:
-        return float(max(0.0, -m) + log_positive(1.0 + exp_negative(abs(m))))
+    """Value of the loss; the hinge has a parabola of this width left of 1, in place of its corner."""
     below = 1.0 - m
-    if code == HINGE:
-        if below <= 0.0:
-            return 0.0
+    if code == HINGE and below > 0.0:
         if below >= width:
             return below - 0.5 * width
         return 0.5 * below * below / width
-    return below * below if below > 0.0 or code != SQUARED_HINGE else 0.0
+    return float(loss_value(code, m))
 
 
 @kernel

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import DISABLED, Array, kernel
-from streampair.kernels.losses import ENTROPY, pair_slope
+from streampair.kernels.losses import loss_of_errors, pair_slope
 from streampair.kernels.ogd import link_record, ogd_move, published_score
 from streampair.kernels.state import (
     BLOCKS,
@@ -104,11 +104,12 @@ def _history_block(
     columns = rows.shape[1]
     places = np.empty(TILE, np.int64)
     margins = np.empty(TILE)
+    of_errors = loss_of_errors(code)
     for start in range(0, rows.shape[0], TILE):
         n = 0
         for r in range(start, min(start + TILE, rows.shape[0])):
             places[n] = r
-            n += 1 if labels[r, 0] != y or code == ENTROPY else 0
+            n += 1 if labels[r, 0] != y or of_errors else 0
         for j in range(n):
             margins[j] = score - dot(w, rows[places[j]])
         active = 0

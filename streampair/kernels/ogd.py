@@ -9,7 +9,7 @@ import numpy as np
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
 from streampair.kernels.link import link_due, link_learn, link_proba
-from streampair.kernels.losses import ENTROPY, pair_slope
+from streampair.kernels.losses import loss_of_errors, pair_slope
 from streampair.kernels.state import (
     AVERAGE,
     CAP,
@@ -91,6 +91,7 @@ def _ogd_pairs(
     d = x.shape[0]
     stride = 1 + int(s[CAP])
     code = int(s[LOSS])
+    of_errors = loss_of_errors(code)
     width = s[WIDTH]
     places = np.empty(TILE, np.int64)
     margins = np.empty(TILE)
@@ -99,7 +100,7 @@ def _ogd_pairs(
         for r in range(start, min(start + TILE, rows)):
             place = at + r * stride
             places[n] = place
-            n += 1 if s[place] != y or code == ENTROPY else 0
+            n += 1 if s[place] != y or of_errors else 0
         for j in range(n):
             place = places[j] + 1
             margins[j] = score - dot(w, view(s, place, d))
@@ -152,7 +153,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
             rows = 0
         for _r in range(rows):
             label = s[at]
-            if label != y or code == ENTROPY:
+            if label != y or loss_of_errors(code):
                 row = view(s, at + 1, d)
                 k = pair_slope(code, y - label, score - dot(w, row), width) / pairs
                 if k != 0.0:

@@ -84,14 +84,13 @@ class Task(abc.ABC):
         """
         if loss is None:
             return None
-        if not isinstance(loss, losses.PairLoss):
-            raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
-        if loss.of_errors and not self.real_labels:
+        known = losses.registered(loss)
+        if known.of_errors and not self.real_labels:
             raise ConfigError(
                 f"{loss!r} compares errors of a real-valued relevance, which labels are not",
                 fix="use losses.Logistic() or another loss of the margin, or a learner of ranking",
             )
-        return loss
+        return known
 
     @abc.abstractmethod
     def label(self, y: Any) -> float:

@@ -21,7 +21,7 @@ from naive.history import FullHistory, history_gradient, history_store
 from naive.laplace import laplace_integers
 from naive.least_squares import LeastSquares
 from naive.link import Link, due, probabilities
-from naive.losses import entropy, loss_slope, loss_value, pair_slope, slope
+from naive.losses import entropy, loss_of_errors, loss_slope, loss_value, pair_slope, slope
 from naive.metric import PairMetric, map_rows
 from naive.moments import (
     best_weights,
@@ -170,6 +170,7 @@ __all__ = [
     "linear_pair",
     "log_one_plus",
     "log_positive",
+    "loss_of_errors",
     "loss_slope",
     "loss_value",
     "map_rows",

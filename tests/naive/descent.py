@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from naive.losses import loss_slope, loss_value
-
-NAMES = ("Logistic", "Hinge", "SquaredHinge", "Square")
+from naive.losses import NAMES, loss_slope, loss_value
 
 
 def smooth(code: int, width: float, m: float) -> tuple[float, float]:

@@ -6,6 +6,9 @@ import math
 
 from naive.numerics import sigmoid
 
+#: By code.
+NAMES = ("Logistic", "Hinge", "SquaredHinge", "Square", "MinimumErrorEntropy")
+
 
 def loss_value(name: str, m: float) -> float:
     if name == "Hinge":
@@ -14,7 +17,9 @@ def loss_value(name: str, m: float) -> float:
         return max(0.0, 1.0 - m) ** 2
     if name == "Square":
         return (1.0 - m) ** 2
-    return math.log1p(math.exp(-m)) if m > 0 else -m + math.log1p(math.exp(m))
+    if name == "Logistic":
+        return math.log1p(math.exp(-m)) if m > 0 else -m + math.log1p(math.exp(m))
+    raise ValueError(name)
 
 
 def loss_slope(name: str, m: float) -> float:
@@ -24,7 +29,9 @@ def loss_slope(name: str, m: float) -> float:
         return -2.0 * max(0.0, 1.0 - m)
     if name == "Square":
         return -2.0 * (1.0 - m)
-    return -sigmoid(-m)
+    if name == "Logistic":
+        return -sigmoid(-m)
+    raise ValueError(name)
 
 
 def entropy(e: float, width: float) -> tuple[float, float]:
@@ -33,15 +40,13 @@ def entropy(e: float, width: float) -> tuple[float, float]:
     return width**2 * (1 - window), e * window
 
 
+def loss_of_errors(name: str) -> bool:
+    return name == "MinimumErrorEntropy"
+
+
 def slope(code: int, m: float) -> float:
-    """Derivative of the pair loss by its code: 0 logistic, 1 hinge, 2 squared hinge, 3 square."""
-    if code == 0:
-        return -1.0 / (1.0 + math.exp(m)) if m < 700 else 0.0
-    if code == 1:
-        return -1.0 if m < 1 else 0.0
-    if code == 2:
-        return -2.0 * max(0.0, 1.0 - m)
-    return 2.0 * (m - 1.0)
+    """Derivative of the loss of a margin by its code."""
+    return loss_slope(NAMES[code], m)
 
 
 def pair_slope(name: str, c: float, s: float, width: float) -> float:

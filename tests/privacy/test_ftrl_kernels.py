@@ -9,6 +9,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,6 @@ from streampair import kernels, losses
 from streampair.privacy import Influence, NormalStream, plan_ftrl
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
 from streampair.privacy.mechanisms.ftrl import FTRLRun
-
-LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 
 FOUR: dict[str, Any] = {"influence": Influence.fifo(4), "diameter": 2.0, "clip": 1.0, "radius": 3.0}
 
@@ -48,7 +47,7 @@ def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     size=st.integers(1, 5),
     clip=st.sampled_from([0.25, 1.0, 4.0]),
     radius=st.sampled_from([0.1, 3.0]),
-    loss=st.sampled_from(LOSSES),
+    loss=st.sampled_from(MARGIN),
     seed=st.integers(0, 1000),
     tangent=st.booleans(),
 )

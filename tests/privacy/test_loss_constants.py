@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 
 from streampair import losses
 from streampair.errors import ConfigError
 
 B, R, D = 1.0, 1.5, 2
-MARGIN = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 ENTROPY = [losses.MinimumErrorEntropy(0.5), losses.MinimumErrorEntropy(3.0)]
 CASES = [(loss, form) for loss in MARGIN for form in ("raw", "halved", "metric", "psd")] + [
     (loss, form) for loss in ENTROPY for form in ("raw", "halved")

@@ -7,11 +7,10 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 
 from streampair import losses
 from streampair.batch.risk import LinearRisk, MetricRisk, packed, score_slopes, unpacked
-
-ALL = [losses.Hinge(), losses.SquaredHinge(), losses.Square(), losses.Logistic()]
 
 
 def table(seed: int, n: int = 15, d: int = 3) -> tuple[Any, Any, Any]:
@@ -21,7 +20,7 @@ def table(seed: int, n: int = 15, d: int = 3) -> tuple[Any, Any, Any]:
     return rows, rng.choice([-1.0, 1.0], n), rng.normal(size=d)
 
 
-@pytest.mark.parametrize("loss", ALL, ids=repr)
+@pytest.mark.parametrize("loss", MARGIN, ids=repr)
 def test_the_gradient_is_that_of_the_pairs(loss: losses.PairLoss) -> None:
     for seed in range(3):
         rows, labels, w = table(seed)
@@ -29,7 +28,7 @@ def test_the_gradient_is_that_of_the_pairs(loss: losses.PairLoss) -> None:
         assert LinearRisk(rows, labels, loss).gradient(w).tolist() == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("loss", ALL, ids=repr)
+@pytest.mark.parametrize("loss", MARGIN, ids=repr)
 def test_the_gradient_of_a_metric_is_that_of_the_pairs(loss: losses.PairLoss) -> None:
     rows, _, _ = table(1, n=12)
     rng = np.random.default_rng(2)
@@ -70,7 +69,7 @@ def test_many_pairs_are_cut_into_parts_of_the_same_sum() -> None:
     assert risk.gradient(at) == pytest.approx(np.array(ahead) / (2 * step), abs=1e-4)
 
 
-@pytest.mark.parametrize("loss", ALL, ids=repr)
+@pytest.mark.parametrize("loss", MARGIN, ids=repr)
 @pytest.mark.parametrize("task", ["auc", "metric"])
 def test_a_record_moves_the_gradient_by_at_most_two_diameters_over_n(
     loss: losses.PairLoss, task: str

@@ -14,6 +14,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import EVERY, MARGIN, name_of
 from naive import woods
 
 from streampair import kernels as k
@@ -197,8 +198,7 @@ def laplace_integers(kernel: Any, rng: Rng) -> None:
 
 @against(naive.pair_descent)
 def pair_descent(kernel: Any, rng: Rng) -> None:
-    named = [losses.Logistic(), losses.Hinge(), losses.Square()]
-    for loss, metric in itertools.product(named, (False, True)):
+    for loss, metric in itertools.product(MARGIN, (False, True)):
         rows, labels = rng.normal(size=(20, 3)) / 2, rng.choice([-1.0, 1.0], size=20)
         one, other = rng.integers(20, size=40), rng.integers(20, size=40)
         start = rng.normal(size=(3, 3)) if metric else rng.normal(size=3)
@@ -211,7 +211,7 @@ def pair_descent(kernel: Any, rng: Rng) -> None:
         kernel(loss.code, metric, 0.2, 1.1, rows, labels, one, other, w, before, total)
         at = zip(one, other, strict=True)
         pairs = [(rows[a].tolist(), labels[a], rows[b].tolist(), labels[b]) for a, b in at]
-        name = type(loss).__name__
+        name = name_of(loss)
         iterates = naive.pair_descent(name, 0.2, 1.1, pairs, start)
         wanted += [packed(each) if metric else each for each in iterates]
         close(w, wanted[-1], 1e-11)
@@ -333,16 +333,29 @@ def rows_of_columns(kernel: Any, rng: Rng) -> None:
 
 @against(naive.loss_slope)
 def loss_slope(kernel: Any, rng: Rng) -> None:
-    for code, name in ((k.LOGISTIC, "Logistic"), (k.HINGE, "Hinge"), (k.SQUARED_HINGE, "SquaredHinge")):
-        m = rng.normal() * 2
-        close(kernel(code, m), naive.loss_slope(name, m), 1e-13)
+    for loss in MARGIN:
+        for m in (rng.normal() * 2, 0.0, 1.0):
+            close(kernel(loss.code, m), naive.loss_slope(name_of(loss), m), 1e-13)
+
+
+@against(naive.loss_value)
+def loss_value(kernel: Any, rng: Rng) -> None:
+    for loss in MARGIN:
+        for m in (rng.normal() * 2, 0.0, 1.0):
+            close(kernel(loss.code, m), naive.loss_value(name_of(loss), m), 1e-13)
+
+
+@against(naive.loss_of_errors)
+def loss_of_errors(kernel: Any, rng: Rng) -> None:
+    for loss in EVERY:
+        assert kernel(loss.code) == naive.loss_of_errors(name_of(loss)) == loss.of_errors
 
 
 @against(naive.pair_slope)
 def pair_slope(kernel: Any, rng: Rng) -> None:
-    for code, name in ((k.LOGISTIC, "Logistic"), (k.SQUARE, "Square"), (k.ENTROPY, "MinimumErrorEntropy")):
+    for loss in EVERY:
         c, s = rng.normal(size=2).tolist()
-        close(kernel(code, c, s, 0.7), naive.pair_slope(name, c, s, 0.7), 1e-13)
+        close(kernel(loss.code, c, s, 0.7), naive.pair_slope(name_of(loss), c, s, 0.7), 1e-13)
 
 
 @against(naive.row_to_replace)
@@ -1265,11 +1278,8 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     assert squared or twin.resets == 1
 
 
-PAIRS = {"Logistic": k.LOGISTIC, "Hinge": k.HINGE, "SquaredHinge": k.SQUARED_HINGE, "Square": k.SQUARE}
-
-
-@pytest.mark.parametrize("loss", PAIRS)
-def test_a_forest_from_pairs_against_its_twin(loss: str) -> None:
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
+def test_a_forest_from_pairs_against_its_twin(loss: losses.PairLoss) -> None:
     """Past the first tree that is emptied, past rings that are full, and past a change of labels."""
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
@@ -1277,12 +1287,12 @@ def test_a_forest_from_pairs_against_its_twin(loss: str) -> None:
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
         labels[300:] *= -1.0
         flat = forest(2, 33, 5, seed)
-        flat[k.FOREST_TASK] = k.FOREST_PAIRS + PAIRS[loss]
+        flat[k.FOREST_TASK] = k.FOREST_PAIRS + loss.code
         state = np.zeros(len(flat) + k.forest_pair_places(2, 5)[-1])
         state[: len(flat)] = flat
         tail = state[len(flat) :]
         tail[k.SLOPE] = 1.0
-        twin, scores = naive.PairForest(2, 33, seed, loss, guided=True), np.empty(480)
+        twin, scores = naive.PairForest(2, 33, seed, name_of(loss), guided=True), np.empty(480)
         k.forest_learn_many(state, rows, labels, scores)
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
             close(score, twin.score(x), 1e-6)
@@ -1419,11 +1429,25 @@ def forest_importances(kernel: Any, rng: Rng) -> None:
 def all_pairs_by_sorting(kernel: Any, rng: Rng) -> None:
     # Scores on a grid, so that some margins are exactly at the kink.
     high, low = (np.sort(rng.integers(-6, 7, size) / 8) for size in (9, 7))
-    for code, name in ((k.HINGE, "Hinge"), (k.SQUARED_HINGE, "SquaredHinge"), (k.SQUARE, "Square")):
+    for loss in MARGIN:
+        if loss.pieces is None:
+            continue
         found = np.empty(9), np.empty(7)
-        kernel(code, high, low, *found)
-        for values, wanted in zip(found, naive.pair_sums(name, high.tolist(), low.tolist()), strict=True):
-            close(values.tolist(), wanted)
+        kernel(np.array(loss.pieces), high, low, *found)
+        wanted = naive.pair_sums(name_of(loss), high.tolist(), low.tolist())
+        for values, one in zip(found, wanted, strict=True):
+            close(values.tolist(), one)
+
+
+@against(naive.pair_sums)
+def pair_sums_any(kernel: Any, rng: Rng) -> None:
+    high, low = rng.normal(size=9), rng.normal(size=7)
+    for loss in MARGIN:
+        found = np.empty(9), np.empty(7)
+        kernel(loss.code, high, low, *found)
+        wanted = naive.pair_sums(name_of(loss), high.tolist(), low.tolist())
+        for values, one in zip(found, wanted, strict=True):
+            close(values.tolist(), one)
 
 
 @against(naive.pair_sums_logistic)
@@ -1559,7 +1583,8 @@ def descent(kernel: Any, rng: Rng) -> None:
     """Every step: the search may end early, after some, or stop at the boundary of the ball."""
     n, d = int(rng.integers(5, 60)), int(rng.integers(1, 5))
     rows, share = rng.normal(size=(n, d)) + 0.4, rng.random(n) / n
-    for code, width in ((0, 0.0), (1, 0.3), (1, 0.01), (2, 0.0), (3, 0.0)):
+    widths = [(1, 0.3), (1, 0.01), *((loss.code, 0.0) for loss in MARGIN if loss.code != k.HINGE)]
+    for code, width in widths:
         for radius, iterations in ((0.2, 60), (5.0, 7), (5.0, 60)):
             w, reach = 0.1 * rng.normal(size=d), float(np.mean((rows**2).sum(axis=1)))
             wanted, count = naive.descent(rows, share, code, width, radius, w, reach, iterations)

@@ -7,6 +7,7 @@ import math
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ def test_project_ball(w: list[float], radius: float) -> None:
     assert np.linalg.norm(out) <= radius * (1 + 1e-14)
 
 
-@pytest.mark.parametrize("loss", [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()])
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
 @given(m=st.floats(-50, 50))
 def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
     slope = k.loss_slope(loss.code, m)
@@ -80,7 +81,7 @@ def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
 
 @given(c=st.floats(-2, 2), s=st.floats(-20, 20), width=st.floats(0.1, 10))
 def test_pair_slope(c: float, s: float, width: float) -> None:
-    for loss in (losses.Logistic(), losses.SquaredHinge()):
+    for loss in MARGIN:
         wanted = c * naive.loss_slope(type(loss).__name__, c * s)
         assert k.pair_slope(loss.code, c, s, width) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
     wanted = -naive.entropy(c - s, width)[1]

@@ -8,14 +8,15 @@ import pickle
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streampair import losses
 from streampair.errors import ConfigError
 
-CONVEX = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
-ALL = [*CONVEX, losses.MinimumErrorEntropy(0.5)]
+CONVEX = [loss for loss in MARGIN if loss.convex]
+ALL = [*MARGIN, losses.MinimumErrorEntropy(0.5)]
 margins = st.floats(-1e3, 1e3)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from river import base, compose, datasets, neighbors
@@ -24,7 +25,6 @@ from streampair import kernels as k
 from streampair.errors import RecordError
 from streampair.learners.tasks import class_number
 
-LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 eighths = st.integers(-16, 16).map(lambda v: v / 8)
 
 
@@ -106,7 +106,7 @@ def test_map(d: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.Reservoir(3), buffers.FullHistory()], ids=str)
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
@@ -305,7 +305,7 @@ def test_equal_labels_are_one_class() -> None:
 
 
 def test_large_numbers_do_not_overflow() -> None:
-    for loss in LOSSES:
+    for loss in MARGIN:
         model = metric.PairOGD(loss, buffers.FIFO(2), radius=1e12, l2=1e12)
         for t in range(20):
             model.learn_one({"a": 1e30 * (-1) ** t, "b": 1e-300, "c": t}, t % 3)

@@ -15,13 +15,13 @@ import naive
 import numpy as np
 import pandas as pd
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streampair import auc, buffers, losses
 from streampair.errors import RecordError
 
-LOSSES = [losses.Logistic(), losses.Hinge(), losses.SquaredHinge(), losses.Square()]
 BUFFERS = [
     buffers.FIFO(1),
     buffers.FIFO(3),
@@ -70,7 +70,7 @@ eighths = st.integers(-32, 32).map(lambda v: v / 8)
 
 
 @pytest.mark.parametrize("buffer", BUFFERS, ids=str)
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
 @given(data=st.data())
 def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 6))
@@ -119,7 +119,7 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     [buffers.FIFO(140), buffers.Reservoir(70), buffers.Reservoir(33, True), buffers.ClassReservoir(40)],
     ids=str,
 )
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
 def test_many_rows_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
     """From 32 rows on the kernel goes through them in another way."""
     model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
@@ -157,7 +157,7 @@ def test_the_default_is_scale_free() -> None:
         assert large.score_one({n: 1024 * v for n, v in x.items()}) == pytest.approx(small.score_one(x))
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("loss", MARGIN, ids=str)
 def test_rounding_makes_no_step(loss: losses.PairLoss) -> None:
     """Equal records with unequal labels have no gradient, however many of them the buffer holds."""
     model = auc.PairOGD(loss=loss, buffer=buffers.FIFO(7), average=False)
@@ -274,7 +274,7 @@ def test_mappings_that_make_values_up_are_not_trusted() -> None:
 
 
 def test_large_numbers_do_not_overflow() -> None:
-    for loss in LOSSES:
+    for loss in MARGIN:
         model = auc.PairOGD(loss=loss, buffer=buffers.FIFO(2), radius=1e12, l2=1e12)
         for t in range(20):
             model.learn_one({"a": 1e50 * (-1) ** t, "b": 1e-300, "c": t}, t % 3 == 0)
