@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
-from river import compose
+from river import base, compose
 
 from streampair import losses
 from streampair.engine import Breaker, Event, Facts, Lane, LoggedLane, Record, RegretConfig, Rows, Shadow
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
-from streampair.privacy import NoiseKey
+from streampair.privacy import EntityLimit, NoiseKey
 from streampair_connectors.config import Config
 from streampair_connectors.logs import get_logger
 
@@ -35,6 +35,9 @@ __all__ = [
     "taken_cells",
     "warm_up",
 ]
+
+# Packages whose classes a configuration may name without learner.allow_classes.
+_OPEN = ("streampair", "river")
 
 # A lane that compiles is fed so many records at once, and no longer than this: many features take their time.
 _FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 1.0
@@ -56,7 +59,7 @@ def is_private(config: Config) -> bool:
     """Whether the learner draws noise."""
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
-    return "noise_key" in (_parameters(_import(path, "learner.class")) or [])
+    return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or [])
 
 
 def taken_cells(config: Config) -> dict[str, bool]:
@@ -88,8 +91,8 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
     Raises
     ------
     ConfigError
-        The import path does not exist, an option is unknown, or the constructor refuses one.
-        The message names the key.
+        The import path does not exist, or is none of a class that a configuration may name; an option is
+        unknown, or the constructor refuses one. The message names the key.
     """
     learner = config.learner
     steps = (
@@ -99,8 +102,8 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
     )
     built = []
     for number, (path, options, where) in enumerate(steps):
-        kind = _import(path, f"{where}.class")
-        values = {k: _value(v, f"{where}.options.{k}") for k, v in options.items()}
+        kind = _import(path, f"{where}.class", learner.allow_classes)
+        values = {k: _value(v, f"{where}.options.{k}", learner.allow_classes) for k, v in options.items()}
         last = number == len(steps) - 1
         if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
             raise ConfigError(
@@ -254,7 +257,9 @@ def _of_shadow(config: Config) -> Config | None:
     """The configuration whose learner is the shadow; None without one."""
     if config.shadow is None:
         return None
-    return config.model_copy(update={"learner": config.shadow.as_learner(), "shadow": None})
+    learner = config.shadow.as_learner()
+    learner = learner.model_copy(update={"allow_classes": config.learner.allow_classes})
+    return config.model_copy(update={"learner": learner, "shadow": None})
 
 
 def warm_up(config: Config) -> None:
@@ -342,12 +347,22 @@ def _on_terminal(line: str) -> bool:
     return sys.stderr.isatty()
 
 
-def _import(path: str, where: str) -> Any:
+def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
+    """The class at an import path, if a configuration may name it. Others are not even imported.
+
+    Those of River and streampair that derive from River's `Base` may be named: estimators, transformers,
+    losses, optimisers, buffers. Others must be in `allowed`.
+    """
     module_path, _, name = path.rpartition(".")
     if not module_path:
         raise ConfigError(
             f"{where} = {path!r} is not an import path",
             fix='write it in full, as "streampair.auc.PairOGD"',
+        )
+    if path not in allowed and module_path.split(".")[0] not in _OPEN:
+        raise ConfigError(
+            f"{where} = {path!r} is not a class of streampair or River, and nothing was imported or called",
+            fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
         )
     try:
         module = importlib.import_module(module_path)
@@ -357,26 +372,37 @@ def _import(path: str, where: str) -> Any:
             fix="correct the path, or install the package",
         ) from None
     found = getattr(module, name, None)
-    if not callable(found):
-        known = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
+    if not inspect.isclass(found):
+        known = [n for n in dir(module) if not n.startswith("_") and inspect.isclass(getattr(module, n))]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise ConfigError(
             f"{where}: {module_path} has no class {name!r}",
             fix=f"write {module_path}.{near[0]}" if near else "correct the import path",
         )
+    if path not in allowed and not _is_part(found):
+        raise ConfigError(
+            f"{where} = {path!r} is neither an estimator nor a part of one, and it was not called",
+            fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
+        )
     return found
 
 
-def _value(value: Any, where: str) -> Any:
+def _is_part(kind: type) -> bool:
+    """Whether it is a class of River or streampair that learners are, or are made of."""
+    ours = kind.__module__.split(".")[0] in _OPEN
+    return ours and (issubclass(kind, base.Base) or kind is EntityLimit)
+
+
+def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
     """Build what a table with a `class` key describes; everything else is as it stands."""
     if isinstance(value, Mapping):
         if "class" in value:
-            kind = _import(str(value["class"]), f"{where}.class")
-            arguments = {k: _value(v, f"{where}.{k}") for k, v in value.items() if k != "class"}
+            kind = _import(str(value["class"]), f"{where}.class", allowed)
+            arguments = {k: _value(v, f"{where}.{k}", allowed) for k, v in value.items() if k != "class"}
             return _construct(kind, arguments, where)
-        return {k: _value(v, f"{where}.{k}") for k, v in value.items()}
+        return {k: _value(v, f"{where}.{k}", allowed) for k, v in value.items()}
     if isinstance(value, list):
-        return [_value(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        return [_value(v, f"{where}[{i}]", allowed) for i, v in enumerate(value)]
     return value
 
 

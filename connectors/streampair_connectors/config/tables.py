@@ -322,6 +322,8 @@ class LearnerConfig(Table):
     noise_key_env: str | None = None
     trust_preprocessing: bool = False
     allow_pickle: bool = False
+    # Import paths of classes that are neither streampair's nor River's: their code runs in the worker.
+    allow_classes: list[str] = []
     signing_key_file: Path | None = None
     signing_key_env: str | None = None
 
