@@ -369,9 +369,8 @@ def budget_plan(
     from streampair_connectors.planning import as_dict, show_plan
 
     with _errors(as_json):
-        records = int(n) if n == n and abs(n) < 2.0**53 else -1
         found = plan(
-            records,
+            n,
             _features_of(d, config),
             epsilon=epsilon,
             delta=delta,

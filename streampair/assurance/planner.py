@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from streampair import auc as auc_learners
@@ -132,8 +133,9 @@ class PrivacyPlan:
 
     @property
     def best_without_horizon(self) -> Forecast | None:
-        """The best one that learns without end."""
-        return next((f for f in self.forecasts if "horizon" not in f.settings), None)
+        """The best one that learns without end; None if so few records end before one has learned."""
+        endless = (f for f in self.forecasts if "horizon" not in f.settings)
+        return next((f for f in endless if math.isfinite(f.noise)), None)
 
     @property
     def best_components(self) -> ComponentsForecast | None:
@@ -365,15 +367,23 @@ def moment_noise(d: int, n: int, eps: float, delta: float) -> float:
     """
     family = _FAMILIES["auc"]
     search = _Search(family, family.task(d, 0.85, 0.5), None)
-    built = search.built(family.rows[0], {"horizon": n}, n, eps, delta)
+    # Of a short horizon the learner would take gradients by itself, and its plan has no moments.
+    built = search.built(family.rows[0], {"horizon": n, "solver": "moments"}, n, eps, delta)
     known = 0.0 if built is None else built[0].information(built[1])
     # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have length 1.
     return d * math.sqrt(2.0 * d / known) if known else math.inf
 
 
+def _counted(name: str, value: float) -> int:
+    """A count: an integer, or a float such as 1e6 that is one."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
+        raise ConfigError(f"{name} is {value!r}", fix="give a whole number, such as 20 or 1e6")
+    return int(value)
+
+
 def plan(
-    n: int,
-    d: int,
+    n: float,
+    d: float,
     *,
     epsilon: float = 1.0,
     delta: float | None = None,
@@ -391,7 +401,7 @@ def plan(
     Parameters
     ----------
     n, d
-        Records and features.
+        Records and features: whole numbers, such as 20 or 1e6.
     epsilon, delta
         Budget of a record; delta None is ``1 / n``.
     positive_rate
@@ -424,6 +434,7 @@ def plan(
     >>> found.best.loss < 0.01
     True
     """
+    n, d = _counted("n", n), _counted("d", d)
     if family not in _FAMILIES:
         raise ConfigError(f"family is {family!r}", fix=f"give one of {', '.join(map(repr, _FAMILIES))}")
     for name, value, least, most in (
@@ -434,9 +445,9 @@ def plan(
         ("level", auc if level is None else level, 0.5, auc),
         ("gain", gain, 0.0, 0.5),
     ):
-        whole = name in ("n", "d")
-        if (whole and not isinstance(value, int)) or not least <= value <= most:
-            raise ConfigError(f"{name} is {value!r}", fix=f"give a number from {least:g} to {most:g}")
+        if not least <= value <= most:
+            kind = "whole number" if name in ("n", "d") else "number"
+            raise ConfigError(f"{name} is {value!r}", fix=f"give a {kind} from {least:g} to {most:g}")
     chosen = 1.0 / n if delta is None else delta
     mu = mu_from(epsilon, chosen)
     learners = _FAMILIES[family]

@@ -405,6 +405,14 @@ def test_budget_plan() -> None:
     assert len(found["forecasts"]) == 6
     assert found["recommended_components"] in (None, *(c["components"] for c in found["components"]))
     assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr
+    assert "n is 50.5" in call("budget", "plan", "--n", "50.5", "--d", 10, code=2).stderr
+
+
+def test_budget_plan_of_a_short_stream() -> None:
+    told = call("budget", "plan", "--n", 50, "--d", 20).stdout
+    assert told.startswith("50 records, 20 features")
+    assert "recommended: auc." in told
+    assert json.loads(call("budget", "plan", "--n", 50, "--d", 20, "--json").stdout)["n"] == 50
 
 
 def test_budget_plan_of_rankings_and_metrics() -> None:

@@ -98,7 +98,13 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
     ("options", "word"),
     [
         ({"n": 5}, "n is 5"),
-        ({"n": 1e6}, "n is"),
+        ({"n": 1e9}, r"n is 1000000000\. Fix: give a whole number from 10 to 1e\+08"),
+        ({"n": 1000.5}, r"n is 1000\.5\. Fix: give a whole number"),
+        ({"n": math.nan}, "n is nan"),
+        ({"n": math.inf}, "n is inf"),
+        ({"n": "1000"}, "n is '1000'"),
+        ({"n": True}, "n is True"),
+        ({"d": 2.5}, r"d is 2\.5"),
         ({"d": 0}, "d is 0"),
         ({"positive_rate": 0.0}, "positive_rate"),
         ({"auc": 0.4}, "auc is"),
@@ -112,6 +118,27 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
 def test_bad_numbers_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         privacy.plan(**{"n": 1000, "d": 5, **options})
+
+
+def test_a_whole_float_is_a_count() -> None:
+    assert privacy.plan(1e3, 5.0) == privacy.plan(1000, 5) == privacy.plan(np.int64(1000), np.int32(5))
+
+
+@pytest.mark.parametrize("family", ["auc", "ranking", "metric"])
+@pytest.mark.parametrize("n", [10, 50, 99, 100])
+def test_a_short_stream_has_a_plan(n: int, family: str) -> None:
+    """Below 100 records PairFTRL takes gradients by itself; components are still measured by moments."""
+    found = privacy.plan(n, 4, family=family)
+    assert all(0.5 <= forecast.auc <= found.auc_without_privacy for forecast in found.forecasts)
+    assert math.isfinite(found.best.noise)
+    endless = found.best_without_horizon
+    assert endless is None or math.isfinite(endless.noise)
+    if family == "auc":
+        noise = [forecast.noise for forecast in found.components]
+        assert noise == sorted(noise)
+        assert all(forecast.pays_from is None or forecast.pays_from > n for forecast in found.components)
+        longer = privacy.plan(10 * n, 4, delta=found.delta)
+        assert noise > [forecast.noise for forecast in longer.components]
 
 
 # ---- rankings and metrics ------------------------------------------------------------------------------
