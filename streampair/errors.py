@@ -11,6 +11,8 @@
         |-- Fenced            what was open here has another owner now
         `-- OutcomeUnknown    whether a commit was stored is not known
 
+`PrivacyWarning` is a UserWarning: a promise is kept and protects little, or a learner can learn little.
+
 Each message says what happened and what to do about it; `retriable` says whether
 trying again, without a change by the user, can help.
 """
@@ -23,6 +25,7 @@ __all__ = [
     "LaneStopped",
     "OutcomeUnknown",
     "PrivacyError",
+    "PrivacyWarning",
     "RecordError",
     "SnapshotError",
     "SourceError",
@@ -96,6 +99,14 @@ class LaneStopped(StreampairError):
 
 class PrivacyError(StreampairError):
     """A privacy guarantee cannot be given as asked; nothing was released."""
+
+
+class PrivacyWarning(UserWarning):
+    """A private learner protects little, or can learn little, with its parameters or from its records.
+
+    Nothing is refused, and what the report promises holds. A warning about records depends on raw data: it
+    is shown where the learner runs, and is in no release, report or state.
+    """
 
 
 class SnapshotError(StreampairError):

@@ -59,7 +59,7 @@ INSIDE = {
     "privacy": (
         (
             "keys packed shown",
-            "accounting correlated ledger noise origin pipeline recursion sensitivity",
+            "accounting correlated ledger noise origin pipeline plausible recursion sensitivity",
             "entities",
             "mechanisms",
             "report",

@@ -9,6 +9,7 @@ from typing import Any
 
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
+from streampair.privacy.plausible import doubts
 from streampair_connectors import kafka
 from streampair_connectors.assemble import build_lane, draws_key, lane_id, taken_cells
 from streampair_connectors.config import Config
@@ -41,6 +42,10 @@ class Report:
         """Note what works."""
         self.findings.append({"check": what, "ok": True, "text": text})
 
+    def doubtful(self, what: str, text: str) -> None:
+        """Note what works, and is hardly meant so."""
+        self.findings.append({"check": what, "ok": True, "warning": True, "text": text})
+
     def bad(self, what: str, error: StreampairError) -> None:
         """Note what does not, and its fix."""
         self.findings.append({"check": what, "ok": False, "text": error.problem, "fix": error.fix})
@@ -53,7 +58,8 @@ class Report:
         """Return the report for people."""
         out = []
         for finding in self.findings:
-            out.append(f"{'ok  ' if finding['ok'] else 'FAIL'} {finding['check']}: {finding['text']}")
+            mark = "FAIL" if not finding["ok"] else "WARN" if finding.get("warning") else "ok  "
+            out.append(f"{mark} {finding['check']}: {finding['text']}")
             if not finding["ok"]:
                 out.append(f"       fix: {finding['fix']}")
         out.append("ready to run" if self.ok else "not ready to run")
@@ -124,6 +130,8 @@ def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
             f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}; {privacy.guarantee}; "
             + ("no horizon" if privacy.horizon_left is None else f"learns {privacy.horizon_left} events"),
         )
+        for text in doubts(privacy.epsilon_budget, privacy.delta, privacy.horizon_left):
+            report.doubtful("privacy", text)
     if privacy is not None and getattr(lane.learner, "seed", 0) is None:
         kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
         report.good(

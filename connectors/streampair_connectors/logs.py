@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import warnings
 from typing import Any, TextIO
 
 import msgspec
@@ -111,8 +112,23 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
+log = get_logger(__name__)
+
+
+def _logged(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning of Python as an event of the log."""
+    log.warning("warning", kind=category.__name__, message=str(message))
+
+
 def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
-    """Send the logs of streampair, and the warnings of its Kafka client, to `stream`, in one of `FORMATS`."""
+    """Send the logs of streampair, warnings of Python, and those of its Kafka client, to `stream`, in one of `FORMATS`."""
     formatter = FORMATS[form]()
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(formatter)
@@ -131,3 +147,4 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
     # debug they are noise to an operator.
     client.setLevel("WARNING" if level == "debug" else "CRITICAL")
     client.propagate = False
+    warnings.showwarning = _logged

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Real
@@ -18,7 +19,7 @@ from streampair import auc as auc_learners
 from streampair import metric as metric_learners
 from streampair import ranking as ranking_learners
 from streampair.assurance.references import Distances, Reference, Relevances, TwoClasses
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, PrivacyWarning
 from streampair.learners.private import PrivateLearner
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.entities import EntityLimit
@@ -26,6 +27,7 @@ from streampair.privacy.mechanisms.ftrl import FTRL
 from streampair.privacy.mechanisms.moments import MOST_FEATURES
 from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT
 from streampair.privacy.mechanisms.woods import worthwhile
+from streampair.privacy.plausible import doubts
 
 __all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan"]
 
@@ -107,7 +109,7 @@ class PrivacyPlan:
     """What `plan` found; the mechanisms with the highest expected AUC come first.
 
     `trees_from` says from how many records on leaves of `auc.PrivateForest` tell more than noise, whatever
-    they tell; None: beyond 1e8, or there are none.
+    they tell; None: beyond 1e8, or there are none. `doubts` says what of the promise protects nobody.
     """
 
     n: int
@@ -125,6 +127,7 @@ class PrivacyPlan:
     gain: float = 0.0
     components: tuple[ComponentsForecast, ...] = ()
     trees_from: int | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def best(self) -> Forecast:
@@ -145,7 +148,8 @@ class PrivacyPlan:
 
     def advice(self) -> list[str]:
         """What to do, in lines."""
-        lines = [f"recommended: {self.best.call()}"]
+        lines = [f"warning: {text}" for text in self.doubts]
+        lines.append(f"recommended: {self.best.call()}")
         endless = self.best_without_horizon
         if endless is not None and endless is not self.best:
             lines.append(f"without a horizon: {endless.call()}")
@@ -278,6 +282,13 @@ class _Search:
             model: PrivateLearner = cls(epsilon=eps, delta=delta, **{**given, **changed})
             return model
 
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # of horizons that are only tried
+            return self._built(made, given, names, n)
+
+    def _built(
+        self, made: Callable[..., PrivateLearner], given: dict[str, Any], names: list[str], n: int
+    ) -> tuple[Any, int, float] | None:
         try:
             if n > _LONGEST_FIT and "horizon" in given:
                 # A learner that was made without features has fitted nothing yet; what it settles is theirs.
@@ -494,4 +505,5 @@ def plan(
         gain,
         tuple(_components(n, epsilon, chosen, gain)) if bent else (),
         _first(lambda n: worthwhile(epsilon, chosen, n, features=d)) if bent and d <= MOST_FEATURES else None,
+        tuple(doubts(epsilon, chosen, n)),
     )

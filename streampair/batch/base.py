@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,8 +20,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampair import kernels, losses
 from streampair.batch.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.batch.start import begin, by_name, scale_of
-from streampair.errors import ConfigError, RecordError
+from streampair.errors import ConfigError, PrivacyWarning, RecordError
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+from streampair.privacy.plausible import doubts
 from streampair.records import cells as _cells
 from streampair.records.frames import Table
 
@@ -340,6 +342,8 @@ class TableLearner(PairLearner):
         rows, labels = self._table(X, y)
         problem = self._problem(rows, labels)
         weights, plans, emitted = self._release(problem)
+        for text in doubts(float(self.epsilon), float(self.delta), problem.n):
+            warnings.warn(text, PrivacyWarning, stacklevel=2)
         self._publish(self._published(problem, weights))
         mechanism, source = self._describe()
         self._report = report_of(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streampair import kernels
 from streampair.learners.identity import Counts, Identity, told_apart
+from streampair.learners.watch import BoundsWatch
 from streampair.privacy.entities import Admission
 from streampair.privacy.mechanisms import fitted
 from streampair.privacy.mechanisms.base import Release, Settings
@@ -114,6 +115,7 @@ class SlotRun:
             self.warmup = Warmup(prefix, len(names), settings.warmup_records)
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
+        self._watch: BoundsWatch | None = BoundsWatch(self.design)
         self.slots = 0
         self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
@@ -182,7 +184,7 @@ class SlotRun:
         """
         design, rule, stream, counts = self.design, self.rule, self.stream, self.counts
         counts.ignored_features += design.read_learned(x, label)
-        if stream is None or self.admission is not None or not rule.quiet:
+        if stream is None or self.admission is not None or self._watch is not None or not rule.quiet:
             self._slot(self._origin(x) if origin is None else origin)
             return
         # Most records of most learners: they are added up, and hashed.
@@ -275,6 +277,8 @@ class SlotRun:
         given = label.item()
         if given != given:
             self.counts.null_slots += 1
+        if self._watch is not None and usable.item() == 1.0:
+            self._look(self._watch, design.raw)
         if learning:
             if chain is None:
                 rule.learn(ready, label, stream)
@@ -284,6 +288,11 @@ class SlotRun:
             self.slots += 1
         else:
             self._prefix(ready, usable, label, stream, (record,))
+
+    def _look(self, watch: BoundsWatch, rows: Array) -> None:
+        """Show whole rows to the watch, until it has seen enough."""
+        if not watch.look(rows):
+            self._watch = None
 
     def _prefix(
         self, ready: Array, usable: Array, labels: Array, stream: Any, records: Sequence[bytes]
@@ -367,6 +376,8 @@ class SlotRun:
             if admitted is not None:
                 ready = ready.copy()
                 self._blank(ready, usable, admitted[at:stop], where.entities)
+            if self._watch is not None:
+                self._look(self._watch, part[usable == 1.0])
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if prefix is None:
@@ -501,3 +512,4 @@ class SlotRun:
         if saved["standardised"]:
             design.standardise(mean, factor)
         self.slots = int(saved["slots"])
+        self._watch = None  # it watches a run from its beginning

@@ -154,6 +154,11 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
     """
     mu = mu_from(learner.epsilon, learner.delta)
     horizon = None if learner.horizon is None else whole("horizon", learner.horizon, 1)
+    if horizon == 1:
+        raise ConfigError(
+            "horizon is 1, and one record makes no pair",
+            fix="give the number of records in the stream; streampair.privacy.plan says how many are useful",
+        )
     entity = _checked_entity(learner)
     asked = learner.warmup
     if asked is None:

@@ -165,6 +165,45 @@ def test_check_names_everything_that_is_missing(config: Path) -> None:
     assert [f["check"] for f in report["findings"] if not f["ok"]] == ["store", "metrics.port", "kafka"]
 
 
+PRIVATE = TOML.replace("PairOGD", "PairFTRL").replace('["a", "b"]', "{ a = [0, 1], b = [0, 1] }")
+
+
+def test_check_and_plan_warn_of_a_promise_that_protects_nobody(config: Path) -> None:
+    """What is doubtful is no failure: it is said, and the run may start."""
+    options = 'options = { epsilon = 50.0, delta = 0.01, horizon = 2000 }\n[store]\ndirectory = "state"\n'
+    config.write_text(PRIVATE + options)
+    report = json.loads(call("check", config, "--json", code=1).stdout)  # there is no Kafka
+    doubtful = [f for f in report["findings"] if f.get("warning")]
+    assert [f["text"].partition(":")[0] for f in doubtful] == [
+        "epsilon is 50",
+        "delta is 0.01, and there are 2,000 records",
+    ]
+    assert all(f["ok"] for f in doubtful)
+    assert "WARN privacy: epsilon is 50" in call("check", config, code=1).stdout
+    config.write_text(PRIVATE + options.replace("50.0", "1.0").replace("0.01", "1e-4"))
+    assert "WARN" not in call("check", config, code=1).stdout
+    config.write_text(PRIVATE + options.replace("2000", "1"))
+    assert "one record makes no pair" in call("check", config, code=1).stdout
+    told = call("budget", "plan", "--n", 2000, "--d", 2, "--epsilon", 50, "--delta", 0.01).stdout
+    assert "warning: epsilon is 50" in told
+    assert "warning: delta is 0.01" in told
+
+
+@pytest.mark.filterwarnings("default::streampair.errors.PrivacyWarning")
+def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_path: Path) -> None:
+    """In the log of whoever runs it, once, and not in what it writes."""
+    config.write_text(PRIVATE + 'options = { delta = 1e-4, horizon = 2000 }\n[store]\ndirectory = "state"\n')
+    data = tmp_path / "events.jsonl"
+    far = [{**row, "a": 500.0 + row["a"]} for row in rows(300)]
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in far))
+    result = call("replay", config, data, "--json")
+    events = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+    (warning,) = [event for event in events if event["event"] == "warning"]
+    assert warning["kind"] == "PrivacyWarning"
+    assert "of 'a' lie outside their bounds" in warning["message"]
+    assert "outside their bounds" not in result.stdout
+
+
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     """192.0.2.1 is for documents, nobody's."""
     own = 'metrics.port = 0\nmetrics.public_host = "192.0.2.1"\nmetrics.public_port = 0'

@@ -1,0 +1,51 @@
+"""What a promise is worth where it is kept and still protects nobody, or where nothing can be learned."""
+
+from __future__ import annotations
+
+__all__ = ["doubts"]
+
+_MOST_EPSILON = 20.0
+_LEAST_RECORDS = 10
+# Of a stream without a horizon nobody knows how long it is: no useful one is shorter.
+_RECORDS = 100
+
+
+def doubts(epsilon: float, delta: float, records: int | None) -> list[str]:
+    """What is doubtful about these numbers, each with its remedy. From public numbers alone.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What is promised for a record.
+    records
+        How many there will be; None: nobody has said.
+
+    Examples
+    --------
+    >>> from streampair.privacy.plausible import doubts
+    >>> doubts(1.0, 1e-6, 100_000)
+    []
+    >>> [text.partition(":")[0] for text in doubts(50.0, 0.01, 1000)]
+    ['epsilon is 50', 'delta is 0.01, and there are 1,000 records']
+    """
+    found = []
+    if epsilon > _MOST_EPSILON:
+        found.append(
+            f"epsilon is {epsilon:g}: one record may change the odds of any conclusion by a factor of "
+            f"e^{epsilon:g}, which protects nobody; use 10 or less, better 1"
+        )
+    known = _RECORDS if records is None else records
+    if delta * known > 1.0 + 1e-9:
+        count = (
+            f"there are {known:,} records" if records is not None else f"no stream is shorter than {known}"
+        )
+        found.append(
+            f"delta is {delta:g}, and {count}: publishing one record in full has a delta of one over their "
+            f"number, so this much permits it; use {1.0 / known:.1g} or less"
+        )
+    if records is not None and records < _LEAST_RECORDS:
+        found.append(
+            f"the horizon is {records}: noise hides all that so few records say; "
+            "streampair.privacy.plan says how many are useful"
+        )
+    return found
