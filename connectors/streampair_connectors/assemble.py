@@ -67,7 +67,7 @@ def taken_cells(config: Config) -> dict[str, bool]:
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
     try:
-        kind = _import(path, "learner.class")
+        kind = _import(path, "learner.class", learner.allow_classes)
     except ConfigError:  # raised where the learner is built
         return {}
     return {"gaps": getattr(kind, "takes_gaps", False), "texts": getattr(kind, "takes_text", False)}

@@ -128,7 +128,13 @@ def _logged(
 
 
 def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
-    """Send the logs of streampair, warnings of Python, and those of its Kafka client, to `stream`, in one of `FORMATS`."""
+    """Send the logs of streampair, warnings of Python, and those of its Kafka client, to `stream`.
+
+    Parameters
+    ----------
+    form
+        One of `FORMATS`.
+    """
     formatter = FORMATS[form]()
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(formatter)

@@ -179,6 +179,10 @@ from streampair.kernels.sensitivity import (
     window_sensitivities,
     window_spend,
 )
+from streampair.kernels.sparse import scatter as scatter
+from streampair.kernels.sparse import sparse_learn as sparse_learn
+from streampair.kernels.sparse import sparse_proba as sparse_proba
+from streampair.kernels.sparse import sparse_score as sparse_score
 from streampair.kernels.state import (
     AVERAGE,
     BLOCKS,
@@ -211,6 +215,7 @@ from streampair.kernels.state import (
     WIDTH,
     D,
 )
+from streampair.kernels.state import FEW as FEW
 from streampair.kernels.symmetric import eigen, positive_definite, project_psd, psd_root, ridge_solution
 from streampair.kernels.vectors import (
     MAX_ABS,
@@ -255,6 +260,7 @@ __all__ = [
     "ETAS",
     "EXPERTS",
     "FAMILY",
+    "FEW",
     "FIFO",
     "FILLED",
     "FOREST_BASE",
@@ -436,6 +442,7 @@ __all__ = [
     "sample_keep",
     "sample_left",
     "sample_take",
+    "scatter",
     "score_and_cells",
     "score_many",
     "score_sums",
@@ -443,6 +450,9 @@ __all__ = [
     "sigmoid_many",
     "sin_cos",
     "sin_octant",
+    "sparse_learn",
+    "sparse_proba",
+    "sparse_score",
     "stay_sensitivities",
     "stay_spend",
     "toeplitz_noise",

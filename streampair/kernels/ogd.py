@@ -14,6 +14,7 @@ from streampair.kernels.state import (
     AVERAGE,
     CAP,
     ETAS,
+    FEW,
     FILLED,
     GRADIENTS,
     HEADER,
@@ -34,8 +35,8 @@ _GONE = 1e-200
 
 
 @kernel
-def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
-    """Average the iterates, then step w against the gradient g. The caller projects w.
+def ogd_rate(s: Array, squares: float) -> tuple[float, float]:
+    """The step size for a gradient of this squared norm, and the share of an iterate in the average.
 
     With KEEP the sums fade: steps then have the size of that many, and all the same weight in the average.
     Weights by step would let one long silence, in which the sum of squares dwindles, outweigh what follows.
@@ -50,12 +51,18 @@ def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> 
     if rate > 0.0:
         eta = rate / math.sqrt(steps)
     else:
-        s[GRADIENTS] += dot(g, g)
+        s[GRADIENTS] += squares
         eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
     weight = 1.0 if keep > 0.0 else eta
     s[ETAS] += weight
-    if s[ETAS] > 0.0:
-        share = weight / s[ETAS]
+    return eta, weight / s[ETAS] if s[ETAS] > 0.0 else 0.0
+
+
+@kernel
+def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
+    """Average the iterates, then step w against the gradient g. The caller projects w."""
+    eta, share = ogd_rate(s, dot(g, g) if s[RATE] <= 0.0 else 0.0)
+    if share > 0.0:
         for i in range(w.shape[0]):
             averaged[i] += share * (previous[i] - averaged[i])
     for i in range(w.shape[0]):
@@ -126,6 +133,7 @@ def _ogd_step(s: Array, x: Array, y: float) -> None:
     cap = int(s[CAP])
     filled = int(s[FILLED])
     s[RECORDS] += 1.0
+    s[FEW] = 0.0
     if filled > 0:
         code = int(s[LOSS])
         width = s[WIDTH]

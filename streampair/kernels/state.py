@@ -43,6 +43,7 @@ SPREAD = 24  # their standard deviation
 OFFSET = 25  # log-odds at the centre
 SLOPE = 26  # what they rise by in a standard deviation
 KEEP = 27  # what is kept of the running sums from one record to the next; 0: all, for ever
+FEW = 28  # FIFO(1): how many features the partner has, if the gradient's place still holds them; else 0
 HEADER = 32
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import RecordError
-from streampair.learners.plain import PlainLearner
+from streampair.learners.columns import KnowsColumns
 from streampair.learners.ready import WovenRows, labels_of, low_label, refusal
 from streampair.learners.storage import Memory
 from streampair.records import features as _features
@@ -19,14 +19,11 @@ __all__ = ["LearnsBatches"]
 Array = NDArray[np.float64]
 
 
-class LearnsBatches(PlainLearner):
+class LearnsBatches(KnowsColumns):
     """Scores and learns a batch in one call of compiled code."""
 
     takes_nulls: ClassVar[bool] = True
 
-    _names: tuple[Hashable, ...]
-    _index: dict[Hashable, int]
-    _d: int
     _state: Array
     _memory: Memory
     _high: Any

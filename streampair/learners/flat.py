@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import secrets
-import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair import buffers, losses
 from streampair import kernels as k
-from streampair import losses
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import ogd_proba, ogd_score, score_many
+from streampair.kernels import ogd_proba, ogd_score, score_many, sparse_learn, sparse_proba, sparse_score
 from streampair.learners.batches import LearnsBatches
 from streampair.learners.rules import FlatRule, MetricRule, OGDRule
 from streampair.learners.storage import Memory
@@ -25,8 +23,9 @@ __all__ = ["FlatLearner"]
 
 Array = NDArray[np.float64]
 
-_X_AT = 8 * k.HEADER
 _NO_SCORES: Array = np.empty(0)
+#: A record that has at most one in so many of the known features is learned by its own features alone.
+_FEW = 4
 _ARRAYS = ("w", "previous", "averaged")
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
 _LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")
@@ -50,11 +49,14 @@ class FlatLearner(LearnsBatches):
     """
 
     _rule: ClassVar[FlatRule]
-    _derived: ClassVar[frozenset[str]] = frozenset(
-        (
-            *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_root"),
-            *("_memory", "_learn", "_learn_many", "_task", "_high", "_low", "_limit", "_in_one"),
+    _derived: ClassVar[frozenset[str]] = (
+        frozenset(
+            (
+                *("_state", "_root", "_memory", "_learn", "_learn_many"),
+                *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn", "_few_score"),
+            )
         )
+        | LearnsBatches._derived
     )
 
     learning_rate: float | None
@@ -69,6 +71,9 @@ class FlatLearner(LearnsBatches):
     positive: Any
     _negative: Any
     _in_one: bool
+    # Whether there are kernels that learn and score a record by its own features alone.
+    _few_learn: bool
+    _few_score: bool
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
@@ -94,6 +99,8 @@ class FlatLearner(LearnsBatches):
         kind, own = type(self), FlatLearner
         self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
+        self._few_score = rule.linear
+        self._few_learn = type(rule) is OGDRule and self._policy == buffers.FIFO(1) and self.l2 == 0.0
 
     def _header(self) -> Array:
         """The scalars of a fresh state, from the checked parameters."""
@@ -125,18 +132,16 @@ class FlatLearner(LearnsBatches):
         """A zeroed state array for these names and scalars."""
         state = np.zeros(self._memory_at(capacity) + self._memory.cells(capacity))
         state[: k.HEADER] = header
-        state[k.D] = len(names)
-        state[k.CAP] = capacity
+        state[k.CAP], state[k.FEW] = capacity, 0.0
         self._memory.attach(state)
         self._state = state
-        self._names = names
-        self._index = {name: i for i, name in enumerate(names)}
-        self._d = len(names)
-        self._expected = len(names) or -1  # how many features the fast way takes; none are never enough
-        self._take = _features.getter(names)
-        # Bound to its place, so that a record is packed without building an argument list first.
-        place: Any = state
-        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), _X_AT)
+        self._no_columns()
+        self._widen(names)
+
+    def _widen(self, names: Sequence[Hashable]) -> None:
+        """Give new names the next columns, for which there is room: they are 0 so far."""
+        self._add_columns(names, self._state, k.HEADER)
+        self._state[k.D] = self._d
 
     def _memory_at(self, capacity: int) -> int:
         """Where the memory begins: after scalars, record, gradient and the three vectors of weights."""
@@ -159,33 +164,46 @@ class FlatLearner(LearnsBatches):
         return self._state[self._memory_at(int(self._state[k.CAP])) :]
 
     def _grow(self, new: list[Hashable]) -> None:
-        names = self._names + tuple(_features.in_order(new))
-        if len(names) > self.max_features:
+        names = self._d + len(new)
+        if names > self.max_features:
             raise RecordError(
-                f"the record has new feature names, and with them there would be {len(names)}, "
+                f"the record has new feature names, and with them there would be {names}, "
                 f"more than max_features={self.max_features}",
                 fix="hash or select the features first, or raise max_features",
             )
-        vectors, region, d = self._vectors(), self._region(), self._d
-        capacity = old_capacity = int(self._state[k.CAP])
-        if len(names) > capacity:
-            # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
-            capacity = len(names) if not d else min(max(len(names), 2 * capacity), self.max_features)
-        self._allocate(names, self._state[: k.HEADER], capacity)
-        for name, view in self._vectors().items():
-            old = vectors[name]
-            view[tuple(slice(n) for n in old.shape)] = old
-        self._memory.move(region, old_capacity, self._region(), capacity, d)
+        capacity = int(self._state[k.CAP])
+        if names > capacity:
+            self._move(names if not self._d else min(max(names, 2 * capacity), self.max_features))
+        else:
+            self._memory.widen()
+        self._widen(_features.in_order(new))
 
-    def _pack_slowly(self, x: Any, *, grow: bool) -> None:
-        """Check x and pack it: the way of records whose features are not exactly the known ones."""
-        if type(x) is dict and x and x.keys() <= self._index.keys():
-            get = x.get
-            try:
-                self._pack(*[get(name, 0.0) for name in self._names])
-            except Exception as error:
-                raise self._unusable(x) from error
-            return
+    def _move(self, capacity: int) -> None:
+        """Take everything into a state with more room. Doubling keeps all copying linear in the names."""
+        vectors, region, d, before = self._vectors(), self._region(), self._d, int(self._state[k.CAP])
+        self._allocate(self._names, self._state[: k.HEADER], capacity)
+        for name, view in self._vectors().items():
+            view[...] = vectors[name]
+        self._memory.move(region, before, self._region(), capacity, d)
+
+    def _pack_slowly(self, x: Any, *, grow: bool) -> int:
+        """Check x and pack it: the way of records whose features are not exactly the known ones.
+
+        Returns
+        -------
+        int
+            0; or, of a record that has few of many features, how many: it is in `_given`, and not packed.
+        """
+        few = self._few_learn if grow else self._few_score
+        if type(x) is dict and x:
+            if few and len(x) * _FEW <= self._d:
+                if self._gather(x):
+                    return len(x)
+            else:
+                if self._expected < 0:
+                    self._prepare(x)
+                if self._scatter(x):
+                    return 0
         values = _features.read_record(x, self._limit)
         if grow:
             new = [name for name in values if name not in self._index]
@@ -195,7 +213,13 @@ class FlatLearner(LearnsBatches):
                 if beyond is not None:
                     raise beyond
                 self._grow(new)
-        self._pack(*[values.get(name, 0.0) for name in self._names])
+        index = self._index
+        known = {name: value for name, value in values.items() if name in index}
+        if few and 0 < len(known) * _FEW <= self._d:
+            self._gather(known)
+            return len(known)
+        self._scatter(known)
+        return 0
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
         try:
@@ -307,7 +331,13 @@ class FlatLearner(LearnsBatches):
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
-            self._pack_slowly(x, grow=True)
+            count = self._pack_slowly(x, grow=True)
+            if count:
+                if sparse_learn(self._state, self._given, count, label):
+                    raise self._unusable(x) from None
+                if self._unnamed and label < 0.0:
+                    self._learn_label(y)
+                return
         if self._learn(self._state, label):
             raise self._unusable(x)
         if self._unnamed and label < 0.0:
@@ -358,8 +388,13 @@ class FlatLearner(LearnsBatches):
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
-            self._pack_slowly(x, grow=False)
-        score: float = ogd_score(self._state)
+            count = self._pack_slowly(x, grow=False)
+            if count:
+                score: float = sparse_score(self._state, self._given, count)
+            else:
+                score = ogd_score(self._state)
+        else:
+            score = ogd_score(self._state)
         if score != score:
             raise self._unusable(x)
         return score
@@ -379,8 +414,10 @@ class FlatLearner(LearnsBatches):
                 raise KeyError
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
-            self._pack_slowly(x, grow=False)
-        p: float = ogd_proba(self._state)
+            count = self._pack_slowly(x, grow=False)
+            p = sparse_proba(self._state, self._given, count) if count else ogd_proba(self._state)
+        else:
+            p = ogd_proba(self._state)
         if p != p:
             raise self._unusable(x)
         return {self.positive: p} if self._unnamed else {self._negative: 1.0 - p, self.positive: p}

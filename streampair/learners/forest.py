@@ -7,7 +7,6 @@ import secrets
 import struct
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,9 +15,16 @@ from numpy.typing import NDArray
 from streampair import kernels as k
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
+from streampair.learners.columns import KnowsColumns
 from streampair.learners.forest_rows import ForestRows
-from streampair.learners.forest_state import columns_of, exported, pairs_moved, restore, sections_of
-from streampair.learners.plain import PlainLearner
+from streampair.learners.forest_state import (
+    columns_of,
+    exported,
+    pairs_moved,
+    pairs_widened,
+    restore,
+    sections_of,
+)
 from streampair.learners.ready import labels_of, low_label, refusal
 from streampair.records import features as _features
 from streampair.records import texts as _texts
@@ -49,7 +55,7 @@ class Explanation(NamedTuple):
     features: dict[Any, float]
 
 
-class ForestLearner(PlainLearner):
+class ForestLearner(KnowsColumns):
     """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
 
     #: A text is a feature like any other.
@@ -59,13 +65,17 @@ class ForestLearner(PlainLearner):
     _squared: ClassVar[bool] = False
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
     _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
-    later_params: ClassVar[frozenset[str]] = PlainLearner.later_params | {"loss"}
-    _derived: ClassVar[frozenset[str]] = frozenset(
-        (
-            *("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded"),
-            *("_task", "_high", "_low", "_in_one", "_pairs", "_tail", "_watching", "_watched"),
+    later_params: ClassVar[frozenset[str]] = KnowsColumns.later_params | {"loss"}
+    _derived: ClassVar[frozenset[str]] = (
+        frozenset(
+            (
+                *("_state", "_coded", "_pairs", "_tail"),
+                *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
+            )
         )
+        | KnowsColumns._derived
     )
+    _missing: ClassVar[float] = math.nan
 
     trees: int
     nodes: int
@@ -122,17 +132,17 @@ class ForestLearner(PlainLearner):
         state[: k.FOREST_HEADER] = header
         self._tail = state[end:]  # what pairs need
         self._tail[k.SLOPE : k.SLOPE + 1] = 1.0
-        state[k.FOREST_D], state[k.FOREST_CAP], state[k.FOREST_TEXTS] = len(names), capacity, texts
-        state[k.FOREST_READY] = 0.0
-        self._state, self._names, self._coded = state, names, coded
-        self._index = {name: i for i, name in enumerate(names)}
-        self._d = len(names)
-        self._expected = len(names) or -1  # how many features the fast way takes; none are never enough
-        self._take = _features.getter(names)
-        # Bound to its place, so that a record is packed without building an argument list first.
-        place: Any = state
-        at = 8 * (k.FOREST_HEADER + k.RECORD_AT * capacity)
-        self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), at)
+        state[k.FOREST_CAP], state[k.FOREST_TEXTS] = capacity, texts
+        self._state, self._coded = state, coded
+        self._no_columns()
+        self._widen(names)
+
+    def _widen(self, names: Sequence[Hashable]) -> None:
+        """Give new names the next columns, for which there is room: nothing is known of them yet."""
+        self._add_columns(names, self._state, k.FOREST_HEADER + k.RECORD_AT * int(self._state[k.FOREST_CAP]))
+        for block in self._blocks():
+            block[k.FOREST_D] = self._d
+        self._state[k.FOREST_READY] = 0.0
 
     def _know(self, new: list[Hashable], told: Sequence[Hashable]) -> None:
         """Make room for new names, and for texts, which the features `told` have now.
@@ -142,26 +152,38 @@ class ForestLearner(PlainLearner):
         RecordError
             If there would be too many names; then nothing has changed.
         """
-        names = self._names + tuple(_features.in_order(new))
-        coded = {*self._coded, *(names.index(name) for name in told)}
+        d, names = self._d, self._d + len(new)
+        later = dict(zip(_features.in_order(new), range(d, names), strict=True))
+        coded = {*self._coded, *((later if name in later else self._index)[name] for name in told)}
         if not new and len(coded) == len(self._coded):
             return
-        if len(names) > self.max_features:
+        if names > self.max_features:
             raise RecordError(
-                f"the record has new feature names, and with them there would be {len(names)}, "
+                f"the record has new feature names, and with them there would be {names}, "
                 f"more than max_features={self.max_features}",
                 fix="hash or select the features first, or raise max_features",
             )
         capacity = int(self._state[k.FOREST_CAP])
-        if len(names) > capacity:
+        if names > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
-            capacity = len(names) if not self._d else min(max(len(names), 2 * capacity), self.max_features)
+            capacity = names if not d else min(max(names, 2 * capacity), self.max_features)
+            self._move(capacity, tuple(sorted(coded)))
+        elif coded and not self._coded:
+            self._move(capacity, tuple(sorted(coded)))
+        else:
+            self._coded = tuple(sorted(coded))
+        self._widen(list(later))
+        if self._pairs is not None:
+            pairs_widened(self, d)
+
+    def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
+        """Take everything into a state with room for more columns, or for texts."""
         before, d, kept = self._blocks(), self._d, self._tail
-        self._allocate(names, self._state[: k.FOREST_HEADER], capacity, tuple(sorted(coded)))
+        self._allocate(self._names, self._state[: k.FOREST_HEADER], capacity, coded)
         for old, block in zip(before, self._blocks(), strict=True):
             columns, sections = columns_of(old), sections_of(old)
             for name, view in columns_of(block).items():
-                view[:d] = columns[name]
+                view[:] = columns[name]
             for name, view in sections_of(block).items():
                 if name != "texts" or len(sections[name]):
                     view.view(np.int64)[:] = sections[name].view(np.int64)
@@ -194,11 +216,14 @@ class ForestLearner(PlainLearner):
             else:
                 self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
-            values = self._values(x)
+            values, index = self._values(x), self._index
             if grow:
-                new = [name for name in values if name not in self._index]
+                new = [name for name in values if name not in index]
                 self._know(new, [name for name in values if isinstance(x[name], str)])
-            self._pack(*[values.get(name, math.nan) for name in self._names])
+                index = self._index
+            if self._expected < 0:
+                self._prepare(values)
+            self._scatter({name: value for name, value in values.items() if name in index})
             return True
         return False
 
@@ -211,6 +236,8 @@ class ForestLearner(PlainLearner):
         """All features of a record, each checked; texts as their codes."""
         if not isinstance(x, Mapping) or not x:
             _features.read_record(x)
+        if not any(isinstance(value, str) for value in x.values()):
+            return _features.read_record(x)
         values: dict[Hashable, float] = {}
         for name, value in x.items():
             if isinstance(value, str):
@@ -426,6 +453,8 @@ class ForestLearner(PlainLearner):
 
     def _coded_rows(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         rows = np.empty((len(xs), self._d))
+        if self._expected < 0 and len(xs) and type(xs[0]) is dict:
+            self._prepare(xs[0])
         try:
             for row, x in zip(rows, xs, strict=True):
                 if type(x) is not dict or len(x) != self._d:

@@ -429,8 +429,9 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
             fresh._admit(label)
         for block, own in zip(fresh._others, others, strict=True):
             restore_block(block, own)
-        for name in ("_state", "_names", "_index", "_d", "_expected", "_take", "_pack", "_coded", "_tail"):
+        for name in ("_index", "_tuple", "_d", "_record", "_given", "_bytes", "_state", "_coded", "_tail"):
             setattr(self, name, getattr(fresh, name))
+        self._expected = -1  # what packs whole records is made when one comes
         self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers
         self._y_name = fresh._y_name
 

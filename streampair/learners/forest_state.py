@@ -13,7 +13,7 @@ from streampair import kernels as k
 if TYPE_CHECKING:
     from streampair.learners.forest import ForestLearner
 
-__all__ = ["columns_of", "exported", "pairs_moved", "restore", "sections_of"]
+__all__ = ["columns_of", "exported", "pairs_moved", "pairs_widened", "restore", "sections_of"]
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.int64]
@@ -56,13 +56,18 @@ def _pairs_of(tail: Array, trees: int, cap: int, d: int) -> tuple[Array, Bits]:
 
 
 def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None:
-    """Take what pairs need from a tail of `cap` columns, d of them known; new ones are gaps."""
-    tail, names = learner._tail, len(learner.feature_names)
+    """Take what pairs need from a tail of `cap` columns, d of them known."""
+    tail = learner._tail
     tail[: k.FOREST_LINK] = before[: k.FOREST_LINK]
-    came, kept = _pairs_of(tail, learner.trees, int(learner._state[k.FOREST_CAP]), names)
+    came, kept = _pairs_of(tail, learner.trees, int(learner._state[k.FOREST_CAP]), d)
     old_came, old = _pairs_of(before, learner.trees, cap, d)
     came[:] = old_came
-    kept[:, :, :d] = old
+    kept[...] = old
+
+
+def pairs_widened(learner: ForestLearner, d: int) -> None:
+    """The kept records have gaps in the columns from d on, which are new."""
+    _, kept = _pairs_of(learner._tail, learner.trees, int(learner._state[k.FOREST_CAP]), learner._d)
     kept[:, :, d:] = np.array([np.nan]).view(np.int64)
 
 

@@ -46,6 +46,9 @@ class Memory(abc.ABC):
     def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
         """Copy what a region holds into a zeroed one with room for more features."""
 
+    def widen(self) -> None:  # noqa: B027
+        """Records to come may have more features, for which the region has room."""
+
     @abc.abstractmethod
     def export(self, region: Array, header: Array) -> dict[str, Any]:
         """The records, as arrays of exactly the features in use."""
@@ -187,6 +190,9 @@ class Blocks(Memory):
         return 0
 
     def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        self.widen()
+
+    def widen(self) -> None:
         self.history.close(int(self._state[k.RECORDS]))
         self.attach(self._state)
 

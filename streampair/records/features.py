@@ -110,6 +110,9 @@ def read_record(
         )
     if not x:
         raise RecordError("the record has no features", fix="give at least one feature")
+    at_once = _all_usable(x, limit)
+    if at_once is not None:
+        return at_once
     out: dict[Hashable, float] = {}
     for name, value in x.items():
         try:
@@ -120,6 +123,17 @@ def read_record(
             raise unusable_value(name, value, limit=limit)
         out[name] = number
     return out
+
+
+def _all_usable(x: Mapping[Any, Any], limit: float) -> dict[Hashable, float] | None:
+    """All features of a record as floats, None if one cannot be used: `read_record` then finds which."""
+    try:
+        given = dict(x.items())
+        numbers = struct.unpack(f"{len(given)}d", struct.pack(f"{len(given)}d", *given.values()))
+    except Exception:  # whatever it is: a value may bring its own
+        return None
+    usable = all(-limit <= number <= limit for number in numbers)
+    return dict(zip(given, numbers, strict=True)) if usable else None
 
 
 def in_order(names: Iterable[Hashable]) -> list[Hashable]:

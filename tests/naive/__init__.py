@@ -82,6 +82,7 @@ from naive.relations import components, contrastive_sum, graph_pieces
 from naive.rolling_auc import Window
 from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
+from naive.sparse import SparsePairOGD, probability_few, scatter, score_few
 from naive.symmetric import (
     eigenvalues,
     matrix,
@@ -119,6 +120,7 @@ __all__ = [
     "PairMetric",
     "PairOGD",
     "Places",
+    "SparsePairOGD",
     "Text",
     "Thinning",
     "Uniform",
@@ -201,6 +203,7 @@ __all__ = [
     "prepared",
     "probabilities",
     "probability",
+    "probability_few",
     "project_ball",
     "project_psd",
     "psd_root",
@@ -210,8 +213,10 @@ __all__ = [
     "rounded_gradient",
     "row_to_replace",
     "rows_of_columns",
+    "scatter",
     "score",
     "score_and_cells",
+    "score_few",
     "score_many",
     "score_sums",
     "sigmoid",

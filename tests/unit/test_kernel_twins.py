@@ -331,6 +331,17 @@ def rows_of_columns(kernel: Any, rng: Rng) -> None:
     assert out.tolist() == naive.rows_of_columns(columns.tolist(), order.tolist())
 
 
+@against(naive.scatter)
+def scatter(kernel: Any, rng: Rng) -> None:
+    places, values, row = rng.permutation(6)[:3], rng.normal(size=3), rng.normal(size=6)
+    values[1] = as_code("a text")
+    fill = float(rng.choice([0.0, math.nan]))
+    x = dict(zip(places.tolist(), values.tolist(), strict=True))
+    kernel(*as_given(x), fill, row)
+    wanted = naive.scatter(x, fill, 6)
+    assert row.view(np.int64).tolist() == np.array(wanted).view(np.int64).tolist()
+
+
 @against(naive.loss_slope)
 def loss_slope(kernel: Any, rng: Rng) -> None:
     for loss in MARGIN:
@@ -493,6 +504,49 @@ def ogd_proba(kernel: Any, rng: Rng) -> None:
     s, link = published(x, w), rng.uniform(0.2, 2.0, 4)
     s[[k.CENTRE, k.SPREAD, k.OFFSET, k.SLOPE]] = link
     close(kernel(s), naive.probability(w.tolist(), x.tolist(), link.tolist()), 1e-13)
+
+
+def few(rng: Rng, d: int) -> dict[int, float]:
+    """A record that has some of d features, in any order."""
+    return {int(i): float(rng.normal()) for i in rng.permutation(d)[: rng.integers(1, 6)]}
+
+
+def as_given(values: dict[int, float]) -> tuple[np.ndarray, int]:
+    """Places, as the bits of integers, and values; and how many."""
+    places = np.array(list(values), dtype=np.int64).view(np.float64)
+    return np.concatenate((places, list(values.values()), [7.0])), len(values)
+
+
+@against(naive.score_few)
+def sparse_score(kernel: Any, rng: Rng) -> None:
+    w, x = rng.normal(size=3), {2: float(rng.normal()), 0: float(rng.normal())}
+    close(kernel(published(np.zeros(3), w), *as_given(x)), naive.score_few(w.tolist(), x), 1e-13)
+    assert math.isnan(k.sparse_score(published(np.zeros(3), w), *as_given({1: 2e50})))
+
+
+@against(naive.probability_few)
+def sparse_proba(kernel: Any, rng: Rng) -> None:
+    w, x = rng.normal(size=3), {1: float(rng.normal()), 0: float(rng.normal())}
+    s, link = published(np.zeros(3), w), rng.uniform(0.2, 2.0, 4)
+    s[[k.CENTRE, k.SPREAD, k.OFFSET, k.SLOPE]] = link
+    close(kernel(s, *as_given(x)), naive.probability_few(w.tolist(), x, link.tolist()), 1e-13)
+
+
+@against(naive.SparsePairOGD)
+def sparse_learn(kernel: Any, rng: Rng) -> None:
+    d = 37  # two blocks of places, and some more
+    for code, name in ((k.LOGISTIC, "Logistic"), (k.HINGE, "Hinge")):
+        s = flat(d, k.FIFO, 1, 1 + d, LOSS=code, L2=0.0)
+        twin = naive.SparsePairOGD(d, name, "fifo", 1, None, 2.0, 0.0, 5)
+        for i in range(14):
+            x, y = few(rng, d), float(rng.choice((1.0, -1.0)))
+            twin.learn_few(x, y)
+            assert (kernel if i == 13 else k.sparse_learn)(s, *as_given(x), y) == 0
+        weights = s[k.HEADER + d : k.HEADER + 5 * d].reshape(4, d)
+        close(weights[1], twin.last, 1e-8)
+        close(weights[3], twin.average, 1e-8)
+        row = s[k.HEADER + 5 * d :]
+        assert row.tolist() == [y, *naive.scatter(x, 0.0, d)]
 
 
 def published(x: np.ndarray, w: np.ndarray) -> np.ndarray:

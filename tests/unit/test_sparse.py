@@ -1,0 +1,213 @@
+"""Records that have few of many features: the bits of whole records, in time by their own features."""
+
+from __future__ import annotations
+
+import collections
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from harness.learners import LEARNERS
+from river import feature_extraction
+
+from streampair import auc, buffers, losses, metric, ranking
+from streampair.errors import RecordError
+from streampair.learners.columns import KnowsColumns
+
+D = 90
+NAMES = [f"word{i}" for i in range(D)]
+Stream = list[tuple[dict[str, float], Any]]
+
+OGD: list[Callable[[], Any]] = [
+    lambda: auc.PairOGD(seed=1),
+    lambda: auc.PairOGD(losses.Logistic(), learning_rate=0.3, average=False, seed=1),
+    lambda: auc.PairOGD(losses.Square(), radius=0.05, seed=1),
+    lambda: auc.PairOGD(half_life=20, seed=1),
+    lambda: ranking.PairOGD(losses.MinimumErrorEntropy(0.5), seed=1),
+]
+OTHERS: list[Callable[[], Any]] = [
+    lambda: auc.PairOGD(l2=0.1, seed=1),
+    lambda: auc.PairOGD(buffer=buffers.FIFO(3), seed=1),
+    lambda: auc.PairOGD(buffer=buffers.Reservoir(4), seed=1),
+    lambda: auc.PairOGD(buffer=buffers.FullHistory(), seed=1),
+    lambda: auc.OAM(seed=1),
+    auc.SPAUC,
+]
+EACH = pytest.mark.parametrize("make", [*OGD, *OTHERS], ids=lambda make: str(make()))
+
+
+def stream(count: int, seed: int = 0, most: int = 20) -> Stream:
+    """Records of 1 to `most` of the features, in any order, some of them 0."""
+    rng = np.random.default_rng(seed)
+    out: Stream = []
+    for _ in range(count):
+        names = rng.permutation(NAMES)[: rng.integers(1, most + 1)].tolist()
+        values = np.where(rng.random(len(names)) < 0.1, 0.0, rng.normal(size=len(names)))
+        out.append((dict(zip(names, values.tolist(), strict=True)), bool(rng.random() < 0.5)))
+    return out
+
+
+def whole(x: dict[str, float]) -> dict[str, float]:
+    return {name: x.get(name, 0.0) for name in NAMES}
+
+
+def knowing(make: Callable[[], Any]) -> Any:
+    """A learner that knows all names, and has learned two records."""
+    model = make()
+    for i, y in enumerate((True, False)):
+        model.learn_one({name: 0.01 * (i + j % 3) for j, name in enumerate(NAMES)}, y)
+    return model
+
+
+def bits(value: Any) -> Any:
+    """A state as values that can be compared."""
+    if isinstance(value, dict):
+        return {name: bits(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [bits(v) for v in value]
+    return (str(value.dtype), value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(bits(a.to_state()) == bits(b.to_state()))
+
+
+def sparse_and_whole_differ(learn: Callable[[Any, dict[str, float], Any], None], make: Any) -> bool:
+    """Whether a learner of sparse records has other bits than one of records with all their zeros."""
+    sparse, dense = knowing(make), knowing(make)
+    for i, (x, y) in enumerate(stream(120)):
+        learn(sparse, x, y)
+        dense.learn_one(whole(x), y)
+        if i % 7 == 0:
+            learn(sparse, whole(x), y)
+            dense.learn_one(whole(x), y)
+        if sparse.score_one(x) != dense.score_one(whole(x)) or not same(sparse, dense):
+            return True
+    return False
+
+
+@EACH
+def test_a_missing_feature_is_a_zero_bit_for_bit(make: Callable[[], Any]) -> None:
+    assert not sparse_and_whole_differ(lambda model, x, y: model.learn_one(x, y), make)
+
+
+def test_a_learner_that_drops_a_feature_is_caught() -> None:
+    def bent(model: Any, x: dict[str, float], y: Any) -> None:
+        model.learn_one(dict(list(x.items())[: max(1, len(x) - 1)]), y)
+
+    assert sparse_and_whole_differ(bent, OGD[0])
+
+
+def test_probabilities_of_sparse_records_are_those_of_whole_ones() -> None:
+    model = knowing(OGD[0])
+    for x, y in stream(60):
+        assert model.predict_proba_one(x) == model.predict_proba_one(whole(x))
+        model.learn_one(x, y)
+
+
+@EACH
+def test_rows_of_a_frame_are_the_records_bit_for_bit(make: Callable[[], Any]) -> None:
+    one, many = knowing(make), knowing(make)
+    for x, y in stream(40, most=8):
+        one.learn_one(x, y)
+        many.learn_many(pd.DataFrame([x]), pd.Series([y]))
+    assert same(one, many)
+
+
+# A metric sums its norms over the room that it has, so there the last bits depend on the room.
+GROWING = [model for model in LEARNERS if isinstance(model, KnowsColumns) and hasattr(model, "score_many")]
+
+
+@pytest.mark.parametrize(
+    "model", [m for m in GROWING if not isinstance(m, metric.PairOGD)], ids=lambda model: str(type(model))
+)
+def test_names_that_come_one_by_one(model: Any) -> None:
+    """New columns in spare room are those of a learner that was saved before, which has none."""
+    kept, restored = model.clone(), model.clone()
+    restored.load_state(kept.to_state())
+    high = getattr(model, "positive", True)
+    for i, (x, y) in enumerate(stream(40, seed=3, most=4)):
+        label = (high if y else (not high if isinstance(high, bool) else "low")) if kept.two_classes else y
+        for learner in (kept, restored):
+            learner.learn_one(x, label if kept.two_classes else float(y))
+        if i % 2:
+            again = kept.clone()
+            again.load_state(restored.to_state())
+            restored = again
+        assert same(kept, restored)
+
+
+def known_words(make: Callable[[], Any], count: int = 8000, each: int = 400) -> tuple[Any, list[str]]:
+    """A learner that knows so many names, from records that have a few of them."""
+    names = [f"w{i}" for i in range(count)]
+    model = make()
+    for i in range(0, count, each):
+        model.learn_one({name: 0.5 + j % 3 for j, name in enumerate(names[i : i + each])}, i % 2 == 0)
+    return model, names
+
+
+def bytes_of(call: Callable[[], Any]) -> int:
+    """The most memory that a call has at once; it was made before."""
+    call()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", [auc.PairOGD, auc.OAM, auc.Forest], ids=lambda make: make.__name__)
+def test_a_sparse_record_takes_memory_by_its_own_features(make: Callable[[], Any]) -> None:
+    model, names = known_words(lambda: make(seed=1))
+    x = dict.fromkeys(names[100:130], 0.5)
+    for record in (x, collections.Counter(x), {**x, "unknown": 1.0}):
+        assert bytes_of(lambda record=record: model.score_one(record)) < 16_000
+    assert bytes_of(lambda: model.learn_one(x, True)) < 16_000
+    # All names as a list of numbers, which a record once took, are more.
+    assert bytes_of(lambda: [x.get(name, 0.0) for name in names]) > 60_000
+
+
+@pytest.mark.parametrize("make", [auc.PairOGD, auc.Forest], ids=lambda make: make.__name__)
+def test_a_new_name_takes_memory_of_its_own(make: Callable[[], Any]) -> None:
+    """All names are copied when the room has doubled, and not for each that is new."""
+    model, names = known_words(lambda: make(seed=1), 5000)
+    new = iter(range(100))
+
+    def learn() -> None:
+        model.learn_one({names[3]: 1.0, f"new{next(new)}": 1.0}, True)
+
+    assert int(model._state[1]) > len(model.feature_names)
+    assert bytes_of(learn) < 16_000
+
+
+def test_words_of_texts_are_learned() -> None:
+    texts = [("win a prize now", True), ("see you at lunch", False), ("a prize for you", True)] * 20
+    bag = feature_extraction.BagOfWords()
+    model = bag | auc.PairOGD()
+    for text, y in texts:
+        model.learn_one(text, y)
+    assert model.predict_proba_one("prize")[True] > 0.5 > model.predict_proba_one("lunch")[True]
+
+
+@pytest.mark.parametrize("bad", ["text", None, float("nan"), 1e60], ids=str)
+@pytest.mark.parametrize("name", [NAMES[3], "new"])
+def test_a_sparse_record_that_is_refused_changes_nothing(name: str, bad: Any) -> None:
+    model, other = knowing(OGD[0]), knowing(OGD[0])
+    for x, y in stream(20):
+        with pytest.raises(RecordError, match=name):
+            model.learn_one({**x, name: bad}, y)
+        with pytest.raises(RecordError, match=name):
+            model.score_one({**x, name: bad})
+        model.learn_one(x, y)
+        other.learn_one(x, y)
+    assert same(model, other)
+
+
+def test_the_engine_takes_the_sparse_step_where_it_can() -> None:
+    assert all(make()._few_learn for make in OGD)
+    assert not any(make()._few_learn for make in OTHERS)
