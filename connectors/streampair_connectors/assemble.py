@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,8 +40,9 @@ __all__ = [
 # Packages whose classes a configuration may name without learner.allow_classes.
 _OPEN = ("streampair", "river")
 
-# A lane that compiles is fed so many records at once, and no longer than this: many features take their time.
-_FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 1.0
+# Until a private lane has released it is fed so many records at once, and no longer than this: many features
+# take their time. Seconds in which something is compiled do not count.
+_FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 10.0
 
 log = get_logger(__name__)
 
@@ -263,10 +265,11 @@ def _of_shadow(config: Config) -> Config | None:
 
 
 def warm_up(config: Config) -> None:
-    """Compile what a lane needs on one that is thrown away, before events wait for it.
+    """Compile what a lane needs on one that is thrown away, before the worker joins its group.
 
-    Compilation takes seconds and would keep the consumer from its heartbeats. Nothing that the lane releases
-    leaves this function, and it never sees an event.
+    Compilation takes seconds to minutes and would keep the consumer from its heartbeats. The lane learns, in
+    batches and one by one, releases, commits, shows its numbers, and another goes on from its snapshot.
+    Nothing that it releases leaves this function, and it never sees an event.
     """
     begun: list[float] = []
 
@@ -286,10 +289,12 @@ def warm_up(config: Config) -> None:
 
 
 def _first_batches(config: Config) -> None:
-    """Some batches of a lane, until a private learner has released, and some that are not decoded at once."""
+    """A life of a lane: batches until a private learner has released, and some that are not decoded at once;
+    commits, a snapshot, and a lane that goes on from it.
+    """
     # The regret's sample is kept in other ways once its exact part is over.
     config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
-    names = config.input.feature_names() or ["a", "b"]
+    names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
     low = _unlike(high) if config.input.negative is None else config.input.negative
     labels = [high, low, high]
@@ -305,26 +310,49 @@ def _first_batches(config: Config) -> None:
 
     decode.many = many  # type: ignore[attr-defined]
     more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
-    lane = _built(LoggedLane, config, decode, NoiseKey(os.urandom(32)), more)
+    key = NoiseKey(os.urandom(32))
+    lane = _built(LoggedLane, config, decode, key, more)
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
         return  # what somebody else's does with records that do not exist is not known
     lane.read(b"")
     lane.start(Facts(registers=False))
 
-    def feed(count: int, value: bytes = b"") -> None:
-        done = lane.next_offset or 0
-        lane.process([Record(done + i, value) for i in range(count)])
+    def feed(count: int, value: bytes = b"") -> float:
+        """Seconds of work; 0 if something was compiled."""
+        done, room, compiled = lane.next_offset or 0, lane.room, list[bool]()
+        begin = time.monotonic()
+        with on_compile(partial(compiled.append, True)):
+            lane.process(
+                [Record(done + i, value) for i in range(count if room is None else min(count, room))]
+            )
+            lane.commit()
+            lane.committed()
+        return 0.0 if compiled else time.monotonic() - begin
 
     for value in (b"", b"", b"", b"alone"):
         feed(3, value)
-    until = time.monotonic() + _FIRST_RELEASE_SECONDS
-    while _unreleased(lane) and time.monotonic() < until:
-        feed(_FIRST_BATCH)
+    spent = 0.0
+    while _unreleased(lane) and spent < _FIRST_RELEASE_SECONDS:
+        spent += feed(_FIRST_BATCH)
     feed(3, b"alone")
-    for y in labels if hasattr(lane.learner, "score_one") else ():  # as where the regret wants to see each
-        lane.learner.score_one(dict.fromkeys(names, 0.5))
-        lane.learner.learn_one(dict.fromkeys(names, 0.5), y)
     lane.gauges(solve=True)
+    saved = lane.snapshot()
+    _few_features(lane.learner, names, labels)
+    lane = _built(LoggedLane, config, decode, key, more)
+    lane.read(b"")
+    lane.restore(saved)
+    lane.gauges(solve=True)
+
+
+def _few_features(learner: Any, names: Sequence[str], labels: Sequence[Any]) -> None:
+    """Records one by one, as where the regret wants to see each: whole ones, and some that lack features."""
+    if hasattr(learner, "score_one"):
+        for count in (len(names), len(names) - 1, 1):
+            for y in labels:
+                with suppress(StreampairError):
+                    x = dict.fromkeys(names[:count], 0.5)
+                    learner.score_one(x)
+                    learner.learn_one(x, y)
 
 
 def _unlike(label: Any) -> Any:
