@@ -6,6 +6,7 @@
     batch           learners of a whole table, with scikit-learn's interface (the extra `batch`)
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
+    schedules       sizes of the steps of gradient descent
     preprocessing   scaling, random features and hashing that are safe in front of a private learner
     evaluation      rolling AUC and regret
     privacy         accounting, plans, reports and audits
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         preprocessing,
         privacy,
         ranking,
+        schedules,
     )
 
 __version__ = _version("streampair")
@@ -56,6 +58,7 @@ __all__ = [
     "preprocessing",
     "privacy",
     "ranking",
+    "schedules",
 ]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal
 
-from streampair import buffers, losses
+from streampair import buffers, losses, schedules
 from streampair.learners import choose
 from streampair.learners.faces import Classifier, PrivateClassifier
 from streampair.learners.flat import FlatLearner
@@ -34,7 +35,8 @@ class PairOGD(Classifier, FlatLearner):
     buffer
         Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
     learning_rate
-        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. None: the self-tuned
+        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
+        (`streampair.schedules`): constant steps, or ``2 / (alpha (j + 1))``. None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far: the best constant in the
         regret bound of online gradient descent on this ball, without knowing the gradients' size.
     radius
@@ -44,7 +46,8 @@ class PairOGD(Classifier, FlatLearner):
         Factor of the ridge term ``l2 / 2 |w|^2``, 0 or above and at most 1e12.
     average
         Publish the average of the iterates weighted by the step sizes, ``sum_j eta_j w_{j-2} / sum_j eta_j``
-        (Algorithm 2 of Yang et al.), rather than the last iterate.
+        (Algorithm 2 of Yang et al.), rather than the last iterate. ``"linear"``: weighted by j,
+        ``sum_j j w_{j-2} / sum_j j`` (their Theorem 7 b).
     positive
         The label that ranks high: text, a number, True or False.
     negative
@@ -90,11 +93,11 @@ class PairOGD(Classifier, FlatLearner):
 
     loss: losses.PairLoss | None = None
     buffer: buffers.Buffer | None = None
-    learning_rate: float | None = None
+    learning_rate: float | schedules.Schedule | None = None
     _: KW_ONLY
     radius: float = 1.0
     l2: float = 0.0
-    average: bool = True
+    average: bool | Literal["linear"] = True
     seed: int | None = None
     max_features: int = 10_000
     half_life: int | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from streampair import buffers, losses
+from streampair import buffers, losses, schedules
 from streampair.learners import choose
 from streampair.learners.faces import Transformer
 from streampair.learners.flat import FlatLearner
@@ -33,14 +33,16 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
     buffer
         Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
     learning_rate
-        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. None: the self-tuned
+        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
+        (`streampair.schedules`). None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far.
     radius
         Radius R of the ball, in the Frobenius norm, that W is kept in: above 0 and at most 1e12.
     l2
         Factor of the ridge term ``l2 / 2 |W|^2``, 0 or above and at most 1e12.
     average
-        Publish the average of the iterates weighted by the step sizes rather than the last iterate.
+        Publish the average of the iterates weighted by the step sizes rather than the last iterate;
+        ``"linear"``: weighted by the number of the step.
     psd
         Keep W positive semi-definite, so that it is a metric. False: only symmetric, as in Huai et al.; what
         is transformed with is the positive semi-definite part then.
@@ -90,11 +92,11 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
     loss: losses.PairLoss | None = None
     buffer: buffers.Buffer | None = None
-    learning_rate: float | None = None
+    learning_rate: float | schedules.Schedule | None = None
     _: KW_ONLY
     radius: float = 1.0
     l2: float = 0.0
-    average: bool = True
+    average: bool | Literal["linear"] = True
     psd: bool = True
     seed: int | None = None
     max_features: int = 256

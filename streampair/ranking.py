@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from streampair import buffers, losses
+from streampair import buffers, losses, schedules
 from streampair.learners import choose
 from streampair.learners.faces import Regressor
 from streampair.learners.flat import FlatLearner
@@ -42,14 +42,16 @@ class PairOGD(Regressor, FlatLearner):
     buffer
         Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
     learning_rate
-        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. None: the self-tuned
+        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
+        (`streampair.schedules`). None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far.
     radius
         Radius R of the l2 ball that the weights are kept in, above 0 and at most 1e12.
     l2
         Factor of the ridge term ``l2 / 2 |w|^2``, 0 or above and at most 1e12.
     average
-        Publish the average of the iterates weighted by the step sizes rather than the last iterate.
+        Publish the average of the iterates weighted by the step sizes rather than the last iterate;
+        ``"linear"``: weighted by the number of the step.
     relevance
         Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A relevance outside is
         a RecordError. None takes relevances as they are, of a size up to 1e50, or 1e10 with `losses.Square`
@@ -102,11 +104,11 @@ class PairOGD(Regressor, FlatLearner):
 
     loss: losses.PairLoss | None = None
     buffer: buffers.Buffer | None = None
-    learning_rate: float | None = None
+    learning_rate: float | schedules.Schedule | None = None
     _: KW_ONLY
     radius: float = 1.0
     l2: float = 0.0
-    average: bool = True
+    average: bool | Literal["linear"] = True
     relevance: tuple[float, float] | None = None
     seed: int | None = None
     max_features: int = 10_000

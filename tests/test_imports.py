@@ -40,7 +40,7 @@ ONLY_IN = {
 # it.
 FLOORS = (
     (
-        *("errors", "kernels", "losses buffers", "records", "privacy", "learners"),
+        *("errors", "kernels", "losses buffers schedules", "records", "privacy", "learners"),
         *("auc ranking metric preprocessing batch", "assurance plots reproduce", "connectors"),
     ),
     ("errors", "kernels", "losses", "evaluation", "engine", "connectors"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from streampair import kernels
+from streampair import kernels, schedules
 from streampair.batch.base import PairLearner, Problem
 from streampair.batch.descent import checked_steps
 from streampair.errors import ConfigError
@@ -26,27 +26,43 @@ _DRAWN = 65_536
 
 
 def pair_steps(
-    problem: Problem, pairs: tuple[Places, Places], eta: float, w: Floats, before: Floats, total: Floats
+    problem: Problem,
+    pairs: tuple[Places, Places],
+    etas: float | Floats,
+    w: Floats,
+    before: Floats,
+    total: Floats,
+    *,
+    worth: float | Floats = 1.0,
+    l2: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Projected steps, a pair at each: the last two iterates, the former one last.
 
     Parameters
     ----------
-    problem, eta
-        What is learned, and the size of a step.
+    problem
+        What is learned.
     pairs
         Places of the records of the pairs, two of shape (T,).
+    etas
+        Sizes of the steps, (T,), or one size for all.
     w, before
         The iterate that is begun with, and the one before it.
     total
         What the one before, at each step, is added to, (dim,).
+    worth
+        What the one before weighs in the total at each step, (T,), or one weight for all.
+    l2
+        Strength of the ridge term.
     """
-    w, before = w.copy(), before.copy()
+    w, before, steps = w.copy(), before.copy(), len(pairs[0])
     kernels.pair_descent(
         problem.loss.code,
         problem.form == "metric",
-        eta,
+        l2,
         problem.radius,
+        np.full(steps, etas, dtype=np.float64),
+        np.full(steps, worth, dtype=np.float64),
         problem.rows,
         problem.labels,
         *pairs,
@@ -69,10 +85,16 @@ class PairSGD(PairLearner):
     steps
         Steps T; None: five for each record.
     learning_rate
-        Size of a step, above 0; None: ``radius / (G sqrt(T))``, G the largest norm of a gradient.
+        Size of every step, above 0, or a schedule (`streampair.schedules`). None: without a ridge term the
+        constant ``radius / (G sqrt(T))``, G the largest norm of a gradient; with one
+        ``schedules.InverseTime(l2)``.
+    l2
+        Strength of the ridge term ``l2 / 2 |w|^2``, 0 or above.
     output
-        ``"average"``: the mean of the iterates that are two steps before each pair, as in the paper, for the
-        one before knows a record of it. ``"last"``: the last one.
+        ``"average"``: the mean of the iterates that are two steps before each pair, weighted by the sizes of
+        the steps, ``sum_j eta_j w_(j-2) / sum_j eta_j``, as in the paper; the iterate before a pair has
+        learned one of its records. ``"linear"``: weighted by j in place of ``eta_j``. ``"last"``: the last
+        iterate.
     task, loss, radius, bounds
         As in `DPGDSC`; the loss need not be smooth.
     random_state
@@ -86,6 +108,13 @@ class PairSGD(PairLearner):
     Notes
     -----
     Nothing is protected: what is learned tells of the records. A step takes O(d), for a metric O(d^2).
+
+    The settings of the paper's theorems, with c of order 1 and n records:
+
+    - Theorem 1, not smooth: ``steps=n**2, learning_rate=c * n**-1.5``
+    - Theorem 2, smooth: ``steps=n, learning_rate=c * n**-0.5``, at most ``2 / L``
+    - Theorem 6 (b): ``l2=alpha``, which takes ``schedules.InverseTime(alpha)``
+    - Theorem 7 (b): the same with ``output="linear"``
 
     References
     ----------
@@ -108,8 +137,9 @@ class PairSGD(PairLearner):
     pairing: Literal["previous", "random"] = "previous"
     _: KW_ONLY
     steps: int | None = None
-    learning_rate: float | None = None
-    output: Literal["average", "last"] = "average"
+    learning_rate: float | schedules.Schedule | None = None
+    l2: float = 0.0
+    output: Literal["average", "linear", "last"] = "average"
 
     _largest_radius: ClassVar[float] = 1e6  # nothing is protected, so nothing has to be bounded for it
 
@@ -132,14 +162,12 @@ class PairSGD(PairLearner):
         problem = self._problem(*self._table(X, y))
         if self.pairing not in ("previous", "random"):
             raise ConfigError(f"pairing is {self.pairing!r}", fix='give "previous" or "random"')
-        if self.output not in ("average", "last"):
-            raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
+        if self.output not in ("average", "linear", "last"):
+            raise ConfigError(f"output is {self.output!r}", fix='give "average", "linear" or "last"')
+        if not (math.isfinite(self.l2) and self.l2 >= 0.0):
+            raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number of at least 0")
         steps = 5 * problem.n if self.steps is None else checked_steps(self.steps)
-        eta = self.learning_rate
-        if eta is None:
-            eta = problem.radius / (problem.lipschitz * math.sqrt(steps))
-        if not (math.isfinite(eta) and eta > 0.0):
-            raise ConfigError(f"learning_rate is {eta!r}", fix="give a finite number above 0")
+        schedule, weighed = self._schedule(problem, steps), 0.0
         coins = np.random.default_rng(problem.seed)
         w = before = np.zeros(problem.dim)
         total, last = np.zeros(problem.dim), coins.integers(problem.n, size=1)
@@ -150,6 +178,26 @@ class PairSGD(PairLearner):
                 last = one[-1:]
             else:  # any other record than the first
                 other = (one + coins.integers(1, problem.n, size=len(one))) % problem.n
-            w, before = pair_steps(problem, (one, other), float(eta), w, before, total)
-        self._publish(total / steps if self.output == "average" else w)
+            etas, worth = schedule.sizes(start + 1, len(one)), np.ones(len(one))
+            if self.output == "linear":
+                worth = np.arange(start + 1.0, start + 1.0 + len(one))
+            elif not isinstance(schedule, schedules.Constant):  # equal weights are a plain mean
+                worth = etas
+            weighed += float(worth.sum())
+            w, before = pair_steps(
+                problem, (one, other), etas, w, before, total, worth=worth, l2=float(self.l2)
+            )
+        self._publish(w if self.output == "last" else total / weighed)
         return self
+
+    def _schedule(self, problem: Problem, steps: int) -> schedules.Schedule:
+        rate = self.learning_rate
+        if isinstance(rate, schedules.Schedule):
+            return rate
+        if rate is None and self.l2:
+            return schedules.InverseTime(self.l2)
+        if rate is None:
+            rate = problem.radius / (problem.lipschitz * math.sqrt(steps))
+        if not (math.isfinite(rate) and rate > 0.0):
+            raise ConfigError(f"learning_rate is {rate!r}", fix="give a finite number above 0")
+        return schedules.Constant(float(rate))

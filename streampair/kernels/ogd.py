@@ -13,11 +13,13 @@ from streampair.kernels.losses import loss_of_errors, pair_slope
 from streampair.kernels.state import (
     AVERAGE,
     CAP,
+    CONSTANT,
     ETAS,
     FEW,
     FILLED,
     GRADIENTS,
     HEADER,
+    INVERSE_TIME,
     KEEP,
     L2,
     LOSS,
@@ -25,6 +27,7 @@ from streampair.kernels.state import (
     RADIUS,
     RATE,
     RECORDS,
+    SCHEDULE,
     WIDTH,
     D,
 )
@@ -49,11 +52,16 @@ def ogd_rate(s: Array, squares: float) -> tuple[float, float]:
         steps = s[ETAS] + 1.0
         s[GRADIENTS] = s[GRADIENTS] * keep if s[GRADIENTS] > _GONE else 0.0
     if rate > 0.0:
-        eta = rate / math.sqrt(steps)
+        if s[SCHEDULE] == CONSTANT:
+            eta = rate
+        elif s[SCHEDULE] == INVERSE_TIME:
+            eta = rate / (steps + 1.0)
+        else:
+            eta = rate / math.sqrt(steps)
     else:
         s[GRADIENTS] += squares
         eta = s[RADIUS] * math.sqrt(2.0 / s[GRADIENTS]) if s[GRADIENTS] > 0.0 else 0.0
-    weight = 1.0 if keep > 0.0 else eta
+    weight = 1.0 if keep > 0.0 else steps if s[AVERAGE] > 1.0 else eta
     s[ETAS] += weight
     return eta, weight / s[ETAS] if s[ETAS] > 0.0 else 0.0
 

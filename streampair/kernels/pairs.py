@@ -49,8 +49,10 @@ def _pair_gradient(code: int, metric: bool, u: Array, y: float, partner: float, 
 def pair_descent(
     code: int,
     metric: bool,
-    eta: float,
+    l2: float,
     radius: float,
+    etas: Array,
+    worth: Array,
     rows: Array,
     labels: Array,
     one: Places,
@@ -65,22 +67,31 @@ def pair_descent(
     ----------
     code, metric
         The loss, a function of the margin, and whether the weights are those of a metric.
-    eta, radius
-        Size of a step, and of the ball around 0.
+    l2, radius
+        Strength of the ridge term, and size of the ball around 0.
+    etas, worth
+        Sizes of the steps, and what the iterate before each step weighs in the sum, (T,) each.
     rows, labels, one, other
         The table, (n, d) and (n,), and the places of the pairs in it, (T,) each.
     w, before, total
-        The iterate, the one before it, and the sum of those before, at each step; all move, (dim,) each.
+        The iterate, the one before it, and the weighted sum of those before, at each step; all move, (dim,)
+        each.
     """
     u, g = np.empty(rows.shape[1]), np.empty(len(w))
     for t in range(len(one)):
+        eta = etas[t]
         for j in range(len(w)):
-            total[j] += before[j]
+            total[j] += worth[t] * before[j]
             before[j] = w[j]
         a, b = one[t], other[t]
         for j in range(len(u)):
             u[j] = rows[a, j] - rows[b, j]
-        if _pair_gradient(code, metric, u, labels[a], labels[b], w, g):
+        moved = _pair_gradient(code, metric, u, labels[a], labels[b], w, g)
+        if l2 > 0.0:
+            for j in range(len(w)):
+                g[j] = l2 * w[j] + (g[j] if moved else 0.0)
+            moved = True
+        if moved:
             for j in range(len(w)):
                 w[j] -= eta * g[j]
             project_ball(w, radius)

@@ -23,12 +23,12 @@ POLICY = 4  # FIFO, RESERVOIR, RESERVOIR_REPLACE, FULL, CLASSES
 FILLED = 5  # rows in use
 NEXT = 6  # FIFO: row that is overwritten next
 LOSS = 7
-RATE = 8  # > 0: eta_j = RATE / sqrt(j); 0: the self-tuned schedule
+RATE = 8  # > 0: the factor of SCHEDULE; 0: the self-tuned steps
 RADIUS = 9
 L2 = 10
-AVERAGE = 11
+AVERAGE = 11  # 0: the last iterate is published; 1: the average weighted by the steps; 2: weighted by j
 GRADIENTS = 12  # running sum of squared gradient norms
-ETAS = 13  # running sum of step sizes; of steps, where KEEP fades it
+ETAS = 13  # running sum of the weights in the average: step sizes; j; or 1 for each step, where KEEP fades it
 SEED = 14
 POSITIVES = 15  # CLASSES: records of the positive class so far
 TABLE = 16  # FULL: address of the table of blocks
@@ -44,6 +44,11 @@ OFFSET = 25  # log-odds at the centre
 SLOPE = 26  # what they rise by in a standard deviation
 KEEP = 27  # what is kept of the running sums from one record to the next; 0: all, for ever
 FEW = 28  # FIFO(1): how many features the partner has, if the gradient's place still holds them; else 0
+SCHEDULE = 29  # how steps of size RATE shrink: INVERSE_SQRT, CONSTANT or INVERSE_TIME
 HEADER = 32
+
+INVERSE_SQRT = 0  # step j has size RATE / sqrt(j)
+CONSTANT = 1  # RATE
+INVERSE_TIME = 2  # RATE / (j + 1)
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

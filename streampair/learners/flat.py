@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import buffers, losses
+from streampair import buffers, losses, schedules
 from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import ogd_proba, ogd_score, score_many, sparse_learn, sparse_proba, sparse_score
@@ -59,9 +59,9 @@ class FlatLearner(LearnsBatches):
         | LearnsBatches._derived
     )
 
-    learning_rate: float | None
+    learning_rate: float | schedules.Schedule | None
     radius: float
-    average: bool
+    average: bool | Literal["linear"]
     max_features: int
     # Where a leaf has no such parameter.
     l2: float = 0.0
@@ -110,11 +110,13 @@ class FlatLearner(LearnsBatches):
         header[k.POLICY] = policy.code
         header[k.LOSS] = self._loss.code
         header[k.WIDTH] = self._loss.width
-        if learning_rate is not None:
+        if self._rule.scheduled and isinstance(learning_rate, schedules.Schedule):
+            header[k.SCHEDULE], header[k.RATE] = learning_rate.code, learning_rate.scale
+        elif learning_rate is not None:
             header[k.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
         header[k.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
         header[k.L2] = _number("l2", self.l2, low=0.0, open_low=False, high=1e12)
-        header[k.AVERAGE] = bool(self.average)
+        header[k.AVERAGE] = 2.0 if self._linear() else bool(self.average)
         header[k.LINK] = self._task.two_classes
         header[k.SLOPE] = 1.0
         self._rule.mark(self, header)
@@ -125,6 +127,19 @@ class FlatLearner(LearnsBatches):
         else:
             raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
         return header
+
+    def _linear(self) -> bool:
+        """Whether the average is weighted by the number of the step."""
+        if self._rule.scheduled and isinstance(self.average, str):
+            if self.average != "linear":
+                raise ConfigError(f"average is {self.average!r}", fix='give True, False or "linear"')
+            if getattr(self, "half_life", None) is not None:
+                raise ConfigError(
+                    'average is "linear", which gives late records more weight, and so does half_life',
+                    fix="leave one of them out",
+                )
+            return True
+        return False
 
     # ---- columns ---------------------------------------------------------------------------------------
 
@@ -301,8 +316,13 @@ class FlatLearner(LearnsBatches):
         else:
             worth = float(records)
             rate = self.learning_rate
-            first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
-            state[k.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
+            if self._linear():
+                state[k.ETAS] = worth * (worth + 1.0) / 2.0
+            elif isinstance(rate, schedules.Schedule):
+                state[k.ETAS] = rate.sizes(1, records).sum()
+            else:
+                first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
+                state[k.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
         if self.learning_rate is None:
             state[k.GRADIENTS] = worth * largest * largest
 

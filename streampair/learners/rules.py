@@ -29,6 +29,8 @@ class FlatRule(abc.ABC):
     limit: float = k.MAX_ABS
     #: Whether a record has a score that is linear in its features, which the kernels give as they learn.
     linear: bool = True
+    #: Whether the learner takes a schedule, and an average weighted by the number of the step.
+    scheduled: bool = False
 
     def loss(self, learner: Any) -> Any:
         """The pair loss that was asked for; None is the hinge."""
@@ -83,6 +85,8 @@ def _fade(learner: Any, header: Array) -> None:
 class OGDRule(FlatRule):
     """Gradient descent on a linear score."""
 
+    scheduled = True
+
     def mark(self, learner: Any, header: Array) -> None:
         """What its sums keep."""
         _fade(learner, header)
@@ -109,6 +113,7 @@ class MetricRule(FlatRule):
 
     limit = k.MAX_ABS_METRIC
     linear = False
+    scheduled = True
 
     def shape(self, d: int) -> tuple[int, ...]:
         """(d, d)."""

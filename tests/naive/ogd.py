@@ -14,6 +14,7 @@ class PairOGD:
     """Yang et al. 2021, Algorithm 2, with the buffers of Kar et al. 2013, on lists of floats."""
 
     keep = 1.0  # of the sums, from one record to the next
+    schedule, linear = "sqrt", False
 
     def __init__(
         self,
@@ -27,7 +28,10 @@ class PairOGD:
         seed: int = 0,
         width: float = 0.0,
         keep: float = 1.0,
+        schedule: str = "sqrt",
+        linear: bool = False,
     ) -> None:
+        self.schedule, self.linear = schedule, linear
         self.keep, self.norms = keep, [0.0]
         self.width = width
         self.loss, self.learning_rate, self.radius, self.l2 = loss, learning_rate, radius, l2
@@ -61,7 +65,8 @@ class PairOGD:
                 self.squares = math.fsum(n * self.keep**age for age, n in enumerate(reversed(self.norms)))
                 j = math.fsum(self.keep**age for age in range(j))
             if self.learning_rate is not None:
-                eta = self.learning_rate / math.sqrt(j)
+                shrunk = {"sqrt": math.sqrt(j), "constant": 1.0, "time": j + 1.0}
+                eta = self.learning_rate / shrunk[self.schedule]
             else:
                 eta = self.radius * math.sqrt(2.0 / self.squares) if self.squares else 0.0
             self.etas.append(eta)
@@ -79,6 +84,8 @@ class PairOGD:
         etas = self.etas
         if self.keep < 1.0:
             etas = [self.keep**age for age in reversed(range(len(etas)))]
+        if self.linear:
+            etas = [j + 1.0 for j in range(len(etas))]
         total = math.fsum(etas)
         if not total:
             return [0.0] * len(self.last)

@@ -92,4 +92,4 @@ class SPAUC:
         self.iterates.append(project_ball(step, self.radius))
 
     last = PairOGD.last
-    average, keep = PairOGD.average, PairOGD.keep
+    average, keep, linear = PairOGD.average, PairOGD.keep, PairOGD.linear

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, ranking, schedules
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 
@@ -25,6 +25,9 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"learning_rate": -1.0}, r"learning_rate is "),
         ({"learning_rate": math.inf}, r"learning_rate is "),
         ({"learning_rate": "fast"}, r"learning_rate is "),
+        ({"learning_rate": schedules.Schedule()}, r"is no schedule"),
+        ({"average": "best"}, r"average is .best."),
+        ({"average": "linear", "half_life": 50}, r"more weight, and so does half_life"),
         ({"radius": 0.0}, r"radius is "),
         ({"radius": None}, r"radius is "),
         ({"radius": math.nan}, r"radius is "),
@@ -41,6 +44,7 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
     ],
     auc.OAM: [
         ({"learning_rate": None}, "learning_rate"),
+        ({"learning_rate": schedules.Constant(0.1)}, "learning_rate is"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"size": 0}, "size"),
         ({"radius": 0.0}, "radius"),

@@ -198,7 +198,7 @@ def laplace_integers(kernel: Any, rng: Rng) -> None:
 
 @against(naive.pair_descent)
 def pair_descent(kernel: Any, rng: Rng) -> None:
-    for loss, metric in itertools.product(MARGIN, (False, True)):
+    for loss, metric, l2 in itertools.product(MARGIN, (False, True), (0.0, 0.3)):
         rows, labels = rng.normal(size=(20, 3)) / 2, rng.choice([-1.0, 1.0], size=20)
         one, other = rng.integers(20, size=40), rng.integers(20, size=40)
         start = rng.normal(size=(3, 3)) if metric else rng.normal(size=3)
@@ -208,15 +208,17 @@ def pair_descent(kernel: Any, rng: Rng) -> None:
         before, total = rng.normal(size=len(w)), rng.normal(size=len(w))
         wanted = [before.copy()]
         offset = total.copy()
-        kernel(loss.code, metric, 0.2, 1.1, rows, labels, one, other, w, before, total)
+        etas, worth = rng.uniform(0.1, 0.3, size=40), rng.uniform(size=40)
+        table = (rows, labels, one, other)
+        kernel(loss.code, metric, l2, 1.1, etas, worth, *table, w, before, total)
         at = zip(one, other, strict=True)
         pairs = [(rows[a].tolist(), labels[a], rows[b].tolist(), labels[b]) for a, b in at]
         name = name_of(loss)
-        iterates = naive.pair_descent(name, 0.2, 1.1, pairs, start)
+        iterates = naive.pair_descent(name, etas.tolist(), 1.1, pairs, start, l2)
         wanted += [packed(each) if metric else each for each in iterates]
         close(w, wanted[-1], 1e-11)
         close(before, wanted[-2], 1e-11)
-        close(total - offset, np.sum(wanted[:-2], axis=0), 1e-11)
+        close(total - offset, worth @ np.array(wanted[:-2]), 1e-11)
 
 
 # ---- numbers and vectors -------------------------------------------------------------------------------
@@ -417,7 +419,8 @@ def learn(
             assert (kernel if i == len(data) - 1 else getattr(k, kernel.__name__))(s, y) == 0
     for i, (x, y) in enumerate(data):
         if kernel.__name__.endswith("many") and len(scores):
-            close(scores[i], float(np.dot(twin.last, x)), 1e-8)  # before it is learned
+            published = twin.average if s[k.AVERAGE] else twin.last
+            close(scores[i], float(np.dot(published, x)), 1e-8)  # before it is learned
         if y == y:
             twin.learn(x.tolist(), y)
     cells = cells or d
@@ -444,6 +447,11 @@ def ogd(kernel: Any, rng: Rng) -> None:
     for rate in (None, 0.3):  # sums that fade
         s = flat(3, k.FIFO, 4, 4 * 4, LOSS=k.LOGISTIC, KEEP=0.8, RATE=rate or 0.0)
         twin = naive.PairOGD(3, "Logistic", "fifo", 4, rate, 2.0, 0.01, 5, keep=0.8)
+        learn(kernel, s, twin, records(rng, 3))
+    shrinks = {k.INVERSE_SQRT: "sqrt", k.CONSTANT: "constant", k.INVERSE_TIME: "time"}
+    for (schedule, name), linear in itertools.product(shrinks.items(), (False, True)):
+        s = flat(3, k.FIFO, 4, 4 * 4, LOSS=k.LOGISTIC, RATE=0.3, SCHEDULE=schedule, AVERAGE=1 + linear)
+        twin = naive.PairOGD(3, "Logistic", "fifo", 4, 0.3, 2.0, 0.01, 5, schedule=name, linear=linear)
         learn(kernel, s, twin, records(rng, 3))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from streampair import batch, losses
+from streampair import batch, losses, schedules
 from streampair.errors import ConfigError
 
 
@@ -26,8 +27,11 @@ def test_checks_of_scikit_learn(given: dict[str, Any]) -> None:
     check_estimator(batch.PairSGD(**given, steps=50), on_skip=None)
 
 
-def naive(X: Any, y: Any, steps: int, eta: float, radius: float, previous: bool, task: str) -> Any:
-    """Algorithm 1 by its letter, on full matrices for a metric, with the hinge; and the last iterate."""
+def naive(
+    X: Any, y: Any, etas: Any, radius: float, previous: bool, task: str, l2: float = 0.0
+) -> dict[str, Any]:
+    """Algorithm 1 by its letter, on full matrices for a metric, with the hinge: each of the outputs."""
+    steps = len(etas)
     X = X / np.maximum(1.0, np.linalg.norm(X, axis=1))[:, None]
     # As the learner draws: a seed of its own, then the records.
     coins = np.random.default_rng(int(np.random.RandomState(3).randint(2**31 - 1)))
@@ -47,18 +51,23 @@ def naive(X: Any, y: Any, steps: int, eta: float, radius: float, previous: bool,
         else:
             s = signs[i] * signs[j]
             g = s * np.outer(u, u) if s * (1.0 - u @ w @ u) < 1.0 else np.zeros((3, 3))
-        w = w - eta * g
+        w = w - etas[t] * (g + l2 * w)
         w = w * min(1.0, radius / max(float(np.linalg.norm(w)), 1e-300))
         iterates.append(w)
-    return np.mean(iterates[:steps], axis=0), w
+    numbers = np.arange(1, steps + 1)
+    return {
+        "average": np.average(iterates[:steps], axis=0, weights=etas),
+        "linear": np.average(iterates[:steps], axis=0, weights=numbers),
+        "last": w,
+    }
 
 
 @pytest.mark.parametrize("task", ["auc", "metric"])
 @pytest.mark.parametrize("pairing", ["previous", "random"])
 def test_it_is_the_algorithm_to_the_letter(pairing: Any, task: Any) -> None:
     X, y = table()
-    average, last = naive(X, y, 200, 0.05, 0.6, pairing == "previous", task)
-    for output, wanted in (("average", average), ("last", last)):
+    outputs = naive(X, y, np.full(200, 0.05), 0.6, pairing == "previous", task)
+    for output, wanted in outputs.items():
         model = batch.PairSGD(
             pairing,
             task=task,
@@ -71,7 +80,51 @@ def test_it_is_the_algorithm_to_the_letter(pairing: Any, task: Any) -> None:
         ).fit(X, y)
         found = model.coef_ if task == "auc" else model.metric_
         assert found == pytest.approx(wanted, abs=1e-12)
-    assert np.abs(average - last).max() > 1e-3
+    for one, other in itertools.combinations(outputs.values(), 2):
+        assert np.abs(one - other).max() > 1e-3
+
+
+#: The settings of the theorems of Yang et al., each by its own formula: parameters, and sizes of the steps.
+THEOREMS: dict[str, tuple[dict[str, Any], Any]] = {
+    "1": ({"steps": 60**2, "learning_rate": 2.0 * 60**-1.5}, np.full(3600, 2.0 * 3600.0 ** (-3 / 4))),
+    "2": ({"steps": 60, "learning_rate": 0.5 * 60**-0.5}, np.full(60, 0.5 / np.sqrt(60.0))),
+    "6b": ({"steps": 200, "l2": 0.7}, 2.0 / (0.7 * (np.arange(1, 201) + 1))),
+    "7b": ({"steps": 200, "l2": 0.7, "output": "linear"}, 2.0 / (0.7 * (np.arange(1, 201) + 1))),
+    "6a": (
+        {"steps": 200, "learning_rate": schedules.InverseSqrt(0.4)},
+        0.4 / np.sqrt(np.arange(1, 201)),
+    ),
+}
+
+
+@pytest.mark.parametrize("task", ["auc", "metric"])
+@pytest.mark.parametrize("theorem", THEOREMS)
+def test_the_settings_of_the_theorems(theorem: str, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn in parts, so that the number of a step goes on from one part to the next.
+
+    Mutants: steps that begin anew in each part, and steps of 2 / (alpha j), would be seen.
+    """
+    monkeypatch.setattr(batch.stochastic, "_DRAWN", 64)
+    X, y = table()
+    given, etas = THEOREMS[theorem]
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Whole(seed))
+    wanted = naive(X, y, etas, 0.6, True, task, given.get("l2", 0.0))[given.get("output", "average")]
+    model = batch.PairSGD(
+        **{"task": task, "loss": losses.Hinge(), "radius": 0.6, **given},
+        random_state=np.random.RandomState(3),
+    ).fit(X, y)
+    found = model.coef_ if task == "auc" else model.metric_
+    assert found == pytest.approx(wanted, abs=1e-11)
+
+
+class Whole:
+    """Coins that are the same whether they are drawn at once or in parts."""
+
+    def __init__(self, seed: int) -> None:
+        self._coins = random.Random(seed)
+
+    def integers(self, n: int, size: int) -> Any:
+        return np.array([self._coins.randrange(n) for _ in range(size)])
 
 
 @pytest.mark.parametrize("pairing", ["previous", "random"])
@@ -81,9 +134,9 @@ def test_what_is_drawn_in_parts_is_one_run(pairing: Any, monkeypatch: pytest.Mon
     met: list[tuple[int, int]] = []
     steps = batch.stochastic.pair_steps
 
-    def spy(problem: Any, pairs: Any, *rest: Any) -> Any:
+    def spy(problem: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
         met.extend(zip(*(places.tolist() for places in pairs), strict=True))
-        return steps(problem, pairs, *rest)
+        return steps(problem, pairs, *rest, **more)
 
     monkeypatch.setattr(batch.stochastic, "pair_steps", spy)
     monkeypatch.setattr(batch.stochastic, "_DRAWN", 7)
@@ -116,6 +169,8 @@ def test_nothing_is_promised() -> None:
     [
         ({"pairing": "all"}, "pairing is .all.. Fix: give"),
         ({"output": "best"}, "output is .best.. Fix"),
+        ({"l2": -0.1}, "l2 is -0.1. Fix"),
+        ({"l2": float("inf")}, "l2 is inf. Fix"),
         ({"steps": 0}, "steps is 0. Fix"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0. Fix"),
         ({"learning_rate": float("nan")}, "learning_rate is nan. Fix"),

@@ -1,0 +1,188 @@
+"""Sizes of the steps of gradient descent.
+
+A schedule is a parameter, `learning_rate`, of `auc.PairOGD`, `ranking.PairOGD`, `metric.PairOGD` and
+`batch.PairSGD`. Step j is the j-th step, from 1 on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from river import base
+
+from streampair import kernels
+from streampair.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Constant", "InverseSqrt", "InverseTime", "Schedule"]
+
+
+class Schedule(base.Base):
+    """Base of the schedules: parameters only, no state.
+
+    `code` is the integer by which the compiled kernels know the schedule, `scale` its largest factor.
+    """
+
+    code: ClassVar[int] = kernels.INVERSE_SQRT
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    @property
+    def scale(self) -> float:
+        """What the kernels multiply."""
+        raise ConfigError(f"{self!r} is no schedule", fix="give one such as schedules.Constant(0.01)")
+
+    def sizes(self, first: int, count: int) -> Floats:
+        """Sizes of `count` steps, of which `first` is the number of the first one.
+
+        Examples
+        --------
+        >>> from streampair import schedules
+        >>> schedules.InverseTime(2.0).sizes(1, 3).round(4).tolist()
+        [0.5, 0.3333, 0.25]
+        """
+        raise NotImplementedError
+
+
+def _check(name: str, value: float) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (ok and math.isfinite(value) and 0.0 < value <= 1e12):
+        raise ConfigError(f"{name} is {value!r}", fix=f"give a finite {name} above 0 and at most 1e12")
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """Every step has the same size.
+
+    Theorem 1 of Yang et al. (2021), for losses that are not smooth, takes ``T = n^2`` steps of a size
+    proportional to ``T^(-3/4)``; Theorem 2, for smooth losses, ``T = n`` steps of a size proportional to
+    ``T^(-1/2)`` and at most ``2 / L``.
+
+    Parameters
+    ----------
+    rate
+        Size of a step, above 0 and at most 1e12.
+
+    Raises
+    ------
+    ConfigError
+        If the rate is out of range.
+
+    References
+    ----------
+    Yang, Z., Lei, Y., Wang, P., Yang, T. and Ying, Y. (2021). Simple stochastic and online gradient descent
+    algorithms for pairwise learning. NeurIPS. Theorems 1 and 2.
+
+    Examples
+    --------
+    >>> from streampair import auc, schedules
+    >>> model = auc.PairOGD(learning_rate=schedules.Constant(0.01))
+    """
+
+    rate: float
+
+    code = kernels.CONSTANT
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+
+    @property
+    def scale(self) -> float:
+        """The rate."""
+        return float(self.rate)
+
+    def sizes(self, first: int, count: int) -> Floats:
+        """``rate``, `count` times."""
+        return np.full(count, self.scale)
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """Step j has size ``rate / sqrt(j)``: what a number means in `auc.PairOGD`.
+
+    Parameters
+    ----------
+    rate
+        Size of the first step, above 0 and at most 1e12.
+
+    Raises
+    ------
+    ConfigError
+        If the rate is out of range.
+
+    Examples
+    --------
+    >>> from streampair import auc, schedules
+    >>> model = auc.PairOGD(learning_rate=schedules.InverseSqrt(0.1))  # as learning_rate=0.1
+    """
+
+    rate: float
+
+    code = kernels.INVERSE_SQRT
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+
+    @property
+    def scale(self) -> float:
+        """The rate."""
+        return float(self.rate)
+
+    def sizes(self, first: int, count: int) -> Floats:
+        """``rate / sqrt(j)``."""
+        sizes: Floats = self.scale / np.sqrt(np.arange(first, first + count, dtype=np.float64))
+        return sizes
+
+
+@dataclass(frozen=True)
+class InverseTime(Schedule):
+    """Step j has size ``2 / (alpha (j + 1))``, for a loss with a ridge term of strength ``l2 = alpha``.
+
+    Theorem 6 (b) of Yang et al. (2021) publishes the average of the iterates weighted by these sizes;
+    Theorem 7 (b) the average weighted by j.
+
+    Parameters
+    ----------
+    alpha
+        Strong convexity of the loss, above 0 and at most 1e12.
+
+    Raises
+    ------
+    ConfigError
+        If alpha is out of range.
+
+    References
+    ----------
+    Yang, Z., Lei, Y., Wang, P., Yang, T. and Ying, Y. (2021). Simple stochastic and online gradient descent
+    algorithms for pairwise learning. NeurIPS. Theorems 6 (b) and 7 (b).
+
+    Examples
+    --------
+    >>> from streampair import auc, schedules
+    >>> model = auc.PairOGD(learning_rate=schedules.InverseTime(0.1), l2=0.1, average="linear")
+    """
+
+    alpha: float
+
+    code = kernels.INVERSE_TIME
+
+    def __post_init__(self) -> None:
+        _check("alpha", self.alpha)
+
+    @property
+    def scale(self) -> float:
+        """2 / alpha."""
+        return 2.0 / float(self.alpha)
+
+    def sizes(self, first: int, count: int) -> Floats:
+        """``2 / (alpha (j + 1))``."""
+        sizes: Floats = self.scale / (np.arange(first, first + count, dtype=np.float64) + 1.0)
+        return sizes

@@ -1,0 +1,135 @@
+"""Sizes of the steps, through every learner that takes them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+
+from streampair import auc, buffers, losses, metric, ranking, schedules
+from streampair.errors import ConfigError
+
+#: Each schedule with its name in the reference implementation, and its formula.
+SCHEDULES = {
+    "constant": (schedules.Constant(0.3), lambda j: 0.3),
+    "sqrt": (schedules.InverseSqrt(0.3), lambda j: 0.3 / math.sqrt(j)),
+    "time": (schedules.InverseTime(0.8), lambda j: 2.0 / (0.8 * (j + 1))),
+}
+
+
+def stream(n: int = 60) -> Any:
+    rng = np.random.default_rng(4)
+    y = rng.random(n) < 0.4
+    return rng.normal(size=(n, 3)) + y[:, None], y
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_sizes_are_those_of_the_formula(name: str) -> None:
+    schedule, formula = SCHEDULES[name]
+    assert schedule.sizes(5, 4) == pytest.approx([formula(j) for j in range(5, 9)])
+
+
+@pytest.mark.parametrize("average", [True, False, "linear"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_online_learner_takes_these_steps(name: str, average: Any) -> None:
+    """By records and by tables. A mutant that averages by the steps in place of j would be seen."""
+    X, y = stream()
+    schedule, formula = SCHEDULES[name]
+    twin = naive.PairOGD(
+        3,
+        "Logistic",
+        "fifo",
+        2,
+        formula(1) * {"time": 2.0}.get(name, 1.0),
+        1.5,
+        0.1,
+        schedule=name,
+        linear=average == "linear",
+    )
+    made = [
+        auc.PairOGD(
+            loss=losses.Logistic(),
+            buffer=buffers.FIFO(2),
+            learning_rate=schedule,
+            radius=1.5,
+            l2=0.1,
+            average=average,
+        )
+        for _ in range(2)
+    ]
+    for row, label in zip(X, y, strict=True):
+        twin.learn(row.tolist(), 1.0 if label else -1.0)
+        made[0].learn_one(dict(enumerate(row.tolist())), bool(label))
+    made[1].learn_many(X, y)
+    wanted = twin.average if average else twin.last
+    for model in made:
+        assert list(model.weights.values()) == pytest.approx(wanted, abs=1e-11)
+
+
+def test_a_number_is_the_schedule_of_the_square_root() -> None:
+    X, y = stream()
+    for make in (auc.PairOGD, metric.PairOGD):
+        one, other = make(learning_rate=0.2), make(learning_rate=schedules.InverseSqrt(0.2))
+        one.learn_many(X, y)
+        other.learn_many(X, y)
+        assert one.weights == other.weights
+
+
+def test_the_other_tasks_take_schedules() -> None:
+    X, y = stream()
+    for make in (ranking.PairOGD, metric.PairOGD):
+        found = []
+        for schedule, _ in SCHEDULES.values():
+            for average in (True, "linear"):
+                model = make(learning_rate=schedule, average=average)
+                model.learn_many(X, y.astype(float))
+                found.append(tuple(model.weights.values()))
+        assert len(set(found)) == len(found)
+
+
+def test_a_saved_learner_goes_on_with_its_steps() -> None:
+    X, y = stream()
+    whole = auc.PairOGD(learning_rate=schedules.InverseTime(0.5), average="linear")
+    whole.learn_many(X, y)
+    first = auc.PairOGD(learning_rate=schedules.InverseTime(0.5), average="linear")
+    first.learn_many(X[:30], y[:30])
+    second = auc.PairOGD(learning_rate=schedules.InverseTime(0.5), average="linear")
+    second.load_state(first.to_state())
+    second.learn_many(X[30:], y[30:])
+    assert second.weights == whole.weights
+    other = auc.PairOGD(learning_rate=schedules.InverseTime(0.6), average="linear")
+    with pytest.raises(Exception, match="InverseTime"):
+        other.load_state(first.to_state())
+
+
+@pytest.mark.parametrize("average", [True, "linear"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_beginning_counts_as_so_many_steps(name: str, average: Any) -> None:
+    X, y = stream(12)
+    schedule, formula = SCHEDULES[name]
+    start = {0: 0.5, 1: -0.5, 2: 0.1}
+    averaged = auc.PairOGD(learning_rate=schedule, average=average)
+    last = auc.PairOGD(learning_rate=schedule, average=False)
+    iterates = [np.array(list(start.values()))] * 2  # w_{-1} and w_0
+    for model in (averaged, last):
+        model.begin_at(start, records=100)
+    for row, label in zip(X, y, strict=True):
+        for model in (averaged, last):
+            model.learn_one(dict(enumerate(row.tolist())), bool(label))
+        iterates.append(np.array(list(last.weights.values())))
+    del iterates[2]  # the first record has no partner: no step
+    worth = [(float(j) if average == "linear" else formula(j)) for j in range(1, len(iterates) - 1)]
+    before = sum((float(j) if average == "linear" else formula(j)) for j in range(1, 101))
+    wanted = before * iterates[0] + sum(a * w for a, w in zip(worth, iterates, strict=False))
+    wanted /= before + sum(worth)
+    assert list(averaged.weights.values()) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("make", [schedules.Constant, schedules.InverseSqrt, schedules.InverseTime])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, True, "fast", 1e13])
+def test_what_is_no_size_is_refused(make: Any, value: Any) -> None:
+    with pytest.raises(ConfigError, match="Fix: give a finite"):
+        make(value)
