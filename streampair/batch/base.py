@@ -310,6 +310,8 @@ class TableLearner(PairLearner):
 
     #: Whether what is learned begins at `start`.
     _starts: ClassVar[bool] = False
+    #: Epsilon of a fit, where coins count for it; None: it follows from the plans.
+    _of_coins: float | None = None
 
     @abc.abstractmethod
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
@@ -356,6 +358,7 @@ class TableLearner(PairLearner):
             mechanism=mechanism,
             notes=self._notes,
             source=source if self.calibration == "paper" else "",
+            spent=self._of_coins,
         )
         return self
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
 from streampair.errors import ConfigError
-from streampair.privacy.accounting import PrivacyReport, epsilon_from, mu_from
+from streampair.privacy.accounting import PrivacyReport, delta_from, epsilon_from, mu_from
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     ExactSums,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ExactRelease", "TablePlan", "TableReport", "VectorDoor", "mu_of_pure", "plan_table", "report_of"]
+__all__ = [
+    *("ExactRelease", "TablePlan", "TableReport", "VectorDoor"),
+    *("epsilon_of_draws", "mu_of_pure", "plan_table", "report_of"),
+]
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,48 @@ def mu_of_pure(epsilon: float) -> float:
     1.232
     """
     return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-epsilon)))
+
+
+def epsilon_of_draws(draws: int, chance: float, moves: Sequence[float], sigma: float, delta: float) -> float:
+    """Epsilon of a vector that moves further the more often a record is drawn (docs/privacy.md, Lemma 95).
+
+    Parameters
+    ----------
+    draws, chance
+        How often a record is drawn from a part, and with which chance it is this one.
+    moves
+        How far the vector moves, by how often the record was drawn: 0 times, once, ... The last one holds for
+        more often as well.
+    sigma
+        Std of the Gaussian noise, a coordinate.
+    delta
+        Above 0.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import epsilon_of_draws
+    >>> round(epsilon_of_draws(100, 0.01, [0.0, 1.0, 2.0, 3.0], 4.0, 0.01), 3)  # 3 in place of what is more
+    0.777
+    """
+    # bdtrc(k, ...) is the chance of more than k.
+    more = [float(scipy.special.bdtrc(k, draws, chance)) for k in range(len(moves) - 1)]
+    tails = [1.0, *more, 0.0]
+    parts = [
+        (above - beyond, move / sigma)
+        for (above, beyond), move in zip(pairwise(tails), moves, strict=True)
+        if above > beyond and move
+    ]
+
+    def over(epsilon: float) -> float:
+        return math.fsum(p * delta_from(epsilon, mu) for p, mu in parts) - delta
+
+    if over(0.0) <= 0.0:
+        return 0.0
+    high = 1.0
+    while over(high) > 0.0:
+        high *= 2.0
+    # Rounded up, so that delta is kept.
+    return float(scipy.optimize.brentq(over, 0.0, high, xtol=1e-12, rtol=1e-12)) * (1.0 + 1e-9) + 1e-11
 
 
 def plan_table(
@@ -279,6 +325,7 @@ def report_of(
     notes: Sequence[str] = (),
     source: str = "",
     relation: Relation = ONE_RECORD,
+    spent: float | None = None,
 ) -> TableReport:
     """The report of a fit, every number from its plans.
 
@@ -300,11 +347,13 @@ def report_of(
         Whose constants were taken to the letter; empty: none.
     relation
         Who is protected.
+    spent
+        Epsilon, where coins that nobody sees make it less than what follows from mu; None: by mu.
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
     if delta:
-        spent = epsilon_from(mu, delta)
+        spent = epsilon_from(mu, delta) if spent is None else spent
         budget = mu_from(epsilon, delta)
     else:
         costs = [plan.epsilon for plan in plans]
