@@ -12,7 +12,16 @@ import numpy as np
 from streampair import auc, losses
 from streampair.errors import ConfigError
 from streampair.reproduce import yang2021
-from streampair.reproduce.protocol import Outcome, Sample, fitted, learner_of, ranked, scores, split
+from streampair.reproduce.protocol import (
+    Outcome,
+    Sample,
+    fitted,
+    learner_of,
+    no_privacy,
+    ranked,
+    scores,
+    split,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,13 +48,9 @@ def _tuned(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
         model.learn_many(rows[train], data.positive[train])
         return Outcome(ranked(model, Sample(data.name, rows[test], data.positive[test])))
     if job["variant"] == "tight":
-        raise _no_privacy()
+        raise no_privacy()
     _checked(job)
     return Outcome(yang2021.held_out(job["algorithm"], table, repeat, number).auc)
-
-
-def _no_privacy() -> ConfigError:
-    return ConfigError("no privacy is promised here", fix="read the other columns")
 
 
 def _checked(job: Mapping[str, Any]) -> None:
@@ -81,7 +86,7 @@ def _times(method: str, data: Sample, seed: int) -> list[tuple[float, float]]:
 def _time(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
     """Time until the AUC is near the end of "Ours", over that of "Ours" in the same run."""
     if job["variant"] != "paper":
-        raise _no_privacy()
+        raise no_privacy()
     _checked(job)
     ours = _times("Ours", data, seed)
     goal = ours[-1][1] - _NEAR

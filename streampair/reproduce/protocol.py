@@ -222,9 +222,16 @@ def _default(job: Mapping[str, Any], known: Sample, delta: float, seed: int) -> 
     return _streamed(model, known)
 
 
+def no_privacy() -> ConfigError:
+    """What is said of the tight calibration of a learner that promises nothing."""
+    return ConfigError("no privacy is promised here", fix="read the other columns")
+
+
 def _of_paper(job: Mapping[str, Any], known: Sample, delta: float, seed: int) -> Any:
     n, d = known.rows.shape
     options = dict(job["options"])
+    if not job["epsilon"] and job["variant"] == "tight":
+        raise no_privacy()
     dim = d if job["task"] == "auc" else d * (d + 1) // 2
     epsilon = job["epsilon"] or _WITHOUT_NOISE
     if options.get("steps") == "theorem 2":  # T of Xue et al., Theorem 2
@@ -236,11 +243,15 @@ def _of_paper(job: Mapping[str, Any], known: Sample, delta: float, seed: int) ->
     room, _, name = job["learner"].rpartition(".")
     if room == "batch":
         made = learner_of(job["learner"])
-        model = made(
-            epsilon, delta, task=job["task"], calibration=job["variant"], random_state=seed, **options
-        )
+        # Without noise there is no need for the random first iterates, which are there for its proof.
+        calibration = job["variant"] if job["epsilon"] else "tight"
+        model = made(epsilon, delta, task=job["task"], calibration=calibration, random_state=seed, **options)
         return model.fit(known.rows, known.positive)
     made = getattr(auc if job["task"] == "auc" else metric, name)
+    if not job["epsilon"]:
+        # Each record meets all before it, as in Kar et al. (2013).
+        model = made(loss=losses.Logistic(), buffer=buffers.FullHistory(), **options)
+        return _streamed(model, known)
     model = made(
         epsilon,
         delta,

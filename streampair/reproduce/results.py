@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ __all__ = ["Result", "Summary", "lacking", "markdown", "result", "summary", "ver
 #: Differences below a point are not told from none, however many seeds there are.
 POINT = 0.01
 _LESS_IS_BETTER = {"objective", "excess risk", "time to AUC"}
+_WAYS = ("better", "worse")
 
 
 @dataclass(frozen=True)
@@ -228,10 +230,21 @@ def counted(results: Sequence[Result]) -> str:
     without = sum(bool(each.found["paper"].reason) for each in results)
     seeds = sorted({each.found[v].seeds for each in results for v in VARIANTS if not each.found[v].reason})
     told = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]) if seeds else "no"
+    private = [each for each in results if each.cell.promised and not each.found["paper"].reason]
+    also = ""
+    if private:
+        words = [each.verdict for each in private]
+        better, worse = (
+            sum(bool(re.search(rf"tight calibration is \S+ {w}", v)) for v in words) for w in _WAYS
+        )
+        also = (
+            f" Of the {len(private)} private cells with a value the tight calibration is better in {better}, "
+            f"worse in {worse}, and no different or not measured in the others."
+        )
     return (
         f"{len(results)} cells, {told} seeds each. {len(printed)} have a printed value; {same} of the "
         f"{len(compared)} that could be compared are reproduced with the paper's constants. {without} have a "
-        "reason in place of a value."
+        f"reason in place of a value.{also}"
     )
 
 
