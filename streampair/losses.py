@@ -50,6 +50,23 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
+def _metric_diameter(loss: PairLoss, steepest: float, reach: float) -> float:
+    """Most that a replaced record moves a pair's gradient, over 4 B^2 (docs/privacy.md, Lemma 92).
+
+    `steepest` is the largest slope M, `reach` the largest score 4 B^2 R of a pair.
+    """
+    # Descending from 1 to .825: the larger of the two pairs' P = |u|^2 / 4 if both are equal. In each cell
+    # what depends on it is taken at the end that makes it larger.
+    p = 1.0 - np.linspace(0.0, math.sqrt(0.175), 2001) ** 2
+    nearest = 8.0 * p**3 * (1.0 - p)  # the squared distance of the two pairs' matrices, in (4 B^2)^2
+    farthest = np.append(nearest[1:], 1.0)
+    size = 2.0 * p * p
+    total = np.minimum(loss._opposed(reach * np.sqrt(farthest)), 2.0 * steepest)
+    squares = total**2 * (size - 1.0) + total * steepest * (2.0 - size)
+    squares -= steepest * (total - steepest) * nearest
+    return max(steepest, float(np.sqrt(squares[total >= steepest].max(initial=0.0))))
+
+
 def _checked_form(form: str) -> str:
     if form not in get_args(Form):
         raise ConfigError(f"form is {form!r}", fix='give "raw", "halved", "metric" or "psd"')
@@ -90,6 +107,13 @@ class PairLoss(base.Base, abc.ABC):
     @abc.abstractmethod
     def _curvature(self) -> float:
         """Largest absolute second derivative."""
+
+    def _opposed(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Largest sum of the sizes of two slopes that push a metric in opposite directions, or a bound.
+
+        One is of a pair with ``u'Wu = q``, one of a pair with ``q' >= q - gap``. Infinite: none is known.
+        """
+        return np.full_like(gap, math.inf)
 
     @overload
     def value(self, margin: float) -> float: ...
@@ -176,11 +200,17 @@ class PairLoss(base.Base, abc.ABC):
         Notes
         -----
         With labels or relevances in [-1, 1], form "raw" or "halved", and a convex decreasing loss D = G, half
-        of the obvious 2G (docs/privacy.md 2). For metrics, for `Square` and for `MinimumErrorEntropy` it is
-        2G. With per-pair clipping it is at most ``2 clip`` too.
+        of the obvious 2G (docs/privacy.md 2). For `Square` and for `MinimumErrorEntropy` it is 2G in these
+        forms. For metrics it is 2G for `Hinge`, G for `SquaredHinge` and `Square` (at most 1.5 G with form
+        "psd"), and between the two for `Logistic`: 1.42 G for radius 1 (docs/privacy.md, Lemma 92). With
+        per-pair clipping it is at most ``2 clip`` too.
         """
-        g = self.lipschitz(feature_bound, radius, form)
-        d = g if self.decreasing and form in ("raw", "halved") else 2.0 * g
+        scale, low, high = self._reach(feature_bound, radius, form)
+        steepest = self._steepest(low, high)
+        if form in ("metric", "psd"):
+            d = scale * _metric_diameter(self, steepest, scale * radius)
+        else:
+            d = scale * steepest * (1.0 if self.decreasing else 2.0)
         return d if clip is None else min(2.0 * _positive("clip", clip), d)
 
     def __repr__(self) -> str:
@@ -222,6 +252,10 @@ class Logistic(PairLoss):
 
     def _curvature(self) -> float:
         return 0.25
+
+    def _opposed(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
+        out: NDArray[np.float64] = 2.0 * scipy.special.expit(gap / 2.0)
+        return out
 
 
 class Hinge(PairLoss):
@@ -281,6 +315,9 @@ class SquaredHinge(PairLoss):
     def _curvature(self) -> float:
         return 2.0
 
+    def _opposed(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 4.0 + 2.0 * gap
+
 
 class Square(PairLoss):
     """Least squares pair loss ``(1 - m)^2``: smooth, and also pulls pairs that are ranked too well.
@@ -309,6 +346,9 @@ class Square(PairLoss):
 
     def _curvature(self) -> float:
         return 2.0
+
+    def _opposed(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 4.0 + 2.0 * gap
 
 
 class MinimumErrorEntropy(PairLoss):
