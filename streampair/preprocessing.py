@@ -2,6 +2,8 @@
 
 All of them are total: whatever a record holds, none raises because of it. What cannot be used comes out as a
 value that a private learner takes for a null record, and any other learner refuses (docs/privacy.md 7.1).
+A text that reads as a number is that number, in a record as in a frame: one text in a column of a CSV file
+makes texts of all its numbers.
 """
 
 from __future__ import annotations
@@ -291,10 +293,10 @@ class Hashing(base.MiniBatchTransformer):
     """The hashing trick: any features, categories among them, to a fixed number of columns.
 
     A number is added to the column that its name hashes to, or subtracted from it, as another bit of the
-    hash says; text counts as the feature ``name=text`` with the value 1. All columns come out for every
-    record, also those that stay 0: the schema never depends on the records, as a private learner needs.
-    (River's `FeatureHasher` leaves out zeros, which a private learner must read as a record that is not
-    whole; and without a seed it hashes differently after each start.)
+    hash says; text that reads as no number counts as the feature ``name=text`` with the value 1. All columns
+    come out for every record, also those that stay 0: the schema never depends on the records, as a private
+    learner needs. (River's `FeatureHasher` leaves out zeros, which a private learner must read as a record
+    that is not whole; and without a seed it hashes differently after each start.)
 
     Parameters
     ----------

@@ -194,7 +194,7 @@ class PrivateLearner(TakesBatches):
         """
         known = self.feature_names
         lost = [f"column {name!r}" for name in table.unreadable if not known or name in known]
-        kind = label_type(y)
+        kind = None if isinstance(values, np.ndarray) else label_type(y)
         if kind is not None:
             lost.append(f"labels of type {kind}")
         elif self._task.wide_labels and _cells.are_rounded(values):
@@ -218,9 +218,10 @@ class PrivateLearner(TakesBatches):
         Parameters
         ----------
         x
-            Real numbers by feature name.
+            Real numbers by feature name; a text that reads as a number is that number, as in a column of a
+            frame that another text has made text of.
         y
-            Label; None and NaN: no label, a null slot.
+            Label, which is read likewise; None and NaN: no label, a null slot.
         origin
             Where the record comes from: what identifies it, and whose it is. None: its values identify it,
             and it names its own entity (`EntityLimit.field`).

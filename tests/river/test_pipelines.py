@@ -57,7 +57,7 @@ def test_declared_bounds_in_a_pipeline() -> None:
     model = own.Bounds(dict.fromkeys(names, (0, 1))) | own.UnitBall() | auc.PairOGD(loss=losses.Logistic())
     assert prequential_auc(model, PHISHING) > 0.93
     with pytest.raises(RecordError, match=f"feature '{names[0]}' is text"):
-        model.learn_one({**PHISHING[0][0], names[0]: "1"}, True)
+        model.learn_one({**PHISHING[0][0], names[0]: "one"}, True)
 
 
 def test_delayed_labels() -> None:
