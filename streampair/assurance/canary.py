@@ -16,6 +16,7 @@ from streampair.privacy.mechanisms.moments import Moments
 from streampair.privacy.mechanisms.private_auc import EvaluatedRun
 from streampair.privacy.mechanisms.woods import Woods
 from streampair.privacy.origin import Origin, Origins
+from streampair.records.labels import TwoLabels
 
 __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 
@@ -340,5 +341,8 @@ def _two_labels(learner: Any) -> tuple[Any, Any]:
         return float(high), float(low)
     if getattr(learner, "classes", None) is not None:
         return learner.classes[0], learner.classes[1]
-    high = getattr(learner, "positive", True)
-    return high, (not high) if isinstance(high, bool) else f"not {high!r}"
+    if not hasattr(learner, "positive"):
+        return True, False
+    # Of a private learner both are known: a label that it does not know would be that of a null record.
+    labels = TwoLabels(learner.positive, learner.negative)
+    return labels.positive, labels.negative

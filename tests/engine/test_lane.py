@@ -278,8 +278,11 @@ def test_running_out_of_memory_is_not_the_fault_of_the_event() -> None:
 
 def test_a_label_that_cannot_be_used_is_a_dead_letter() -> None:
     driver = Driver(lanes.pair_ogd)
-    output = driver.feed([({"a": 1.0}, True), ({"a": 2.0}, [1]), ({"a": 1.5}, False)])
-    assert [scored.outcome for scored in output.scores] == ["learned"] * 3  # a list is not the positive label
+    for bad in ([1], "yes", 2):
+        output = driver.feed([({"a": 1.0}, True), ({"a": 2.0}, bad), ({"a": 1.5}, False)])
+        assert [scored.outcome for scored in output.scores] == ["learned", "dead_letter", "learned"]
+        assert [letter.stage for letter in output.dead_letters] == ["label"]
+        assert "positive=True and negative=False" in output.dead_letters[0].error
     output = driver.feed([({"a": 1.0}, float("nan"))])  # JSON has no NaN: null, no label
     assert output.scores[0].outcome == "scored"
 

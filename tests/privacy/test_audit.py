@@ -151,7 +151,7 @@ LEARNERS = {
     "keyed": {"horizon": STEPS, "noise_key": b"0123456789abcdef0123456789abcdef"},
     "full history": {"horizon": STEPS, "buffer": buffers.FullHistory()},
     "reservoir": {"horizon": STEPS, "buffer": buffers.Reservoir(SIZE)},
-    "logistic": {"horizon": STEPS, "loss": losses.Logistic(), "positive": "fraud"},
+    "logistic": {"horizon": STEPS, "loss": losses.Logistic(), "positive": "fraud", "negative": "fine"},
     "moments": {"horizon": 10**4, "buffer": None, "noise_key": b"0123456789abcdef0123456789abcdef"},
     "moments, endless": {"buffer": None, "features": ["a", "b", "c"]},
     "entities": {"horizon": STEPS, "features": ["a"], "entity": EntityLimit(3, 5)},

@@ -17,6 +17,7 @@ from harness.learners import PRIVATE, frozen
 from river import evaluate, metrics
 
 from streampair import auc, losses, metric, ranking
+from streampair.assurance.canary import _two_labels
 from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import RollingAUC
 from streampair.records.labels import TwoLabels
@@ -361,3 +362,14 @@ def test_predictions_of_a_private_learner_show_no_label_of_a_record(make: Any) -
     assert shown(usual) == shown(secret) == {"yes", "no"}
     assert shown(secret, learns=True) != {"yes", "no"}
     assert set(make(positive=0).predict_proba_one({"a": 1.0})) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"positive": 1}, {"positive": False}, {"positive": "yes", "negative": "no"}], ids=str
+)
+@two_class
+def test_an_audit_uses_labels_that_the_learner_knows(make: Any, given: dict[str, Any]) -> None:
+    """A label that it does not know would make null records, and hide what the audit looks for."""
+    model = make(features=FEATURES, **given)
+    high, low = _two_labels(model)
+    assert (model.label_number(high), model.label_number(low)) == (1.0, -1.0)
