@@ -29,6 +29,7 @@ from streampair.kernels.forest import (
     forest_learn,
     forest_learn_many,
     forest_proba,
+    forest_scatter,
     forest_score,
     forest_score_many,
 )
@@ -71,6 +72,8 @@ from streampair.kernels.forest_layout import (
     forest_pair_places,
     forest_places,
 )
+from streampair.kernels.forest_layout import FOREST_DECIDED as FOREST_DECIDED
+from streampair.kernels.forest_layout import FOREST_FEW as FOREST_FEW
 from streampair.kernels.forest_parts import forest_explain, forest_importances
 from streampair.kernels.fourier import fourier_rows, normals_from_seed
 from streampair.kernels.hashing import blake2b, hash_chain
@@ -274,7 +277,9 @@ __all__ = [
     "FOREST_BUCKETS",
     "FOREST_CAP",
     "FOREST_D",
+    "FOREST_DECIDED",
     "FOREST_DRAWS",
+    "FOREST_FEW",
     "FOREST_GUIDED",
     "FOREST_HEADER",
     "FOREST_KEPT",
@@ -380,6 +385,7 @@ __all__ = [
     "forest_pair_places",
     "forest_places",
     "forest_proba",
+    "forest_scatter",
     "forest_score",
     "forest_score_classes",
     "forest_score_classes_many",

@@ -21,8 +21,10 @@ from streampair.kernels.forest_layout import (
     FOREST_BEST,
     FOREST_BRISK,
     FOREST_CAP,
+    FOREST_COUNT,
     FOREST_D,
     FOREST_ETA,
+    FOREST_FEW,
     FOREST_GAMMA,
     FOREST_GUIDED,
     FOREST_HEADER,
@@ -43,6 +45,7 @@ from streampair.kernels.forest_layout import (
     FOREST_TREES,
     INDEX,
     PAYLOAD,
+    PRESENT_AT,
     RECORD_AT,
     SCORES,
     SLOW,
@@ -60,6 +63,7 @@ from streampair.kernels.forest_trees import (
     forest_moments,
 )
 from streampair.kernels.numerics import exp_negative, log_positive, sigmoid
+from streampair.kernels.sparse import sort_places
 from streampair.kernels.vectors import MAX_ABS
 
 _EVERY = 1000  # records after which a tree is emptied
@@ -101,7 +105,10 @@ def _fit(s: Array, block: Array, label: float) -> None:
         _slope(squared, block[SCORES + 2], label),
         _slope(squared, block[SCORES + 3], label),
     )
-    for j in range(d):
+    first = FOREST_HEADER + PRESENT_AT * cap
+    present = s[first : first + cap].view(np.int64)
+    for i in range(int(s[FOREST_COUNT])):
+        j = present[i]
         if x[j] == x[j]:
             at = FOREST_HEADER + 3 * cap + EXPERTS * j
             for k in range(EXPERTS):
@@ -237,11 +244,50 @@ def _take(s: Array, label: float) -> None:
 
 
 @kernel
+def forest_scatter(s: Array, given: Array, count: int) -> None:
+    """Put a record that is given as of `scatter` into the state; columns that it lacks are gaps."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    first = FOREST_HEADER + RECORD_AT * cap
+    x = s[first : first + d]
+    bits = x.view(np.int64)
+    at = FOREST_HEADER + PRESENT_AT * cap
+    present = s[at : at + cap].view(np.int64)
+    places, values = given[:count].view(np.int64), given[count : 2 * count].view(np.int64)
+    sort_places(places, values)
+    known = int(s[FOREST_COUNT])
+    if s[FOREST_FEW] == 1.0:
+        same = known == count
+        for j in range(count if same else 0):
+            same = same and present[j] == places[j] and bits[places[j]] == values[j]
+        if same:
+            return
+        for j in range(known):
+            x[present[j]] = math.nan
+    else:
+        for j in range(d):
+            x[j] = math.nan
+    for j in range(count):
+        present[j] = places[j]
+        bits[places[j]] = values[j]
+    s[FOREST_FEW], s[FOREST_COUNT], s[FOREST_READY] = 1.0, count, 0.0
+
+
+@kernel
 def forest_usable(s: Array, gaps: bool) -> bool:
     """Whether the record in the state has numbers that can be used, texts, and if it may, gaps."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     bits = x.view(np.int64)
+    if not gaps:
+        s[FOREST_FEW] = 0.0  # it was packed, over whatever was scattered
+    if s[FOREST_FEW] == 1.0:
+        at = FOREST_HEADER + PRESENT_AT * cap
+        present = s[at : at + cap].view(np.int64)
+        for i in range(int(s[FOREST_COUNT])):
+            j = present[i]
+            if not abs(x[j]) <= MAX_ABS and not (x[j] != x[j] and bits[j] & PAYLOAD):
+                return False
+        return True
     for j in range(d):
         if not abs(x[j]) <= MAX_ABS and not (x[j] != x[j] and (gaps or bits[j] & PAYLOAD)):
             return False
@@ -280,6 +326,7 @@ def forest_learn(s: Array, label: float, gaps: bool) -> int:
 def forest_load(s: Array, row: Array) -> None:
     at = FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP])
     bits, given = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
+    s[FOREST_FEW] = 0.0
     for j in range(row.shape[0]):
         bits[j] = given[j]
 

@@ -22,7 +22,7 @@ FOREST_TEXTS = 5  # places for weights of texts: 0 until there is one
 FOREST_TASK = 6  # 0: logistic loss of records; 1: squared loss on real labels; FOREST_PAIRS + code: of pairs
 FOREST_RECORDS = 7
 FOREST_DRAWS = 8  # random numbers drawn
-FOREST_READY = 9  # the scratch has the leaves and scores of the record in `last`
+FOREST_READY = 9  # the scratch has the leaves and scores of the record in `last`; 2: of the one that has FEW
 FOREST_SINCE = 10  # records since the slow expert began
 FOREST_BEST = 11  # the best average loss that it has had since
 FOREST_SLOW = 12  # its own sum of weights, as it may begin again
@@ -36,16 +36,22 @@ SCORES = 28  # scratch: scores of the experts
 FOREST_GUIDED = 32  # 1: half of the columns are drawn by what decisions by them have gained
 FOREST_BASE = 33  # running mean of the targets
 FOREST_BRISK = 34  # 1: stack and deepest expert take larger steps where things move
-FOREST_HEADER = 35
+FOREST_FEW = 35  # 1: the record was scattered, and its places are the `COUNT` ones of the list
+FOREST_COUNT = 36  # columns that the record has, once its leaves were found
+FOREST_DECIDED = 37  # 1 + columns that have decided anything; 0: they are to be counted
+FOREST_HEADER = 38
 
 FOREST_PAIRS = 2
 
 EXPERTS = 4
 FOREST_BUCKETS = 4096
-# Cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised; gains, decisions, worth.
-FOREST_COLUMN = 17
+# Cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised; gains, decisions, worth;
+# and two lists of columns: those that the record has, those that have decided anything.
+FOREST_COLUMN = 19
 RECORD_AT = 11
 GAINS_AT = 14
+PRESENT_AT = 17
+DECIDED_AT = 18
 FOREST_KEPT = 32  # last records of each class that further ones are paired with
 FOREST_LINK = 32  # cells of the link from score to probability: as many as the scalars of other learners
 SLOW = 2  # the expert that never forgets: it is reset instead

@@ -10,7 +10,9 @@ from streampair.kernels._jit import Array, kernel
 from streampair.kernels.forest_layout import (
     EXPERTS,
     FOREST_CAP,
+    FOREST_COUNT,
     FOREST_D,
+    FOREST_FEW,
     FOREST_HEADER,
     FOREST_NODES,
     FOREST_READY,
@@ -19,6 +21,7 @@ from streampair.kernels.forest_layout import (
     FOREST_TREES,
     INDEX,
     PAYLOAD,
+    PRESENT_AT,
     RECORD_AT,
     SCORES,
     SHORT,
@@ -72,6 +75,18 @@ def _deeper(
 
 
 @kernel
+def _list_present(s: Array, bits: Bits, known: Bits, present: Bits) -> None:
+    """Keep a record that was packed as the last one, and list its columns."""
+    count = 0
+    for j in range(bits.shape[0]):
+        known[j] = bits[j]
+        present[count] = j
+        x = s[FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP]) + j]
+        count += 1 if x == x or bits[j] & PAYLOAD else 0
+    s[FOREST_COUNT] = count
+
+
+@kernel
 def forest_descend(s: Array) -> bool:
     """Standardise the record in the state and find its leaves; False if those at hand are its own."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
@@ -81,15 +96,26 @@ def forest_descend(s: Array) -> bool:
     last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
     bits, known = x.view(np.int64), last.view(np.int64)
-    if s[FOREST_READY] == 1.0:
-        same = True
-        for j in range(d):
-            same = same and bits[j] == known[j]
-        if same:
+    at = FOREST_HEADER + PRESENT_AT * cap
+    present = s[at : at + cap].view(np.int64)
+    few = s[FOREST_FEW] == 1.0
+    if few:
+        if s[FOREST_READY] == 2.0:
             return False
-    plain = True  # a number in each column
-    for j in range(d):
-        known[j] = bits[j]
+    else:
+        if s[FOREST_READY] == 1.0:
+            same = True
+            for j in range(d):
+                same = same and bits[j] == known[j]
+            if same:
+                return False
+        for j in range(d):
+            z[j] = 0.0
+        _list_present(s, bits, known, present)
+    count = int(s[FOREST_COUNT])
+    plain = count == d  # a number in each column
+    for i in range(count):
+        j = present[i]
         value = x[j]
         z[j] = 0.0
         if value == value:
@@ -113,7 +139,7 @@ def forest_descend(s: Array) -> bool:
         for t in range(trees):
             leaves[4 * t + k - 1] = at + 2 * (t * cut + leaves[4 * t + 3])
         at += 2 * trees * cut
-    s[FOREST_READY] = 1.0
+    s[FOREST_READY] = 2.0 if few else 1.0
     return True
 
 
@@ -131,7 +157,10 @@ def forest_add(s: Array, block: Array) -> None:
     s1 = 0.0
     s2 = 0.0
     s3 = 0.0
-    for j in range(d):
+    first = FOREST_HEADER + PRESENT_AT * cap
+    present = s[first : first + cap].view(np.int64)
+    for i in range(int(s[FOREST_COUNT])):
+        j = present[i]
         if x[j] == x[j]:
             at = FOREST_HEADER + 3 * cap + EXPERTS * j
             s0 += z[j] * block[at]

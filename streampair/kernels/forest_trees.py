@@ -11,22 +11,28 @@ import numpy as np
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.forest_layout import (
+    DECIDED_AT,
     EXPERTS,
     FOREST_BASE,
     FOREST_BUCKETS,
     FOREST_CAP,
+    FOREST_COUNT,
     FOREST_D,
+    FOREST_DECIDED,
     FOREST_DRAWS,
     FOREST_GUIDED,
     FOREST_HEADER,
     FOREST_NODES,
+    FOREST_PAIRS,
     FOREST_RECORDS,
     FOREST_SEED,
+    FOREST_TASK,
     FOREST_TEXTS,
     FOREST_TREES,
     GAINS_AT,
     INDEX,
     PAYLOAD,
+    PRESENT_AT,
     RECORD_AT,
     Bits,
     Links,
@@ -85,13 +91,54 @@ def forest_draw(s: Array) -> float:
 def forest_moments(s: Array) -> None:
     """Let the numbers of the record into the means and variances of their columns."""
     cap = int(s[FOREST_CAP])
-    for j in range(int(s[FOREST_D])):
+    at = FOREST_HEADER + PRESENT_AT * cap
+    present = s[at : at + cap].view(np.int64)
+    pairs = s[FOREST_TASK] >= FOREST_PAIRS  # then the list is of the partner
+    for i in range(int(s[FOREST_D] if pairs else s[FOREST_COUNT])):
+        j = i if pairs else present[i]
         value = s[FOREST_HEADER + RECORD_AT * cap + j]
         if value == value:
             s[FOREST_HEADER + j] += 1.0
             apart = value - s[FOREST_HEADER + cap + j]
             s[FOREST_HEADER + cap + j] += apart / s[FOREST_HEADER + j]
             s[FOREST_HEADER + 2 * cap + j] += apart * (value - s[FOREST_HEADER + cap + j])
+
+
+@kernel
+def _decided(s: Array) -> Bits:
+    """The columns that have decided anything, ascending: all others have gained nothing."""
+    cap = int(s[FOREST_CAP])
+    first = FOREST_HEADER + DECIDED_AT * cap
+    columns = s[first : first + cap].view(np.int64)
+    if s[FOREST_DECIDED] == 0.0:
+        count = 0
+        gains = FOREST_HEADER + GAINS_AT * cap
+        for j in range(int(s[FOREST_D])):
+            if s[gains + j] != 0.0 or s[gains + cap + j] != 0.0:
+                columns[count] = j
+                count += 1
+        s[FOREST_DECIDED] = 1.0 + count
+    return columns[: int(s[FOREST_DECIDED]) - 1]
+
+
+@kernel
+def _decides(s: Array, column: int) -> None:
+    """Let a column into the list of those that have decided anything."""
+    known = _decided(s)
+    low, high = 0, known.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if known[middle] < column:
+            low = middle + 1
+        else:
+            high = middle
+    if low < known.shape[0] and known[low] == column:
+        return
+    s[FOREST_DECIDED] += 1.0
+    longer = _decided(s)
+    for i in range(longer.shape[0] - 1, low, -1):
+        longer[i] = longer[i - 1]
+    longer[low] = column
 
 
 @kernel
@@ -103,7 +150,8 @@ def _worths(s: Array) -> float:
     cap = int(s[FOREST_CAP])
     at = FOREST_HEADER + GAINS_AT * cap
     total = 0.0
-    for j in range(at, at + int(s[FOREST_D])):
+    for column in _decided(s):
+        j = at + column
         worth = s[j] / (1.0 + s[j + cap]) if s[j] > 0.0 else 0.0
         s[j + 2 * cap] = worth
         total += worth
@@ -123,7 +171,7 @@ def _column(s: Array, u: float, total: float) -> int:
         return int(u * d)
     left, last = u * total, 0
     at = FOREST_HEADER + (GAINS_AT + 2) * int(s[FOREST_CAP])
-    for j in range(d):
+    for j in _decided(s):
         worth = s[at + j]
         if worth > 0.0:
             left -= worth
@@ -157,7 +205,7 @@ def forest_gain(s: Array, target: float) -> None:
     marks = s[at_nodes:at_scratch]
     links = marks.view(np.int32)
     gains = FOREST_HEADER + GAINS_AT * cap
-    for j in range(d):
+    for j in _decided(s):
         s[gains + j] *= _KEPT
         s[gains + cap + j] *= _KEPT
     apart = target - s[FOREST_BASE]
@@ -176,6 +224,7 @@ def forest_gain(s: Array, target: float) -> None:
         node = child + right
         s[gains + column] += (s[at + 2 * node] - s[at + 2 * (child + 1 - right)]) * apart
         s[gains + cap + column] += 1.0
+        _decides(s, column)
 
 
 @kernel

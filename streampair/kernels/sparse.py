@@ -42,12 +42,9 @@ def scatter(given: Array, count: int, fill: float, row: Array) -> None:
 
 
 @kernel
-def _arrange(places: Bits, values: Array) -> bool:
-    """Sort places, and the values with them; False if a value is unusable."""
+def sort_places(places: Bits, values: Bits) -> None:
+    """Sort places, and what belongs to them."""
     count = places.shape[0]
-    usable = True
-    for j in range(count):
-        usable = usable and abs(values[j]) <= MAX_ABS  # also catches NaN
     gap = count // 2
     while gap > 0:  # Shell's sort
         for j in range(gap, count):
@@ -59,6 +56,15 @@ def _arrange(places: Bits, values: Array) -> bool:
                 i -= gap
             places[i], values[i] = place, value
         gap //= 2
+
+
+@kernel
+def _arrange(places: Bits, values: Array) -> bool:
+    """Sort places, and the values with them; False if a value is unusable."""
+    usable = True
+    for j in range(values.shape[0]):
+        usable = usable and abs(values[j]) <= MAX_ABS  # also catches NaN
+    sort_places(places, values.view(np.int64))
     return usable
 
 

@@ -132,7 +132,7 @@ class ForestLearner(KnowsColumns):
         state[: k.FOREST_HEADER] = header
         self._tail = state[end:]  # what pairs need
         self._tail[k.SLOPE : k.SLOPE + 1] = 1.0
-        state[k.FOREST_CAP], state[k.FOREST_TEXTS] = capacity, texts
+        state[k.FOREST_CAP], state[k.FOREST_TEXTS], state[k.FOREST_DECIDED] = capacity, texts, 0.0
         self._state, self._coded = state, coded
         self._no_columns()
         self._widen(names)
@@ -142,7 +142,7 @@ class ForestLearner(KnowsColumns):
         self._add_columns(names, self._state, k.FOREST_HEADER + k.RECORD_AT * int(self._state[k.FOREST_CAP]))
         for block in self._blocks():
             block[k.FOREST_D] = self._d
-        self._state[k.FOREST_READY] = 0.0
+        self._state[[k.FOREST_READY, k.FOREST_FEW]] = 0.0
 
     def _know(self, new: list[Hashable], told: Sequence[Hashable]) -> None:
         """Make room for new names, and for texts, which the features `told` have now.
@@ -216,6 +216,11 @@ class ForestLearner(KnowsColumns):
             else:
                 self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
+            if type(x) is dict and x and self._pairs is None:
+                if self._expected < 0:
+                    self._prepare(x)
+                if self._write(x):
+                    return True
             values, index = self._values(x), self._index
             if grow:
                 new = [name for name in values if name not in index]
@@ -223,9 +228,18 @@ class ForestLearner(KnowsColumns):
                 index = self._index
             if self._expected < 0:
                 self._prepare(values)
-            self._scatter({name: value for name, value in values.items() if name in index})
+            self._write({name: value for name, value in values.items() if name in index})
             return True
         return False
+
+    def _write(self, values: Mapping[Any, Any]) -> bool:
+        """Put a record with gaps into the state; False if a name is unknown, or a value is no number."""
+        if self._pairs is not None:  # its partners have gaps of their own
+            return self._scatter(values)
+        gathered = self._gather(values)
+        if gathered:
+            k.forest_scatter(self._state, self._given, len(values))
+        return gathered
 
     @staticmethod
     def _read_cell(cell: Any) -> float:

@@ -8,7 +8,7 @@ CUTS = (0, 31, 127, 10**9)
 def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
     """Where the sections begin, and where the last ends."""
     lengths = [
-        35 + 17 * cap,  # scalars and columns
+        38 + 19 * cap,  # scalars and columns
         8 * texts,  # a weight and its sum for each expert
         sum(2 * trees * min(cut, nodes) for cut in CUTS),
         trees,

@@ -1278,6 +1278,33 @@ def forest_score(kernel: Any, rng: Rng) -> None:
 
 
 @against(naive.Forest)
+def forest_scatter(kernel: Any, rng: Rng) -> None:
+    """Rows with gaps, in any order of their columns, beside whole ones that are packed."""
+    state, twin, rows, values = learned(rng)
+    for i, (row, x) in enumerate(zip(rows, values, strict=True)):
+        there = rng.permutation([j for j, value in enumerate(x) if value is not None])
+        if i % 4 == 3 and len(there) == len(row):
+            put(state, row)
+            assert k.forest_learn(state, 1.0, False) == 0
+        else:
+            kept = state.copy()
+            places = there.astype(np.int64).view(np.float64)
+            kernel(state, np.concatenate((places, row[there])), len(there))
+            if i % 2:
+                close(k.forest_score(state, True), twin.score(x))
+            assert k.forest_learn(state, 1.0, True) == 0
+            if i == 0:  # the bits of the same row in full, with its gaps
+                put(kept, row)
+                kept[k.FOREST_FEW] = 0.0
+                assert k.forest_learn(kept, 1.0, True) == 0
+                assert k.forest_score(kept, True) == k.forest_score(state, True)
+        twin.learn(x, 1.0)
+    given = np.array([np.int64(2).view(np.float64), 2e50])
+    k.forest_scatter(state, given, 1)
+    assert math.isnan(k.forest_score(state, True))
+
+
+@against(naive.Forest)
 def forest_proba(kernel: Any, rng: Rng) -> None:
     state, twin, rows, values = learned(rng)
     state[k.FOREST_TASK], twin.squared = 0.0, False

@@ -117,6 +117,25 @@ def test_rows_of_a_frame_are_the_records_bit_for_bit(make: Callable[[], Any]) ->
     assert same(one, many)
 
 
+@pytest.mark.parametrize(
+    "make", [auc.Forest, ranking.Forest, auc.MulticlassForest], ids=lambda make: str(make())
+)
+def test_a_forest_has_the_bits_of_records_with_all_their_gaps(make: Any) -> None:
+    """Long enough for nodes to part values, and for columns to gain."""
+    few, all_of = make(seed=1, trees=5), make(seed=1, trees=5)
+    for i, (x, y) in enumerate(stream(700)):
+        label = float(y) if make is ranking.Forest else y
+        if i < 2 or i % 11 == 0:
+            x = whole(x)
+        if i % 3:
+            few.score_one(x)
+        few.learn_one(x, label)
+        all_of.learn_many(pd.DataFrame([x], columns=NAMES), pd.Series([label]))
+        assert i % 50 or same(few, all_of)
+    assert same(few, all_of)
+    assert few.score_one(x) == all_of.score_many(pd.DataFrame([x], columns=NAMES))[0]
+
+
 # A metric sums its norms over the room that it has, so there the last bits depend on the room.
 GROWING = [model for model in LEARNERS if isinstance(model, KnowsColumns) and hasattr(model, "score_many")]
 
