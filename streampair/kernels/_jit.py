@@ -6,6 +6,7 @@ losses and buffers as integer codes, numpy and numba only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -52,6 +53,29 @@ def _warn() -> None:
     )
 
 
+def _beside_source(function: Callable[..., Any]) -> Any:
+    """A cache in the `__pycache__` of a function's file, whether or not it can be written."""
+    numbas: Any = caching
+    try:
+
+        class Locator(numbas.InTreeCacheLocator):  # type: ignore[misc]
+            def ensure_cache_path(self) -> None:
+                """Nothing is written."""
+
+        class Implementation(numbas.CompileResultCacheImpl):  # type: ignore[misc]
+            _locator_classes = (Locator,)
+
+        class Beside(numbas.FunctionCache):  # type: ignore[misc]
+            _impl_class = Implementation
+
+        cache = Beside(function)
+        assert cache._cache_file._source_stamp
+    except (AttributeError, RuntimeError, TypeError):
+        return caching.NullCache()
+    cache._cache_file._source_stamp = _STAMP
+    return cache
+
+
 class FolderCache:
     """What numba keeps of one kernel on disk, stale with any change in this folder.
 
@@ -59,6 +83,9 @@ class FolderCache:
     calls a changed one in another file. The names of the cache and of its stamp are private to numba. Made
     when the kernel is first called: to look for a folder that can be written costs as much as the rest of a
     kernel's import.
+
+    What is not in the folder that numba writes is looked for in the one beside the source, where an image or
+    an administrator may have compiled it: numba alone does not read a folder that it cannot write.
 
     Parameters
     ----------
@@ -69,6 +96,7 @@ class FolderCache:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._made: Any = None
+        self._beside: Any = None
 
     @property
     def _own(self) -> Any:
@@ -83,8 +111,17 @@ class FolderCache:
         except AttributeError:
             _warn()
             return caching.NullCache()
+        except RuntimeError:  # no folder can be written
+            return caching.NullCache()
         cache._cache_file._source_stamp = _STAMP
         return cache
+
+    @property
+    def _installed(self) -> Any:
+        """The folder beside the source, to be read."""
+        if self._beside is None:
+            self._beside = _beside_source(self.function)
+        return self._beside
 
     @property
     def cache_path(self) -> str | None:
@@ -93,7 +130,11 @@ class FolderCache:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """What was compiled for a signature, or None."""
-        return self._own.load_overload(signature, context)
+        found = self._own.load_overload(signature, context)
+        if found is None:
+            with contextlib.suppress(OSError):  # it cannot be read
+                found = self._installed.load_overload(signature, context)
+        return found
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep what was compiled for a signature."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -67,6 +68,29 @@ def test_the_image_is_built_in_stages_and_runs_without_rights() -> None:
     assert "\nUSER 10001\n" in run
 
 
+def compiled_in(dockerfile: str) -> bool:
+    """Whether kernels are compiled beside their source, for the processor that they are looked for under."""
+    build, run = dockerfile.split("\nFROM python:3.11-slim\n")
+    names = [re.findall(r"NUMBA_CPU_NAME=(\S+)", stage) for stage in (build, run)]
+    return (
+        "RUN /opt/streampair/bin/python -m streampair_connectors.compiling" in build
+        and "NUMBA_CACHE_DIR" not in build
+        and names[0] == names[1] == ["generic"]
+        and "COPY --from=build /opt/streampair /opt/streampair" in run
+    )
+
+
+def test_the_image_has_its_kernels_compiled() -> None:
+    assert compiled_in(DOCKERFILE)
+    mounts = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert not any("/opt/streampair".startswith(mount["mountPath"]) for mount in mounts)  # nor hidden
+
+
+@pytest.mark.parametrize("line", ["RUN /opt/streampair/bin/python -m", "ENV NUMBA_CPU_NAME=generic\n"])
+def test_an_image_without_them_is_caught(line: str) -> None:
+    assert not compiled_in(DOCKERFILE.replace(line, ""))
+
+
 # The compose file
 
 
@@ -86,7 +110,7 @@ def test_the_worker_of_the_compose_file_cannot_write_its_root() -> None:
     kept = {volume.split(":")[1] for volume in worker["volumes"]}
     # the image says where it writes, and each of these is a volume
     assert set(json.loads(DOCKERFILE.split("VOLUME ")[1].splitlines()[0])) <= kept
-    assert "ENV NUMBA_CACHE_DIR=/var/cache/streampair" in DOCKERFILE
+    assert "NUMBA_CACHE_DIR=/var/cache/streampair" in DOCKERFILE
 
 
 # Kubernetes

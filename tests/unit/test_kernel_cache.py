@@ -75,6 +75,24 @@ def test_a_changed_callee_in_another_file_is_seen_by_the_next_process(scratch: P
     assert run(scratch.parent) == [30.0, 1, 0]
 
 
+def test_what_an_image_has_compiled_is_found_from_a_folder_of_ones_own(scratch: Path, tmp_path: Path) -> None:
+    """Beside the source, which a user of the image can read and not write."""
+    assert run(scratch.parent) == [20.0, 1, 0]
+    own = {"NUMBA_CACHE_DIR": str(tmp_path / "own"), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [20.0, 0, 1]
+    (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))  # it is stale there, too
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [30.0, 1, 0]
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [30.0, 0, 1]
+
+
+def test_where_nothing_can_be_written_each_process_compiles(scratch: Path) -> None:
+    (scratch / "__pycache__").write_text("no folder")
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), str(scratch / "callee.py" / "x"))
+    for _ in range(2):
+        environment = {"PYTHONPATH": str(scratch.parent), "PYTHONDONTWRITEBYTECODE": "1", **nowhere}
+        assert tell(RUN, environment) == [20.0, 1, 0]
+
+
 def test_only_a_start_that_compiles_says_so(scratch: Path) -> None:
     """Once, however many kernels it compiles: the caller has its callee compiled."""
     run = (
