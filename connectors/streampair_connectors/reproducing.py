@@ -133,5 +133,5 @@ def table_lines(cells: Sequence[yang2021.Cell]) -> Iterator[str]:
     inside = sum(each.within for each in cells)
     yield ""
     yield f"{inside} of {len(cells)} cells within one published standard deviation."
-    yield "Settings are chosen by 5-fold cross-validation inside each training part. The paper chose them"
-    yield "on all rows, and reports the best moment of each run."
+    yield "Settings are chosen by 5-fold cross-validation inside each training part. The programs of the"
+    yield "authors choose them on all rows, and report the best moment of each run."

@@ -37,8 +37,9 @@ class OffPairStrC(TableLearner):
     calibration
         ``"tight"``: capped steps ``min(2 (t-1) / ((t-2) l2 t), 2 / (2 l2 + L))``, and noise by the recursion
         of docs/privacy.md, Lemma 73. ``"paper"``: to the letter, with
-        ``T_1 = max(ceil(16 (L + l2)^2 / l2^2), 7)`` random iterates first, which for a small `l2` are more
-        than there are records; the report says what it guarantees.
+        ``T_1 = max(ceil(16 (L + l2)^2 / l2^2), 7)`` random iterates first. For records in the unit ball, as
+        here, and a small `l2` these are more than there are records; for records in a smaller ball they are
+        fewer (``docs/papers.md``). The report says what it guarantees.
     l2
         Strength of the ridge term, above 0.
     output

@@ -143,7 +143,7 @@ def _of_epsilon(cell: Cell, paper: Summary) -> Iterator[str]:
     if not cell.promised or paper.reason or math.isnan(paper.epsilon):
         return
     if paper.epsilon > cell.epsilon * (1.0 + 1e-9):
-        yield f"The constants promise {cell.epsilon:g} and spend {paper.epsilon:.3g}: more than promised."
+        yield f"The constants promise {cell.epsilon:g}; what is proved of them here is {paper.epsilon:.3g}."
     elif paper.epsilon == 0.0:
         yield "Noise and coins hide the records altogether: at this delta, epsilon is 0."
     elif paper.epsilon < 0.9 * cell.epsilon:

@@ -1,14 +1,16 @@
 """Table 1 of Yang et al. (2021): held-out AUC of their learner and of those they compare it with.
 
-What the authors' programs do, and so what is done here: features scaled to [-1, 1]; several classes made
-two, the lower half of the sorted labels positive; a stream drawn from the training rows with replacement,
-ten passes long where a step costs O(d) and one pass long where it costs O(d buffer); step size and radius of
-the ball from a grid of powers of ten by 5-fold cross-validation; the AUC of the averaged weights on the fold
-left out, mean and standard deviation over folds.
+As in the programs of the authors (https://github.com/zhenhuan-yang/simple-pairwise): features scaled to
+[-1, 1]; several classes made two, the lower half of the sorted labels positive; a stream drawn from the
+training rows with replacement, ten passes long for "Ours", SGDpair and SPAUC; step size and radius of the
+ball from a grid of powers of ten by 5-fold cross-validation; mean and standard deviation over folds of the
+AUC of averaged weights on the fold left out.
 
-Where they are lenient, this is not. They choose the settings by cross-validation on all rows, and report the
-best of some twenty moments of each run; here a fold's test rows decide nothing, neither settings nor scaling
-nor the moment, so every cell is a little harder to reach.
+Otherwise than in the programs: "Ours" takes steps of c / sqrt(t) and SGDpair constant ones, where they have
+eta / sqrt(T) for both. OLP and OAM make one pass, where they make three and five. OAM and SPAUC are kept in
+a ball. All iterates are averaged, where they average those between one moment of a run and the next. They
+choose the settings by cross-validation on all rows, scale by all rows, and report the best of some twenty
+moments; here the rows of a fold that is left out decide nothing, neither settings nor scaling nor the moment.
 
 References
 ----------

@@ -187,8 +187,8 @@ def test_strips_have_a_graph_without_a_cycle() -> None:
     assert (same.sum(), (~same).sum()) == (100, 50)
 
 
-def test_what_the_paper_promises_and_does_not_keep_is_measured() -> None:
-    """Where D = 2G, the constant of DPGDC2 spends more than it promises: for a metric with the hinge."""
+def test_what_is_proved_of_a_constant_is_told_beside_its_promise() -> None:
+    """Where D = 2G, the constant of DPGDC2 has more than it promises: for a metric with the hinge."""
     X, y = made().rows, made().positive
     model = batch.DPGDC2(2.0, 1e-5, task="metric", loss=losses.Hinge(), calibration="paper", random_state=1)
     spent = model.fit(X, y).privacy
@@ -201,7 +201,7 @@ def test_what_the_paper_promises_and_does_not_keep_is_measured() -> None:
         },
     )
     assert spent.epsilon_spent > 2.05
-    assert f"promise 2 and spend {spent.epsilon_spent:.3g}: more than promised" in told
+    assert f"promise 2; what is proved of them here is {spent.epsilon_spent:.3g}." in told
 
 
 @pytest.mark.parametrize(
