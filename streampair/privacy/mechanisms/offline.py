@@ -34,8 +34,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 __all__ = [
-    *("ExactRelease", "TablePlan", "TableReport", "VectorDoor"),
-    *("epsilon_of_draws", "mu_of_pure", "plan_table", "report_of"),
+    "ExactRelease",
+    "TablePlan",
+    "TableReport",
+    "VectorDoor",
+    "epsilon_of_draws",
+    "mu_of_pure",
+    "plan_table",
+    "report_of",
 ]
 
 
