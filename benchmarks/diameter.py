@@ -3,7 +3,7 @@
     python benchmarks/diameter.py [--starts 20]
 
 The logistic loss, records in the unit ball, the matrix in the unit ball of the Frobenius norm: symmetric, and
-positive semi-definite as Xue et al. (2021) keep it. 2 G = 7.95 is what is proved (docs/privacy.md, Section 2).
+positive semi-definite as Xue et al. (2021) keep it. 2 G = 7.95 is proved (docs/privacy.md, Section 2).
 A search proves no bound; it shows what is reached.
 """
 

@@ -99,7 +99,7 @@ async def missing_rights(config: Config) -> list[kafka.Missing]:
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
     name = None
     if config.store.in_kafka:
-        wanted[config.log_topic] = ("Read", "Write", "Describe", "DescribeConfigs", "Delete")
+        wanted[config.log_topic] = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
         name = kafka.transactional_id(config.app, config.input.topic, 0)
     settings = config.require_kafka()
     return await kafka.missing_rights(settings, wanted, group=config.app, transactional_id=name)

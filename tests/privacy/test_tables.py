@@ -442,7 +442,7 @@ def test_the_gradient_of_a_network_is_that_of_its_scores() -> None:
 
 @pytest.mark.parametrize(("promised", "kept"), [(2.0, 2.11), (8.0, 10.7)])
 def test_noise_in_gradients_as_published_keeps_less_than_it_promises(promised: float, kept: float) -> None:
-    """Xue et al. 2021, Algorithm 2, where D = 2G: for metrics with the hinge, and not with the logistic loss."""
+    """Xue et al. 2021, Algorithm 2, where D = 2G: metrics with the hinge, not with the logistic loss."""
     X, y = next(worst_tables(60))[:2]
     given: dict[str, Any] = {"calibration": "paper", "task": "metric", "steps": 4}
     logistic = batch.DPGDC2(promised, 1e-5, **given).fit(X, y)

@@ -21,7 +21,7 @@ __all__ = ["Missing", "missing_rights"]
 Missing = tuple[str, str, str]
 """A kind of resource (topic, group, transactional-id), its name, and the operation that is not allowed."""
 
-_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
 _UNKNOWN = -(2**31)  # the broker does not tell
 _TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
 _RETRIES, _RETRY_SECONDS = 15, 0.2
