@@ -18,11 +18,15 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampair import kernels, losses
+from streampair.batch.probabilities import MOVE, curve_of, score_moments
 from streampair.batch.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.batch.start import begin, by_name, scale_of
 from streampair.errors import ConfigError, PrivacyWarning, RecordError
-from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+from streampair.privacy.mechanisms.link import Link, unit_link
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, plan_table, report_of
+from streampair.privacy.mechanisms.warmup import shrunk_variances
 from streampair.privacy.plausible import doubts
+from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 from streampair.records import cells as _cells
 from streampair.records.frames import Table
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["PairLearner", "Problem", "TableLearner", "designs", "validated"]
+__all__ = ["PairLearner", "Problem", "TableLearner", "designs", "validated", "warn_of_scale"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Problem:
         Of noise and coins; None: keys of the operating system.
     start
         Where a descent begins, (dim,), in the ball: no function of the table.
+    share
+        What part of the budget learning has: of mu^2, or for delta 0 of epsilon.
     """
 
     rows: Floats
@@ -62,6 +68,7 @@ class Problem:
     dim: int
     seed: int | None
     start: Floats
+    share: float = 1.0
 
     @property
     def n(self) -> int:
@@ -150,9 +157,8 @@ def _for_task(*names: str) -> Callable[[Any], Any]:
     return available_if(check)  # type: ignore[no-any-return]
 
 
-def designs(X: Floats, bounds: tuple[Any, Any] | None) -> Floats:
-    """Features scaled by declared bounds, and each record pulled into the unit ball."""
-    d = X.shape[1]
+def _scaling(bounds: tuple[Any, Any] | None, d: int) -> tuple[Floats, Floats]:
+    """What each feature is multiplied with, and what is added then, to be in [-1, 1] by declared bounds."""
     scale, shift = np.ones(d), np.zeros(d)
     if bounds is not None:
         low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in bounds)
@@ -162,11 +168,55 @@ def designs(X: Floats, bounds: tuple[Any, Any] | None) -> Floats:
                 fix="give (low, high): two numbers, or a number for each feature in both",
             )
         scale, shift = 2.0 / (high - low), -(high + low) / (high - low)
+    return scale, shift
+
+
+def designs(
+    X: Floats, bounds: tuple[Any, Any] | None, standard: tuple[Floats, Floats] | None = None
+) -> Floats:
+    """Features scaled by declared bounds, then by released moments, and each record in the unit ball.
+
+    Parameters
+    ----------
+    X
+        Features, (n, d).
+    bounds
+        As of the learners.
+    standard
+        Released means (d,) of the scaled features, which are cut to [-1, 1], and the factors (d,) of what is
+        centred; None: neither.
+    """
+    d = X.shape[1]
+    scale, shift = _scaling(bounds, d)
+    mean, factor = (np.zeros(d), np.ones(d)) if standard is None else standard
     out, whole = np.empty_like(X), np.empty(len(X))
-    kernels.prepare_rows(
-        np.ascontiguousarray(X), scale, shift, False, np.zeros(d), np.ones(d), math.inf, out, whole
-    )
+    given = np.ascontiguousarray(X)
+    kernels.prepare_rows(given, scale, shift, standard is not None, mean, factor, math.inf, out, whole)
     return out
+
+
+def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str, cut: bool = False) -> None:
+    """Warn where the unit ball, or what is cut to [-1, 1], leaves little of the table."""
+    scale, shift = _scaling(bounds, X.shape[1])
+    with np.errstate(over="ignore"):
+        largest = np.abs(X * scale + shift).max(axis=1)
+        lengths = np.linalg.norm(X, axis=1)
+    problem = ""
+    if cut and (largest > 1.0).mean() > 0.5:
+        problem = f"have values beyond {'-1 and 1' if bounds is None else 'their bounds'}, and are cut there"
+    elif bounds is not None and (largest > 1.0).mean() > 0.5:
+        problem = "have values beyond their bounds: they are shortened to the length 1, and features far "
+        problem += "beyond drown the others"
+    elif bounds is None and not cut and (lengths > 1.0).mean() > 0.5:
+        problem = "are longer than 1, and are shortened to it: features of large values drown the others"
+    if problem:
+        warnings.warn(f"more than half of the records {problem}. Fix: {fix}.", UserWarning, stacklevel=3)
+    elif bounds is None and not cut and lengths.max() < 0.1:
+        warnings.warn(
+            f"no record is longer than 0.1, and noise is sized for a length of 1. Fix: {fix}.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -194,13 +244,18 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     #: Of the ball of the weights: logistic pair sums take exponentials of scores.
     _largest_radius: ClassVar[float] = 100.0
+    #: What the warning about unscaled features advises.
+    _scale_fix: ClassVar[str] = "scale the features, or give bounds=(low, high), which are taken as public"
+
+    #: Released means of the features, and factors.
+    _standard: tuple[Floats, Floats] | None = None
 
     @abc.abstractmethod
     def fit(self, X: Any, y: Any) -> Any:
         """Learn a table."""
 
     def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
-        """Designs in the unit ball, and labels in numbers."""
+        """Features as they came, and labels in numbers."""
         X, y = validated(self, X, y)
         check_classification_targets(y)
         if not np.isfinite(X).all():
@@ -219,12 +274,23 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         if len(self.classes_) < 2:
             raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
         labels: Floats = at.astype(np.float64)
-        return self._designs(X), labels if self.task == "metric" else 2.0 * labels - 1.0
+        return X, labels if self.task == "metric" else 2.0 * labels - 1.0
 
     def _designs(self, X: Floats) -> Floats:
-        return designs(X, self.bounds)
+        return designs(X, self.bounds, self._standard)
 
-    def _problem(self, rows: Floats, labels: Floats) -> Problem:
+    def _slope(self) -> Floats:
+        """What a feature, as it comes, is multiplied with."""
+        scale = scale_of(self.bounds, self.n_features_in_)
+        return scale if self._standard is None else scale * self._standard[1]
+
+    def _seed(self) -> int | None:
+        """Of noise and coins; None: keys of the operating system."""
+        if self.random_state is None:
+            return None
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
         if self.task not in ("auc", "metric"):
             raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
         if not 0.0 < self.radius <= self._largest_radius:
@@ -235,9 +301,6 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         if loss.of_errors:
             raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
         d = rows.shape[1]
-        seed = None
-        if self.random_state is not None:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         form: losses.Form = "raw" if self.task == "auc" else "metric"
         dim = d if self.task == "auc" else d * (d + 1) // 2
         return Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
@@ -249,9 +312,14 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         out: Floats = rows @ self.coef_
         return out
 
+    def _reach(self) -> float:
+        """What no score is beyond, by the published weights; 0 if all are 0."""
+        return float(np.linalg.norm(self.coef_))
+
     def _publish(self, weights: Floats) -> None:
         if self.task == "auc":
             self.coef_ = weights
+            self._link, self.intercept_ = self._unit(), 0.0
             return
         self.metric_ = unpacked(weights, self.n_features_in_)
         root = np.empty_like(self.metric_)
@@ -264,16 +332,40 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
         return self._designs(X)
 
+    def _unit(self) -> Link:
+        return unit_link(self.coef_, 1.0)
+
+    def _fit_curve(self, means: Floats, std: float, n: int) -> None:
+        """Take the probabilities from these means of scores and labels."""
+        slope, self.intercept_ = curve_of(means, std, n, self._reach() or 1.0)
+        self._link = Link(slope, 0.0)
+
     @_for_task("auc")
     def decision_function(self, X: Any) -> Floats:
-        """Scores of records, (n,): higher ranks higher. A pair loss learns no zero."""
-        return self._scores(self._seen(X))
+        """Scores of records, plus `intercept_`, (n,): higher ranks higher, and 0 is the probability 1/2.
+
+        A pair loss learns no zero: `intercept_` is 0 unless the probabilities are calibrated.
+        """
+        out: Floats = self._scores(self._seen(X)) + self.intercept_
+        return out
 
     @_for_task("auc")
     def predict(self, X: Any) -> Any:
-        """The class that ranks high where the score is above 0, else the other."""
+        """The class that ranks high where `decision_function` is above 0, else the other."""
         high = self.decision_function(X) > 0.0
         return self.classes_[high.astype(int)]
+
+    @_for_task("auc")
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the two `classes_`, (n, 2): a logistic curve of `decision_function`.
+
+        It costs nothing: the curve is computed from what is released, and a row's own features. Without
+        calibration (`proba_share`) it says how records rank, and not how common a class is: scores are taken
+        in units of ``|w| / sqrt(d)``, around 0.
+        """
+        scores = self.decision_function(X)
+        high = self._link.many(scores)
+        return np.stack([1.0 - high, high], axis=1)
 
     @_for_task("auc")
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -307,6 +399,13 @@ class TableLearner(PairLearner):
     _: KW_ONLY
     calibration: Literal["tight", "paper"] = "tight"
     start: Any = None
+    standardise_share: float = 0.0
+    proba_share: float = 0.0
+
+    _scale_fix = (
+        "give bounds=(low, high), which are taken as public, or bounds and standardise_share, for a private "
+        "standardisation"
+    )
 
     #: Whether what is learned begins at `start`.
     _starts: ClassVar[bool] = False
@@ -341,19 +440,26 @@ class TableLearner(PairLearner):
             If a parameter is out of range, or the table cannot be learned: fewer than two records, values
             that are not finite, one class, or more than two for the AUC.
         """
-        rows, labels = self._table(X, y)
-        problem = self._problem(rows, labels)
+        X, labels = self._table(X, y)
+        self._check_shares()
+        warn_of_scale(X, self.bounds, self._scale_fix, bool(self.standardise_share))
+        seed = self._seed()
+        before = self._standardise(X, seed)
+        problem = self._problem(self._designs(X), labels, seed)
         weights, plans, emitted = self._release(problem)
         for text in doubts(float(self.epsilon), float(self.delta), problem.n):
             warnings.warn(text, PrivacyWarning, stacklevel=2)
         self._publish(self._published(problem, weights))
+        after = self._calibrate(problem)
         mechanism, source = self._describe()
         self._report = report_of(
             float(self.epsilon),
             float(self.delta),
             plans,
+            before=before,
+            after=after,
             parallel=self._parallel(),
-            emitted=emitted,
+            emitted=emitted + len(before) + len(after),
             seeded=self.random_state is not None,
             mechanism=mechanism,
             notes=self._notes,
@@ -362,11 +468,70 @@ class TableLearner(PairLearner):
         )
         return self
 
-    def _problem(self, rows: Floats, labels: Floats) -> Problem:
+    def _check_shares(self) -> None:
+        shares = {"standardise_share": self.standardise_share, "proba_share": self.proba_share}
+        for name, share in shares.items():
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share < 1.0:
+                raise ConfigError(f"{name} is {share!r}", fix="give a number from 0 to below 1, such as 0.1")
+        if sum(shares.values()) >= 1.0:
+            raise ConfigError("standardise_share and proba_share leave no budget to learn", fix="lower them")
+        if self.calibration == "paper" and any(shares.values()):
+            raise ConfigError(
+                "the papers' noise leaves no budget for a standardisation or for probabilities",
+                fix='give calibration="tight", or both shares as 0',
+            )
+        if self.task == "metric" and self.proba_share:
+            raise ConfigError("a metric has no probabilities", fix="leave proba_share out")
+
+    def _standardise(self, X: Floats, seed: int | None) -> list[TablePlan]:
+        """Release means and variances of the features, if they are asked for, and what that is worth."""
+        self._standard = None
+        if not self.standardise_share:
+            return []
+        n, d = X.shape
+        plan = plan_table(
+            self.epsilon,
+            self.delta,
+            dim=2 * d,
+            sensitivity=moment_sensitivity(d) / n,
+            name="means of the features and of their squares",
+            lemma="docs/privacy.md, Lemma 18",
+            share=self.standardise_share,
+        )
+        scale, shift = _scaling(self.bounds, d)
+        cut = np.clip(np.clip(X, -1e100, 1e100) * scale + shift, -1.0, 1.0)
+        means = np.concatenate([cut.mean(axis=0), SQUARE_WEIGHT * np.square(cut).mean(axis=0)])
+        released = VectorDoor(plan, None if seed is None else seed + 1).emit(means)
+        std = plan.noise_std
+        variances = shrunk_variances(released[:d], released[d:] / SQUARE_WEIGHT, std, std / SQUARE_WEIGHT)
+        # Of the mean squared length 1, as after the warm-up of a stream.
+        self._standard = np.clip(released[:d], -1.0, 1.0), 1.0 / np.sqrt(variances * d)
+        return [plan]
+
+    def _calibrate(self, problem: Problem) -> list[TablePlan]:
+        """Release what a probability needs, if it is asked for, and what that is worth."""
+        if not self.proba_share:
+            return []
+        plan = plan_table(
+            self.epsilon,
+            self.delta,
+            dim=4,
+            sensitivity=MOVE / problem.n,
+            name="means of labels and scores",
+            lemma="docs/privacy.md, Lemma 93",
+            share=self.proba_share,
+        )
+        means = score_moments(self._scores(problem.rows), problem.labels, self._reach() or 1.0)
+        door = VectorDoor(plan, None if problem.seed is None else problem.seed + 2)
+        self._fit_curve(door.emit(means), plan.noise_std, problem.n)
+        return [plan]
+
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
-        problem = super()._problem(rows, labels)
-        given, words = begin(self.start, self._names(), self.bounds, self.task == "metric")
+        problem = super()._problem(rows, labels, seed)
+        problem = replace(problem, share=1.0 - self.standardise_share - self.proba_share)
+        given, words = begin(self.start, self._names(), self._slope(), self.task == "metric")
         if given is not None:
             if not self._starts:
                 raise ConfigError(
@@ -375,8 +540,10 @@ class TableLearner(PairLearner):
             # In the ball, on which what a pair can do is proved.
             given = problem.inside(given if given.ndim == 1 else packed(given))
             problem = replace(problem, start=given)
-        bounds = () if self.bounds is None else ("The declared bounds are taken as public.",)
-        self._notes, self._learned = (*bounds, *([words] if words else [])), len(rows)
+        notes = [] if self.bounds is None else ["The declared bounds are taken as public."]
+        if self.standardise_share:
+            notes.append("Features are standardised by moments that are released first, of the same budget.")
+        self._notes, self._learned = (*notes, *([words] if words else [])), len(rows)
         return problem
 
     def _published(self, problem: Problem, weights: Floats) -> Floats:
@@ -394,7 +561,7 @@ class TableLearner(PairLearner):
     def weights_by_name(self) -> dict[Any, float]:
         """Released weights of the features as they came: by name, or by two names for a metric.
 
-        What `bounds` scale is taken into account. Columns without names have numbers.
+        What `bounds` and released moments scale is taken into account. Columns without names have numbers.
 
         Raises
         ------
@@ -402,7 +569,7 @@ class TableLearner(PairLearner):
             If scores are not linear.
         """
         check_is_fitted(self, "classes_")
-        scale = scale_of(self.bounds, self.n_features_in_)
+        scale = self._slope()
         if self.task == "metric":
             return by_name(self._names(), self.metric_ * np.outer(scale, scale))
         if self.coef_.shape != scale.shape:

@@ -55,7 +55,8 @@ class DPEGD(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
+    standardise_share, proba_share
         As in `DPGDSC`. With ``calibration="paper"`` a release of part i moves by ``4 G eta_i``.
     learning_rate
         The size eta that steps are ``4^-i`` of; ``eta / 4`` is at most ``2 / L``. None: that of the paper's
@@ -66,7 +67,7 @@ class DPEGD(TableLearner):
 
     Attributes
     ----------
-    coef_, metric_, classes_, privacy
+    coef_, intercept_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes
@@ -129,6 +130,7 @@ class DPEGD(TableLearner):
             plan = plan_table(
                 self.epsilon,
                 self.delta,
+                share=problem.share,
                 dim=problem.dim,
                 sensitivity=float(moves.mean()),
                 blank=problem.blank,

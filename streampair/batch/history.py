@@ -32,7 +32,7 @@ class OffPairStrC(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, random_state
+    epsilon, delta, task, loss, radius, bounds, random_state, start, standardise_share, proba_share
         As in `DPGDSC`.
     calibration
         ``"tight"``: capped steps ``min(2 (t-1) / ((t-2) l2 t), 2 / (2 l2 + L))``, and noise by the recursion
@@ -48,7 +48,7 @@ class OffPairStrC(TableLearner):
 
     Attributes
     ----------
-    coef_, metric_, classes_, privacy
+    coef_, intercept_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes
@@ -112,6 +112,7 @@ class OffPairStrC(TableLearner):
         plan = plan_table(
             self.epsilon,
             self.delta,
+            share=problem.share,
             dim=problem.dim,
             sensitivity=mean_move(etas, factors, weights, problem.diameter, problem.radius),
             blank=problem.blank,
@@ -152,7 +153,8 @@ class OffPairC(OffPairStrC):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start, output
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start, output,
+    standardise_share, proba_share
         As in `OffPairStrC`.
     l2
         Strength of the ridge term; None: ``1 / sqrt(n)`` with the paper's calibration, else what balances its
@@ -160,7 +162,7 @@ class OffPairC(OffPairStrC):
 
     Attributes
     ----------
-    coef_, metric_, classes_, privacy
+    coef_, intercept_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     References
@@ -187,7 +189,9 @@ class OffPairC(OffPairStrC):
             return self._checked_l2(), reach
         if self.calibration == "paper":
             return 1.0 / math.sqrt(problem.n), reach
-        unit = plan_table(self.epsilon, self.delta, dim=problem.dim, sensitivity=1.0, name="", lemma="")
+        unit = plan_table(
+            self.epsilon, self.delta, share=problem.share, dim=problem.dim, sensitivity=1.0, name="", lemma=""
+        )
         noise = unit.noise_std * math.sqrt(problem.dim)
         return 2.0 * problem.diameter / problem.radius * math.sqrt(noise / problem.n), reach
 

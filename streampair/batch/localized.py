@@ -34,7 +34,7 @@ class LocalizedPairSGD(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, radius, bounds, random_state
+    epsilon, delta, task, radius, bounds, random_state, standardise_share, proba_share
         As in `DPGDSC`.
     loss
         A pair loss; None is `losses.Logistic`. It need not be smooth: with the hinge, two runs may part a
@@ -52,7 +52,7 @@ class LocalizedPairSGD(TableLearner):
 
     Attributes
     ----------
-    coef_, metric_, classes_, privacy
+    coef_, intercept_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes
@@ -142,6 +142,7 @@ class LocalizedPairSGD(TableLearner):
             plan = plan_table(
                 self.epsilon,
                 self.delta,
+                share=problem.share,
                 dim=problem.dim,
                 sensitivity=neighbours_move(
                     steps, eta, diameter=problem.diameter, jump=jump, radius=problem.radius

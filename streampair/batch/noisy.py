@@ -30,7 +30,8 @@ class DPGDC2(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
+    standardise_share, proba_share
         As in `DPGDSC`; delta is above 0, for pure epsilons of many releases add up.
     steps
         Steps T.
@@ -40,7 +41,7 @@ class DPGDC2(TableLearner):
 
     Attributes
     ----------
-    coef_, metric_, classes_, privacy
+    coef_, intercept_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     References
@@ -91,6 +92,7 @@ class DPGDC2(TableLearner):
         plan = plan_table(
             self.epsilon,
             self.delta,
+            share=problem.share,
             dim=problem.dim,
             sensitivity=problem.push,
             blank=problem.blank,

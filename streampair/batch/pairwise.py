@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from streampair import kernels
-from streampair.batch.base import designs, validated
+from streampair.batch.base import designs, validated, warn_of_scale
 from streampair.batch.descent import checked_steps
 from streampair.batch.relations import PairGraph, ring_pairs
 from streampair.errors import ConfigError
@@ -291,6 +291,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             )
         if len(X) < 2:
             raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
+        warn_of_scale(X, self.bounds, "give bounds=(low, high), which are taken as public")
         if pairs is None:
             if len(np.unique(y)) < 2:
                 raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")

@@ -41,15 +41,17 @@ def by_name(names: Sequence[Hashable], weights: Floats) -> dict[Any, float]:
     return {(a, b): weights[i, j].item() for i, a in enumerate(names) for j, b in enumerate(names)}
 
 
-def begin(start: Any, names: Sequence[Hashable], bounds: Any, metric: bool) -> tuple[Floats | None, str]:
+def begin(start: Any, names: Sequence[Hashable], scale: Floats, metric: bool) -> tuple[Floats | None, str]:
     """Where a fit begins, in its own coordinates, and what its report has to say of that.
 
     Parameters
     ----------
     start
         What the parameter of this name says.
-    names, bounds
+    names
         Of the table's features.
+    scale
+        What each is multiplied with, (d,).
     metric
         Whether weights are a matrix.
 
@@ -81,7 +83,6 @@ def begin(start: Any, names: Sequence[Hashable], bounds: Any, metric: bool) -> t
         )
     if metric and not np.allclose(weights, weights.T, rtol=1e-12, atol=0.0):
         raise ConfigError("start is not symmetric, and no metric", fix="give (W + W.T) / 2")
-    scale = scale_of(bounds, len(names))
     return weights / (np.outer(scale, scale) if metric else scale), words
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from streampair import kernels, schedules
-from streampair.batch.base import PairLearner, Problem
+from streampair.batch.base import PairLearner, Problem, warn_of_scale
 from streampair.batch.descent import checked_steps
+from streampair.batch.probabilities import score_moments
 from streampair.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class PairSGD(PairLearner):
 
     Attributes
     ----------
-    coef_, metric_, classes_
-        As in `DPGDSC`.
+    coef_, intercept_, metric_, classes_
+        As in `DPGDSC`; probabilities are calibrated on the table.
 
     Notes
     -----
@@ -159,7 +160,9 @@ class PairSGD(PairLearner):
             If a parameter is out of range, or the table cannot be learned: fewer than two records, values
             that are not finite, one class, or more than two for the AUC.
         """
-        problem = self._problem(*self._table(X, y))
+        X, labels = self._table(X, y)
+        warn_of_scale(X, self.bounds, self._scale_fix)
+        problem = self._problem(self._designs(X), labels, self._seed())
         if self.pairing not in ("previous", "random"):
             raise ConfigError(f"pairing is {self.pairing!r}", fix='give "previous" or "random"')
         if self.output not in ("average", "linear", "last"):
@@ -188,6 +191,10 @@ class PairSGD(PairLearner):
                 problem, (one, other), etas, w, before, total, worth=worth, l2=float(self.l2)
             )
         self._publish(w if self.output == "last" else total / weighed)
+        if self.task == "auc":
+            reach = self._reach() or 1.0
+            means = score_moments(self._scores(problem.rows), problem.labels, reach)
+            self._fit_curve(means, 0.0, problem.n)
         return self
 
     def _schedule(self, problem: Problem, steps: int) -> schedules.Schedule:

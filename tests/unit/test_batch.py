@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -36,11 +37,13 @@ def quick(learner: Any, **given: Any) -> Any:
     return made.set_params(steps=5) if "steps" in made.get_params() else made
 
 
+@pytest.mark.filterwarnings("ignore:more than half of the records")
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_checks_of_scikit_learn(learner: Any) -> None:
     check_estimator(quick(learner), on_skip=None)
 
 
+@pytest.mark.filterwarnings("ignore:more than half of the records")
 def test_checks_of_scikit_learn_for_metrics() -> None:
     check_estimator(quick(batch.DPGDSC, task="metric"), on_skip=None)
 
@@ -112,6 +115,8 @@ def test_a_network_ranks_what_no_line_does() -> None:
     y = np.abs(X[:, 0]) > 0.3
     model = batch.GradientPerturbation(8.0, 1e-4, loss=losses.Hinge(), hidden=16, radius=20.0, steps=100)
     assert model.fit(X, y).score(X, y) > 0.9
+    sure = clone(model).set_params(proba_share=0.1).fit(X, y)
+    assert (sure.predict(X) == y).mean() > 0.8 > (model.predict(X) == y).mean()  # it knows where 1/2 is
     assert model.set_params(hidden=0).score(X, y) > 0.9  # what was fitted stays what it is
     assert batch.DPGDC(8.0, 1e-4, steps=5).fit(X, y).score(X, y) < 0.7
 
@@ -123,6 +128,107 @@ def test_bounds_are_those_of_the_online_learners() -> None:
     other = quick(batch.DPGDSC, random_state=1).fit(scaled, y)
     assert one.coef_ == pytest.approx(other.coef_)
     assert "bounds are taken as public" in one.privacy.details
+
+
+def unscaled(n: int = 4000) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Ten features of sizes from .01 to 1000 around centres of their own, and public bounds, too wide."""
+    rng = np.random.default_rng(1)
+    y = rng.random(n) < 0.3
+    size, centre = 10.0 ** np.linspace(-2.0, 3.0, 10), rng.normal(size=10)
+    X = rng.normal(size=(n, 10)) + 0.5 * y[:, None] * (np.arange(10) < 6)
+    return (X + centre) * size, y, ((centre - 8.0) * size, (centre + 8.0) * size)
+
+
+def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
+    X, y, bounds = unscaled()
+    with pytest.warns(
+        UserWarning, match=r"(?s)longer than 1.*drown the others. Fix: give bounds=\(low, high\)"
+    ):
+        raw = batch.DPGDSC(1000.0, 1e-6).fit(X, y).score(X, y)
+    assert raw < 0.7
+    assert batch.DPGDSC(4.0, 1e-6, bounds=bounds).fit(X, y).score(X, y) > 0.76
+    shared = batch.DPGDSC(4.0, 1e-6, bounds=bounds, standardise_share=0.1).fit(X, y)
+    assert shared.score(X, y) > 0.76
+    assert "standardised by moments that are released first" in str(shared.privacy)
+
+
+def test_other_scales_that_leave_little_are_told() -> None:
+    X, y, bounds = unscaled(400)
+    narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
+    with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):
+        batch.DPGDSC(bounds=narrow).fit(X, y)
+    with pytest.warns(UserWarning, match="beyond their bounds, and are cut there"):
+        batch.DPGDSC(bounds=narrow, standardise_share=0.1).fit(X, y)
+    with pytest.warns(UserWarning, match="beyond -1 and 1, and are cut there"):
+        batch.DPGDSC(standardise_share=0.1).fit(X, y)
+    with pytest.warns(UserWarning, match="no record is longer than 0.1"):
+        batch.DPGDSC().fit(1e-6 * X, y)
+    with pytest.warns(UserWarning, match="longer than 1.*Fix: scale the features"):
+        batch.PairSGD().fit(X, y)
+    with pytest.warns(UserWarning, match="longer than 1.*Fix: give bounds"):
+        batch.DPPMetricLearner().fit(X, y)
+
+
+def test_standardised_weights_are_of_the_features_as_they_came() -> None:
+    X, y, bounds = unscaled()
+    model = batch.DPGDSC(50.0, 1e-6, bounds=bounds, standardise_share=0.3, l2=1.0, radius=3.0).fit(X, y)
+    raw = X @ np.array(list(model.weights_by_name().values()))
+    assert np.corrcoef(raw, model.decision_function(X))[0, 1] > 0.95  # but for what the ball shortens
+    again = batch.DPGDSC(start=model, bounds=bounds, steps=1, learning_rate=1e-12, radius=3.0)
+    assert again.fit(X, y).privacy.notes[1].startswith("It begins at what a DPGDSC has released")
+    assert model.set_params(standardise_share=0.0).fit(X, y).coef_.shape == (10,)  # nothing is left of it
+    assert (model._slope() == 2.0 / (np.asarray(bounds[1]) - bounds[0])).all()
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_probabilities(learner: Any, share: float) -> None:
+    X, y = table()
+    labels = np.where(y, "yes", "no")
+    model = quick(learner, proba_share=share).fit(X, labels)
+    shown = model.predict_proba(X)
+    assert shown.shape == (len(X), 2)
+    assert shown.sum(axis=1) == pytest.approx(1.0)
+    assert ((shown >= 0.0) & (shown <= 1.0)).all()
+    assert (model.classes_[shown.argmax(axis=1)] == model.predict(X)).all()
+    score = model.decision_function(X)
+    assert (np.diff(shown[np.argsort(score), 1]) >= 0.0).all()
+    assert (model.intercept_ == 0.0) == (share == 0.0)
+
+
+def test_calibrated_probabilities_are_nearly_those_of_the_normal_law() -> None:
+    """Of two normal classes the log loss is within .01 of the best one; without calibration it is not."""
+    X, y, bounds = unscaled(20_000)
+    size = 10.0 ** np.linspace(-2.0, 3.0, 10)
+    middle = X[~y].mean(axis=0)
+    along = 0.5 * (np.arange(10) < 6)
+    odds = (X - middle) / size @ along - 0.5 * along @ along + math.log(0.3 / 0.7)
+    best = log_loss(y, 1.0 / (1.0 + np.exp(-odds)))
+    given: dict[str, Any] = {"bounds": bounds, "standardise_share": 0.1, "l2": 0.02}
+    losses_of = [
+        log_loss(y, model.fit(X, y).predict_proba(X)) - best
+        for model in (
+            batch.DPGDSC(4.0, 1e-6, **given, proba_share=0.1),
+            batch.DPGDSC(4.0, 1e-6, **given),
+            batch.PairSGD(bounds=bounds, random_state=1),
+        )
+    ]
+    assert losses_of[0] < 0.01
+    assert losses_of[1] > 0.03
+    assert losses_of[2] < 0.01
+
+
+def test_shares_out_of_range_are_refused() -> None:
+    for given, message in (
+        ({"proba_share": 1.0}, "proba_share is 1.0. Fix: give a number from 0 to below 1"),
+        ({"standardise_share": -0.1}, "standardise_share is -0.1. Fix"),
+        ({"standardise_share": True}, "standardise_share is True. Fix"),
+        ({"proba_share": 0.5, "standardise_share": 0.5}, "leave no budget to learn. Fix: lower them"),
+        ({"proba_share": 0.1, "calibration": "paper"}, "papers' noise leaves no budget.*Fix"),
+        ({"proba_share": 0.1, "task": "metric"}, "a metric has no probabilities. Fix"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            batch.DPGDSC(**given).fit(X, Y)
 
 
 def test_a_grid_of_parameters_can_be_searched() -> None:

@@ -22,6 +22,7 @@ def table(n: int = 60, seed: int = 1) -> tuple[Any, Any]:
     return rng.normal(size=(n, 3)) / 4 + 0.3 * y[:, None], y
 
 
+@pytest.mark.filterwarnings("ignore:more than half of the records")
 @pytest.mark.parametrize("given", [{}, {"pairing": "random"}, {"task": "metric"}])
 def test_checks_of_scikit_learn(given: dict[str, Any]) -> None:
     check_estimator(batch.PairSGD(**given, steps=50), on_skip=None)

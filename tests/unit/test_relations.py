@@ -184,6 +184,7 @@ def table(n: int = 300) -> tuple[Any, Any, Any, Any]:
     return X, (X[pairs[:, 0], 0] > 0) == (X[pairs[:, 1], 0] > 0), pairs, X[:, 0] > 0
 
 
+@pytest.mark.filterwarnings("ignore:more than half of the records")
 def test_checks_of_scikit_learn() -> None:
     check_estimator(batch.DPPMetricLearner(epochs=3), on_skip=None)
 

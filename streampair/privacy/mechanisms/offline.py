@@ -214,6 +214,7 @@ def plan_table(
     blank: float = 1.0,
     releases: int = 1,
     noise: float | None = None,
+    share: float = 1.0,
 ) -> TablePlan:
     """Calibrate the noise of vectors that move by at most `sensitivity` each (docs/privacy.md, Lemma 72).
 
@@ -226,6 +227,8 @@ def plan_table(
     noise
         Std of Gaussian noise, or scale of Laplace noise, in units of the vector, that a paper asks for; None:
         what the promise needs.
+    share
+        What part of the promise there is for it: of mu^2, or with delta 0 of epsilon.
 
     Raises
     ------
@@ -246,13 +249,13 @@ def plan_table(
     grid = float(power_of_two_below(0.01 * most / math.sqrt(dim)))
     if delta == 0.0:
         if noise is None:
-            steps = math.ceil(releases * (sensitivity / grid * math.sqrt(dim) + dim) / epsilon)
+            steps = math.ceil(releases * (sensitivity / grid * math.sqrt(dim) + dim) / (share * epsilon))
         else:
             steps = math.ceil(noise / grid)
         return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, 0.0, max(steps, 1))
     if noise is None:
         moved = sensitivity + grid * math.sqrt(dim)
-        noise = moved * math.sqrt(releases) / mu_from(epsilon, delta)
+        noise = moved * math.sqrt(releases) / (math.sqrt(share) * mu_from(epsilon, delta))
     return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, noise, 0)
 
 
@@ -328,6 +331,8 @@ def report_of(
     emitted: int,
     seeded: bool,
     mechanism: str,
+    before: Sequence[TablePlan] = (),
+    after: Sequence[TablePlan] = (),
     notes: Sequence[str] = (),
     source: str = "",
     relation: Relation = ONE_RECORD,
@@ -343,6 +348,8 @@ def report_of(
         What was released.
     parallel
         Whether each plan is about other records than the others; else they compose.
+    before, after
+        What was released of all records before the plans and after them: it composes with them.
     emitted
         Vectors that have left.
     seeded
@@ -358,12 +365,15 @@ def report_of(
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
+    around = (*before, *after)
+    if around:
+        mu = math.sqrt(mu**2 + sum(plan.mu**2 for plan in around))
     if delta:
         spent = epsilon_from(mu, delta) if spent is None else spent
         budget = mu_from(epsilon, delta)
     else:
         costs = [plan.epsilon for plan in plans]
-        spent = max(costs) if parallel else sum(costs)
+        spent = (max(costs) if parallel else sum(costs)) + sum(plan.epsilon for plan in around)
         budget = mu_of_pure(epsilon)
     said = list(notes)
     if source:
@@ -385,7 +395,7 @@ def report_of(
         )
     said.append(
         "The number of records, the names of the classes and that a fit went through are taken as public: an "
-        "error about the data tells of them to whoever sees it."
+        "error or a warning about the data tells of them to whoever sees it."
     )
     return TableReport(
         epsilon_spent=spent,
@@ -403,5 +413,5 @@ def report_of(
         noise_std=plans[-1].noise_std,
         mechanism=mechanism,
         notes=tuple(said),
-        card=tuple(plan.release.line(epsilon) for plan in plans),
+        card=tuple(plan.release.line(epsilon) for plan in (*before, *plans, *after)),
     )
