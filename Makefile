@@ -47,7 +47,7 @@ demo: $(STAMP)
 # Four processes: three begin with tests that wait for brokers (tests/conftest.py). make test JOBS= uses one.
 JOBS ?= -n 4
 # Kernels are compiled before, by one process: four would each compile the same ones, while workers wait for them.
-test: $(STAMP)
+test: $(STAMP) $(DOCS_STAMP)
 	cd tests && ../$(BIN)/python -m harness.warm
 	$(BIN)/python -m pytest $(JOBS) $(ARGS)
 

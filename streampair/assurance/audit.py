@@ -96,7 +96,8 @@ class AuditPart:
         if not self.lower <= self.accounted:
             found.append(f"mu is at least {self.lower:.4g}, and {self.accounted:.4g} is accounted for")
         if not self.noise >= 1.0 - _Z * self.noise_stderr:
-            found.append(f"the noise has only {self.noise:.3f} of the size that it should have")
+            seen = f"the noise has only {self.noise:.3f} of the size that it should have"
+            found.append(seen if self.noise > 0.0 else "no noise was seen in the releases")
         return tuple(found)
 
 
@@ -195,8 +196,12 @@ def _part(
             sides[side, i] = weights @ (trial.wet(spot, content, 2 * i + side, scene) - middle)
         progress(part, i + 1, runs)
     noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
-    measured = float(sides[0].mean() - sides[1].mean()) / noise
-    stderr = math.sqrt(2.0 / runs + measured**2 / (4.0 * runs))
+    gap = float(sides[0].mean() - sides[1].mean())
+    if noise > 0.0:
+        measured = gap / noise
+        stderr = math.sqrt(2.0 / runs + measured**2 / (4.0 * runs))
+    else:  # no noise was seen: any difference tells the two apart for certain
+        measured, stderr = math.inf if gap else 0.0, 0.0
     planned, accounted = trial.account(spot)
     return AuditPart(
         part=part,
