@@ -183,7 +183,7 @@ class _Announce(event.Listener):
         self._done = False
 
     def on_start(self, event: Any) -> None:
-        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
         if self._done or not getattr(function, "__module__", "").startswith(__package__):
             return
         self._done = True

@@ -164,6 +164,9 @@ def test_a_worker_that_compiles_stops_when_it_is_asked_to(
 ) -> None:
     """A supervisor waits for seconds, and a first compilation may take a minute."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "empty"))
+    # What lies beside the source is for another processor.
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "+sse2")
     config = tmp_path / "warm.toml"
     config.write_text(
         'app = "warm"\nmetrics.port = 0\nkafka.bootstrap_servers = "127.0.0.1:1"\n'

@@ -18,7 +18,9 @@ __all__ = ["executed"]
 def executed(path: Path) -> Any:
     """The notebook with the outputs of a fresh kernel; CellExecutionError if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False).execute()
+    NotebookClient(
+        notebook, timeout=120, startup_timeout=240, kernel_name="python3", record_timing=False
+    ).execute()
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

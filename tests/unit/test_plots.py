@@ -144,7 +144,7 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told.startswith("ConfigError")
-    assert "pip install 'streampair[plot]'" in told
+    assert "pip install '.[plot]'" in told
 
 
 # ---- notebooks -------------------------------------------------------------------------------------------
@@ -232,4 +232,4 @@ def test_a_report_says_first_what_holds(kind: Any) -> None:
         }[kind]
     )
     assert "<script>alert(1)</script>" in page.text
-    assert "0 of 1 at delta 0.001" in page.text
+    assert "1 at delta 0.001" in page.text
