@@ -358,7 +358,8 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
         Number of releases, evenly spaced, the last at the horizon; None: one after every record.
     calibration
         ``"tight"``: noise by the exact sensitivity of the worst single record. ``"paper"``: steps, random
-        first outputs and noise to the letter of the paper; the report says what they really guarantee.
+        first outputs and noise to the letter of the paper; the report says what they guarantee by the exact
+        account, for records in the unit ball.
     allocation
         ``"minimal"``: noise proportional to the sensitivity to the power 2/3, the smallest sum of stds.
         ``"equal"``: each release costs the same, as in the paper.
@@ -378,7 +379,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
     ConfigError
         If a parameter is out of range, or no guarantee can be given with it.
     PrivacyError
-        If the paper's constants promise more than they keep.
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
 
     Notes
     -----

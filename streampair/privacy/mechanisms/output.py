@@ -426,7 +426,7 @@ class Output(Mechanism):
         )
 
     def notes(self, settings: Settings, run: Run) -> list[str]:
-        """What the paper's constants really give."""
+        """What the paper's constants give by the exact account."""
         if not self.paper:
             return []
         plan: OutputPlan = run.plan
