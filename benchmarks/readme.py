@@ -18,6 +18,7 @@ FIGURES = ROOT / "docs" / "benchmarks.md"
 BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
+    "sparse": ["python benchmarks/sparse.py"],
     "utility": ["make utility"],
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],

@@ -67,7 +67,8 @@ class PairOGD(Classifier, FlatLearner):
     Features are real numbers by name, in any order. A known feature that is missing counts as 0; a new name
     gets a new column. Text, None, NaN, infinity, numbers beyond 1e50 and empty records raise `RecordError`
     before anything has changed. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow
-    with the records, unless the loss is `losses.Square`.
+    with the records, unless the loss is `losses.Square`. A record with few of many features (a bag of words)
+    costs little more than these with ``FIFO(1)`` and ``l2=0``.
 
     `predict_proba_one` is a rising logistic curve of the score, learned online beside it (docs/learners.md).
 

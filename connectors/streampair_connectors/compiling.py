@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from streampair_connectors.assemble import warm_up
-from streampair_connectors.config import parse_config
+from streampair_connectors.config import Config, parse_config
 
-__all__ = ["CONFIGS", "compile_all"]
+__all__ = ["CONFIGS", "compile_all", "config_of"]
 
 _BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 _ENDING = {**_BUDGET, "horizon": 2000}
@@ -49,19 +49,22 @@ CONFIGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 _FEATURES = {name: [0, 1] for name in "abcdefgh"}
 
 
+def config_of(path: str, options: dict[str, Any], more: dict[str, Any]) -> Config:
+    """The configuration of a lane with this learner."""
+    return parse_config(
+        {
+            "app": "compile",
+            "input": {"topic": "events", "label": "y", "features": _FEATURES, **more},
+            "learner": {"class": path, "options": options},
+        }
+    )
+
+
 def compile_all() -> None:
     """Let a lane of each learner live for a while."""
     for path, options, more in CONFIGS:
         print(f"{path} {options or ''}", file=sys.stderr, flush=True)
-        warm_up(
-            parse_config(
-                {
-                    "app": "compile",
-                    "input": {"topic": "events", "label": "y", "features": _FEATURES, **more},
-                    "learner": {"class": path, "options": options},
-                }
-            )
-        )
+        warm_up(config_of(path, options, more))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class KnowsColumns(PlainLearner):
     """Gives each feature name a column, in the order in which names arrive."""
 
     _derived: ClassVar[frozenset[str]] = frozenset(
-        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_given", "_bytes")
+        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_given")
     )
 
     #: What counts for a known feature that a record lacks.
@@ -51,12 +51,10 @@ class KnowsColumns(PlainLearner):
     _pack: Callable[..., None]
     _record: Array  # where the state has the record, (d,)
     _given: Array  # scratch (m,): places of values, then values
-    _bytes: Any  # of it
 
     def _no_columns(self) -> None:
         """Forget all names."""
         self._index, self._given = {}, np.empty(0)
-        self._bytes = memoryview(b"")
 
     def _add_columns(self, names: Iterable[Hashable], state: Array, at: int) -> None:
         """Give new names the next columns of a state that has the record at `at`, and room."""
@@ -87,11 +85,10 @@ class KnowsColumns(PlainLearner):
         count = len(values)
         if len(self._given) < 2 * count:
             self._given = np.empty(4 * count)
-            self._bytes = self._given.data
         try:
             # The quickest way from names to places.
             places = itemgetter(*values)(self._index) if count > 1 else [self._index[name] for name in values]
-            _packer(count)(self._bytes, 0, *places, *values.values())
+            _packer(count)(self._given.data, 0, *places, *values.values())
         except Exception:  # an unknown name; or whatever a value brings
             return False
         return True

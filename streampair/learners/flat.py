@@ -53,7 +53,7 @@ class FlatLearner(LearnsBatches):
         frozenset(
             (
                 *("_state", "_root", "_memory", "_learn", "_learn_many"),
-                *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn", "_few_score"),
+                *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
             )
         )
         | LearnsBatches._derived
@@ -71,9 +71,8 @@ class FlatLearner(LearnsBatches):
     positive: Any
     _negative: Any
     _in_one: bool
-    # Whether there are kernels that learn and score a record by its own features alone.
+    # Whether a record is learned by its own features alone, if they are few.
     _few_learn: bool
-    _few_score: bool
     _memory: Memory
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
@@ -99,7 +98,6 @@ class FlatLearner(LearnsBatches):
         kind, own = type(self), FlatLearner
         self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
-        self._few_score = rule.linear
         self._few_learn = type(rule) is OGDRule and self._policy == buffers.FIFO(1) and self.l2 == 0.0
 
     def _header(self) -> Array:
@@ -209,7 +207,7 @@ class FlatLearner(LearnsBatches):
         int
             0; or, of a record that has few of many features, how many: it is in `_given`, and not packed.
         """
-        few = self._few_learn if grow else self._few_score
+        few = self._few_learn if grow else self._rule.linear
         if type(x) is dict and x:
             if few and len(x) * _FEW <= self._d:
                 if self._gather(x):

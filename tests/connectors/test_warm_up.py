@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from harness import support
 from harness.worker_process import WorkerProcess
+from streampair_connectors import assemble, compiling
 
+from streampair import auc, metric, ranking
 from streampair.kernels import _jit
 
 pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT nothing is compiled")
@@ -179,3 +181,11 @@ def test_a_worker_that_compiles_stops_when_it_is_asked_to(
         assert worker.wait() == 0, worker.log()
     told = [json.loads(line)["event"] for line in worker.lines]
     assert told == ["started", "compiling", "stopping", "stopped"]
+
+
+def test_the_image_compiles_for_every_learner() -> None:
+    learners = {f"{module.__name__}.{name}" for module in (auc, metric, ranking) for name in module.__all__}
+    assert {path for path, _, _ in compiling.CONFIGS} == learners
+    for path, options, more in compiling.CONFIGS:
+        learner = assemble.build_learner(compiling.config_of(path, options, more))
+        assert f"{type(learner).__module__}.{type(learner).__name__}" == path

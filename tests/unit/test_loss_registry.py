@@ -109,7 +109,8 @@ def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
             lambda code: k.pair_sums_any(code, one, one, one.copy(), one.copy()),
             lambda code: k.descent(many, np.ones(2), code, 0.0, 1.0, np.zeros(2), 1.0, 3),
             lambda code: k.pair_descent(
-                code, False, 0.1, 1.0, many, np.array([1.0, -1.0]), *places, *np.zeros((3, 2))
+                *(code, False, 0.0, 1.0, np.full(len(places[0]), 0.1), np.ones(len(places[0])), many),
+                *(np.array([1.0, -1.0]), *places, *np.zeros((3, 2))),
             ),
         ):
             with pytest.raises(ValueError, match="no loss"):
