@@ -30,7 +30,6 @@ from streampair import kernels
 from streampair.errors import ConfigError
 
 __all__ = [
-    "LOSSES",
     "Hinge",
     "Logistic",
     "MinimumErrorEntropy",
@@ -38,6 +37,7 @@ __all__ = [
     "Square",
     "SquaredHinge",
     "registered",
+    "registry",
 ]
 
 Form: TypeAlias = Literal["raw", "halved", "metric", "psd"]
@@ -83,7 +83,7 @@ class PairLoss(base.Base, abc.ABC):
     pieces, ``(until, step, bend, zero)``: below the margin `until`, each adds ``step + bend (m - zero)``.
     With it the gradient of all pairs of a table takes a sort; without, it takes a pass over all pairs.
 
-    Learners take the losses of `LOSSES` only. A subclass of your own has a value and a slope for
+    Learners take the losses of `registry` only. A subclass of your own has a value and a slope for
     `streampair.evaluation`; a learner refuses it, because its compiled steps have no slope for it.
     """
 
@@ -433,19 +433,19 @@ class MinimumErrorEntropy(PairLoss):
     __str__ = __repr__
 
 
-LOSSES: dict[int, type[PairLoss]] = {
+registry: dict[int, type[PairLoss]] = {
     loss.code: loss for loss in (Logistic, Hinge, SquaredHinge, Square, MinimumErrorEntropy)
 }
 """The registry: the class of every code that the compiled steps know."""
 
 
 def registered(loss: object) -> PairLoss:
-    """The loss, if the compiled steps know it: its class is in `LOSSES`, and no attribute was set by hand.
+    """The loss, if the compiled steps know it: its class is in `registry`, and no attribute was set by hand.
 
     Raises
     ------
     ConfigError
-        If it is no pair loss, or not one of `LOSSES`, whose slope and constants the learners use.
+        If it is no pair loss, or not one of `registry`, whose slope and constants the learners use.
 
     Examples
     --------
@@ -455,8 +455,8 @@ def registered(loss: object) -> PairLoss:
     """
     if not isinstance(loss, PairLoss):
         raise ConfigError(f"loss is {loss!r}", fix="give a pair loss such as losses.Logistic()")
-    if type(loss) not in LOSSES.values():
-        names = ", ".join(sorted(kind.__name__ for kind in LOSSES.values()))
+    if type(loss) not in registry.values():
+        names = ", ".join(sorted(kind.__name__ for kind in registry.values()))
         raise ConfigError(
             f"loss is {loss!r}, and learners have no compiled slope for {type(loss).__name__}",
             fix=f"use one of streampair.losses: {names}; or add this loss as CONTRIBUTING.md says",

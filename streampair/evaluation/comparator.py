@@ -21,7 +21,7 @@ _FEW = 64
 
 def _compiled(loss: Any) -> bool:
     """Whether the compiled search knows the loss: others are taken by their `value` and `slope`."""
-    return type(loss) in losses.LOSSES.values() and not loss.of_errors
+    return type(loss) in losses.registry.values() and not loss.of_errors
 
 
 def minimise(

@@ -1,7 +1,7 @@
-"""Pair losses by their integer codes: the only place where a kernel asks which loss it has.
+"""Pair losses by their integer codes: other kernels ask these functions.
 
-`streampair.losses.LOSSES` has the class of every code. An unknown code is an error in each function here, and
-never another loss.
+`streampair.losses.registry` has the class of every code. An unknown code is an error in each function here,
+and never another loss.
 """
 
 from __future__ import annotations

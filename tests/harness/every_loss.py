@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streampair import losses
 
-EVERY: list[losses.PairLoss] = [kind() for kind in losses.LOSSES.values()]
+EVERY: list[losses.PairLoss] = [kind() for kind in losses.registry.values()]
 #: Those that are functions of the margin.
 MARGIN: list[losses.PairLoss] = [loss for loss in EVERY if not loss.of_errors]
 

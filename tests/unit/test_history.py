@@ -9,6 +9,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.every_loss import MARGIN
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -16,13 +17,7 @@ from streampair import kernels as k
 from streampair import losses
 from streampair.learners import history as _history
 
-LOSSES = [
-    losses.Logistic(),
-    losses.Hinge(),
-    losses.SquaredHinge(),
-    losses.Square(),
-    losses.MinimumErrorEntropy(0.75),
-]
+LOSSES = [*MARGIN, losses.MinimumErrorEntropy(0.75)]
 eighths = st.integers(-32, 32).map(lambda v: v / 8)  # exact in float32, too
 
 

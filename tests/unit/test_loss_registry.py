@@ -57,8 +57,8 @@ def overwritten() -> losses.PairLoss:
 def test_every_loss_of_the_module_is_in_the_registry() -> None:
     named = [getattr(losses, name) for name in losses.__all__]
     kinds = {kind for kind in named if inspect.isclass(kind) and not inspect.isabstract(kind)}
-    assert kinds == set(losses.LOSSES.values())
-    assert [losses.LOSSES[loss.code] for loss in EVERY] == [type(loss) for loss in EVERY]
+    assert kinds == set(losses.registry.values())
+    assert [losses.registry[loss.code] for loss in EVERY] == [type(loss) for loss in EVERY]
 
 
 def test_every_learner_that_takes_a_loss_is_tried() -> None:
@@ -161,7 +161,7 @@ def learned(taker: str, loss: losses.PairLoss) -> Any:
         for constant in ("lipschitz", "smoothness", "diameter"):
             patch.setattr(losses.PairLoss, constant, lambda *_, **__: 1.0)
         patch.setattr(losses.PairLoss, "steepest", 1.0)
-        for kind in losses.LOSSES.values():
+        for kind in losses.registry.values():
             patch.setattr(kind, "decreasing", True)
         return TAKERS[taker](loss)
 
