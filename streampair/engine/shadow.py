@@ -45,7 +45,7 @@ class Shadow:
     >>> lane = Lane(private, decode_json, **where, shadow=Shadow(auc.PairOGD(), decode_json, **where))
     >>> rows = [b'{"x": {"x": 0.9}, "y": true}', b'{"x": {"x": 0.1}, "y": false}'] * 10
     >>> _ = lane.process([Record(i, row) for i, row in enumerate(rows)])
-    >>> lane.gauges().quality.shadow_auc > 0.5, "not private" in str(lane.privacy)
+    >>> lane.gauges().quality.shadow_auc > 0.5, "not private" in lane.privacy.details
     (True, True)
     """
 

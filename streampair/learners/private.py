@@ -251,7 +251,10 @@ class PrivateLearner(TakesBatches):
         (0.0, nan, 2, 1)
         """
         if self._one_packing:
-            return self._run.score_and_take(x, self._task.label_or_null(y), origin, raises=False)
+            label = self._task.label_or_null(y)
+            if label != label:
+                self._note_label(y)
+            return self._run.score_and_take(x, label, origin, raises=False)
         try:
             score = self.score_one(x)
         except Exception:  # whatever it is: a value may bring its own

@@ -83,7 +83,8 @@ class TwoLabels:
         if negative is not None and low == high:
             raise ConfigError(f"positive and negative are both {positive!r}", fix="give two different labels")
         self.positive = positive
-        self.negative = _opposite(high) if negative is None else negative
+        # Of "1" it is not 0: predictions show labels as the stream has them.
+        self.negative = _opposite(positive) if negative is None else negative
         self.high, self.low = high, cells.label(self.negative)
 
     def sign(self, y: Any) -> float:

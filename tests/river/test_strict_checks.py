@@ -49,7 +49,7 @@ BAD_VALUES = [
     ([1.0], "is not a number"),
     ({}, "is not a number"),
     (1j, "is not a number"),
-    (10**400, "is not a number"),
+    (10**400, "is a whole number beyond the range of a float"),
     (np.array([1.0, 2.0]), "is not a number"),
     (1e51, "beyond the limit"),
 ]
@@ -65,7 +65,10 @@ def test_bad_values(fresh: Any, value: Any, message: str, learned: int) -> None:
         assert fresh.records == learned + 1
         return
     if is_private(fresh):
-        if message == "beyond the limit":
+        if message == "beyond the limit" or str(value) in (
+            "1.5",
+            "b'1.5'",
+        ):  # a text that reads as a number is one
             taught(fresh, learned).learn_one({**whole, "f3": value}, stream(fresh, 1)[0][1])
             assert fresh.null_slots == 0  # any finite number: design vectors are bounded
             return

@@ -21,6 +21,7 @@ PUBLIC = [
     "preprocessing",
     "privacy",
     "ranking",
+    "schedules",
 ]
 
 

@@ -215,7 +215,7 @@ def test_the_report_is_the_accountants() -> None:
     assert report.epsilon_spent == 1.0 == report.epsilon_budget
     assert report.releases == 20 == report.card[0]["releases"]
     for words in ("contents of at most 1 pairs", "taken as public", 'relation="node" hides them'):
-        assert words in str(report)
+        assert words in f"{report} {report.details}"
     person = batch.DPPMetricLearner(relation="node", bounds=(-1, 1)).fit(X, y).privacy
     assert "an individual: its features" in person.unit
     assert "at most 4" in person.unit

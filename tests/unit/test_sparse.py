@@ -148,8 +148,9 @@ def test_names_that_come_one_by_one(model: Any) -> None:
     kept, restored = model.clone(), model.clone()
     restored.load_state(kept.to_state())
     high = getattr(model, "positive", True)
+    low = (not high) if isinstance(high, bool) else "low" if isinstance(high, str) else 0
     for i, (x, y) in enumerate(stream(40, seed=3, most=4)):
-        label = (high if y else (not high if isinstance(high, bool) else "low")) if kept.two_classes else y
+        label = (high if y else low) if kept.two_classes else y
         for learner in (kept, restored):
             learner.learn_one(x, label if kept.two_classes else float(y))
         if i % 2:
