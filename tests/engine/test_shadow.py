@@ -97,7 +97,7 @@ def test_the_report_says_that_it_is_there(void: bool) -> None:
         options = {"seed": 1} if void else {"noise_key": NoiseKey(bytes(range(32)))}
         made = kind(auc.PairFTRL(**OPTIONS, **options), decode_json, **WHERE, shadow=shadow())
         assert SHADOWED in made.privacy.notes
-        assert SHADOWED in str(made.privacy)
+        assert SHADOWED in made.privacy.details
         assert (made.privacy.kind == "void") is void
     assert SHADOWED not in str(logged(None).privacy)
     assert Lane(auc.PairOGD(), decode_json, **WHERE, shadow=shadow()).privacy is None

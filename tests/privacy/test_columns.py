@@ -28,7 +28,7 @@ from streampair.records import cells, frames
 
 LEARNERS: dict[str, Callable[[], Any]] = {
     "auc": partial(auc.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"]),
-    "auc, text": partial(auc.NoisyOGD, 1.0, 1e-4, 60, features=["a", "b"], positive="yes"),
+    "auc, text": partial(auc.NoisyOGD, 1.0, 1e-4, 60, features=["a", "b"], positive="yes", negative="no"),
     "forest": partial(auc.PrivateForest, 1.0, 1e-4, 60, features=["a", "b"], trees=3, depth=2, warmup=4),
     "ranking": partial(ranking.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"], relevance=(0, 4)),
     "metric": partial(metric.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"], classes=[0, 1, 2]),
@@ -360,7 +360,7 @@ def test_labels_that_a_gap_has_rounded_void_the_report() -> None:
     makes: list[tuple[Callable[..., Any], bool]] = [
         (metric.PairFTRL, True),
         (partial(metric.PairFTRL, classes=[1, 2]), False),
-        (partial(auc.PairFTRL, positive=2**60 + 1), True),
+        (partial(auc.PairFTRL, positive=2**60 + 1, negative=0), True),
         (auc.PairFTRL, False),
     ]
     for make, void in makes:
@@ -368,7 +368,9 @@ def test_labels_that_a_gap_has_rounded_void_the_report() -> None:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             model.learn_many(X, y)
-        assert ["labels beyond 2^53" in str(warning.message) for warning in told] == [True] * void
+        assert ["labels beyond 2^53" in str(w.message) for w in told if "2^53" in str(w.message)] == [
+            True
+        ] * void
         assert (model.privacy.kind == "void") is void
 
 

@@ -195,7 +195,7 @@ def test_algorithm_3_is_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == pytest.approx(sigmas)
     report = model.privacy
     assert report.releases == len(sigmas) == len(halves(300))
-    assert f"epsilon is {report.epsilon_spent:.6g}, and that is what holds" in str(report)
+    assert f"epsilon is {report.epsilon_spent:.6g}, and that is what holds" in report.details
 
 
 def test_epsilon_is_that_of_two_steps_for_each_draw() -> None:
