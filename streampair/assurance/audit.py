@@ -38,6 +38,7 @@ Floats = NDArray[np.float64]
 _Z = NormalDist().inv_cdf(1.0 - 1e-4)  # a true learner fails one audit in 1e4
 _TOLERANCE = 1e-6
 _IMPULSE = 64.0
+_CONSTANT = 1e-9  # of its size: outcomes that differ by less differ by rounding alone
 _WOODED = 8  # slots of a forest, whose releases have many numbers
 
 
@@ -60,13 +61,16 @@ class AuditPart:
     accounted
         mu that it comes to for the slots that this canary is in.
     exact
-        mu of the best attack on this canary, from the releases' response to each single normal.
+        mu of the best attack on this canary, from the releases' response to each single normal; infinite if a
+        part of what the canary moves has no noise at all.
     measured, stderr
-        mu as the attack shows it with the learner's own noise, and its standard error.
+        mu as the attack shows it with the learner's own noise, and its standard error; infinite and 0 if the
+        runs on each stream all had one outcome, and not the same.
     lower
         What mu is at least, at confidence 1 - 1e-4.
     noise
-        Standard deviation of the attack's outcome over what it should be, and
+        Standard deviation of the attack's outcome over what it should be (0 where the attack is on what has
+        no noise), and
     noise_stderr
         its standard error.
     """
@@ -95,9 +99,10 @@ class AuditPart:
             found.append(f"the canary shows mu {self.exact:.4g}, and {self.accounted:.4g} is accounted for")
         if not self.lower <= self.accounted:
             found.append(f"mu is at least {self.lower:.4g}, and {self.accounted:.4g} is accounted for")
-        if not self.noise >= 1.0 - _Z * self.noise_stderr:
-            seen = f"the noise has only {self.noise:.3f} of the size that it should have"
-            found.append(seen if self.noise > 0.0 else "no noise was seen in the releases")
+        if self.noise == 0.0:
+            found.append("the attack saw no noise: all runs on one stream had the same outcome")
+        elif not self.noise >= 1.0 - _Z * self.noise_stderr:
+            found.append(f"the noise has only {self.noise:.3f} of the size that it should have")
         return tuple(found)
 
 
@@ -167,13 +172,28 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
         for i, j in itertools.combinations(range(len(contents)), 2):
             attack, gap = attacks[:, i] - attacks[:, j], shown[:, i] - shown[:, j]
             mu = float(np.linalg.norm(attack))
-            if np.linalg.norm(without[:, i] - without[:, j]) > 1e-6 * np.linalg.norm(gap):
-                mu = math.inf  # a part of the release has no noise at all
+            bare = without[:, j] - without[:, i]
+            if np.linalg.norm(bare) > 1e-6 * np.linalg.norm(gap):
+                mu = math.inf  # a part of the release has no noise at all: the attack looks there
             if mu > best[0]:
                 middle = (shown[:, i] + shown[:, j]) / 2
-                unit = attack / max(float(np.linalg.norm(attack)), 1e-300)
-                best = (mu, spot, scene, contents[i], contents[j], middle, unit @ inverse)
+                if math.isinf(mu):
+                    weights = bare / float(np.linalg.norm(bare))
+                else:
+                    weights = attack / max(float(np.linalg.norm(attack)), 1e-300) @ inverse
+                best = (mu, spot, scene, contents[i], contents[j], middle, weights)
     return best
+
+
+def _outcome(sides: Floats) -> tuple[float, float, float]:
+    """Noise, mu and its standard error by the outcomes of an attack on two streams, (2, runs)."""
+    runs = sides.shape[1]
+    noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
+    gap = float(sides[0].mean() - sides[1].mean())
+    if noise <= _CONSTANT * float(np.abs(sides).max()):
+        return 0.0, math.inf if abs(gap) > noise else 0.0, 0.0
+    measured = gap / noise
+    return noise, measured, math.sqrt(2.0 / runs + measured**2 / (4.0 * runs))
 
 
 def _part(
@@ -195,13 +215,7 @@ def _part(
         for side, content in enumerate((one, other)):
             sides[side, i] = weights @ (trial.wet(spot, content, 2 * i + side, scene) - middle)
         progress(part, i + 1, runs)
-    noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
-    gap = float(sides[0].mean() - sides[1].mean())
-    if noise > 0.0:
-        measured = gap / noise
-        stderr = math.sqrt(2.0 / runs + measured**2 / (4.0 * runs))
-    else:  # no noise was seen: any difference tells the two apart for certain
-        measured, stderr = math.inf if gap else 0.0, 0.0
+    noise, measured, stderr = _outcome(sides)
     planned, accounted = trial.account(spot)
     return AuditPart(
         part=part,

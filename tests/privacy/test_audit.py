@@ -15,6 +15,7 @@ import pytest
 from harness.audit_twins import CASES, LOOSE, Break
 
 from streampair import auc, buffers, losses, privacy
+from streampair.assurance import audit
 from streampair.errors import ConfigError
 from streampair.learners import identity
 from streampair.privacy import (
@@ -30,6 +31,7 @@ from streampair.privacy import (
 )
 from streampair.privacy.entities import EntityInfluence
 from streampair.privacy.mechanisms import ftrl, moments, noisy
+from streampair.privacy.mechanisms.base import ExactSums
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)
@@ -229,6 +231,11 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> str:
     return "of the size that it should have"
 
 
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(NormalStream, "take", lambda self, count: np.zeros(count))
+    return "the attack saw no noise"
+
+
 def small_plan(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(ftrl, "plan_ftrl", lambda *a, **k: less_noise(plan_ftrl(*a, **k)))
     return "the account comes to"
@@ -247,6 +254,8 @@ def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
         (wrong_account, {"horizon": STEPS}),
         (wrong_account, {"warmup": 0}),
         (small_noise, {"horizon": STEPS}),
+        (no_noise, {"horizon": STEPS}),
+        (no_noise, {}),
         (small_plan, {"horizon": STEPS}),
         (split_buffer, {"horizon": STEPS}),
     ],
@@ -279,6 +288,34 @@ def test_a_small_defect_is_caught(case: str, twin: Break, monkeypatch: pytest.Mo
     report = privacy.audit(CASES[case].model, slots=CASES[case].slots, runs=4)
     shown = [part.part for part in report.parts if any("the canary shows" in told for told in part.failures)]
     assert " ".join(shown) == CASES[case].twins[twin]
+
+
+def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of the warm-up of which one leaves as it is: the attack is on that one, and every run shows it."""
+    emit = ExactSums.emit
+    monkeypatch.setattr(
+        ExactSums,
+        "emit",
+        lambda sums, noise: emit(sums, noise * (np.arange(noise.size) > 0).reshape(noise.shape)),
+    )
+    model = CASES["moments"].model
+    first = privacy.audit(model, slots=12, runs=4).parts[0]
+    assert first.part == "warm-up"
+    assert (first.exact, first.noise, first.measured, first.lower) == (math.inf, 0.0, math.inf, math.inf)
+    assert [told.split(":")[0] for told in first.failures][-1] == "the attack saw no noise"
+
+
+@pytest.mark.parametrize(
+    ("sides", "outcome"),
+    [
+        ([[0.1] * 7, [0.1] * 7], (0.0, 0.0, 0.0)),
+        ([[0.3] * 7, [0.1] * 7], (0.0, math.inf, 0.0)),
+        ([[0.0] * 7, [0.0] * 7], (0.0, 0.0, 0.0)),
+        ([[3.0, 5.0], [0.0, 2.0]], (math.sqrt(2.0), 3.0 / math.sqrt(2.0), math.sqrt(1.0 + 4.5 / 8.0))),
+    ],
+)
+def test_outcomes_without_noise(sides: Any, outcome: tuple[float, float, float]) -> None:
+    assert audit._outcome(np.array(sides)) == pytest.approx(outcome)
 
 
 def test_a_plan_for_single_records_does_not_protect_entities(monkeypatch: pytest.MonkeyPatch) -> None:
