@@ -112,11 +112,16 @@ def test_gradient_and_its_replacement(loss: losses.PairLoss, form: losses.Form) 
 def test_the_diameter_of_metrics_on_other_balls(
     loss: losses.PairLoss, form: losses.Form, radius: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/privacy.md, Lemma 92: the search never passes it, and comes near; a longer record scales it."""
+    """docs/privacy.md, Lemma 92: the search never passes it, and comes near; a longer record scales it.
+
+    A loss without a constant of its own has 2 G, which the search need not come near.
+    """
     monkeypatch.setattr(f"{__name__}.R", radius)
     furthest = climb(lambda c: np.linalg.norm(np.subtract(*pairs(loss, form, c)), axis=1), 2)
     d = loss.diameter(B, radius, form=form)
-    assert 0.75 * d <= furthest <= d * (1 + 1e-12)
+    assert furthest <= d * (1 + 1e-12)
+    if type(loss) in (losses.Logistic, losses.Hinge, losses.SquaredHinge, losses.Square):
+        assert furthest >= 0.75 * d
     assert loss.diameter(2.0, radius / 4.0, form=form) == pytest.approx(4.0 * d)
 
 
