@@ -123,6 +123,7 @@ CANARIES: dict[str, Callable[[], Any]] = {
     ),
     "OffPairC": lambda: batch.OffPairC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
     "DPGDSC, pure": lambda: batch.DPGDSC(12.0, 0.0, l2=20.0, steps=10, radius=0.05),
+    "DPGDC2, metric, logistic": lambda: batch.DPGDC2(12.0, 1e-4, steps=4, task="metric", radius=0.05),
     "DPGDC2, metric": lambda: batch.DPGDC2(
         12.0, 1e-4, steps=4, loss=losses.Hinge(), task="metric", radius=0.05
     ),
