@@ -3,8 +3,8 @@
     python benchmarks/diameter.py [--starts 20]
 
 The logistic loss, records in the unit ball, the matrix in the unit ball of the Frobenius norm: symmetric, and
-positive semi-definite as Xue et al. (2021) keep it. What is proved is 2 G = 7.95 (docs/privacy.md, Section
-2). A search proves no bound; it shows what is reached.
+positive semi-definite as Xue et al. (2021) keep it. At most 5.66 is proved (docs/privacy.md, Lemma 92). A
+search proves no bound; it shows what is reached.
 """
 
 from __future__ import annotations
