@@ -154,7 +154,7 @@ def test_no_event_that_lacks_features_waits_for_a_kernel(learner: str) -> None:
 
 def test_minutes_of_compiling_do_not_end_the_warm_up() -> None:
     """A limit on its time that counts them leaves the first release, and its kernels, to the first events."""
-    assert compiled_late("streampair.auc.PairFTRL", OPEN, "warm", count=3000, minutes=3) == []
+    assert compiled_late("streampair.auc.PairFTRL", OPEN, "warm", count=3000, minutes=9) == []
 
 
 def test_a_start_with_the_learner_alone_is_caught() -> None:
