@@ -224,7 +224,8 @@ def forest_gain(s: Array, target: float) -> None:
         node = child + right
         s[gains + column] += (s[at + 2 * node] - s[at + 2 * (child + 1 - right)]) * apart
         s[gains + cap + column] += 1.0
-        _decides(s, column)
+        if s[gains + cap + column] == 1.0:  # any other is in the list
+            _decides(s, column)
 
 
 @kernel
