@@ -21,6 +21,7 @@ from streampair.privacy import Journal, Spend
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic
+from streampair_connectors.stores.topic import ForeignLogError
 
 __all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "show_budget", "total_of"]
 
@@ -279,8 +280,13 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
     unread = []
     for of_input in await _log_topics(config):
         store, name = OfflineTopic(of_input), of_input.log_topic
-        for partition in await store.lanes():
-            found = await store.look(partition)
+        try:
+            logs = [(partition, await store.look(partition)) for partition in await store.lanes()]
+        except ForeignLogError:
+            if name == config.log_topic:
+                raise
+            continue  # of an application whose name begins alike
+        for partition, found in logs:
             if found.damage is not None and name == config.log_topic:
                 raise found.damage
             if found.damage is not None:

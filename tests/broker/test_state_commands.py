@@ -358,8 +358,10 @@ def test_the_account_of_an_input_that_was_renamed_stays(
     assert told["accounts"] == [before]
     assert before["topic"] == app.input
     if store == "kafka":
-        apache_kafka.create_topic(f"{app.name}-other-log")
-        asyncio.run(_write_junk(app, f"{app.name}-other-log"))
+        for owner, source in ((app.name, "other"), (f"{app.name}-eu", "events")):
+            apache_kafka.create_topic(f"{owner}-{source}-log")
+            asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|0"))
+        # The log of an application whose name begins alike is nothing of this one's.
         told = call("budget", "show", app.path)
         assert (told["accounts"], told["unread"]) == ([before], [f"{app.name}-other-log"])
     old, app.input = app.input, renamed
@@ -371,6 +373,6 @@ def test_the_account_of_an_input_that_was_renamed_stays(
     assert {account["topic"]: account["releases"] for account in accounts} == {old: 60, renamed: 30}
 
 
-async def _write_junk(app: App, topic: str) -> None:
+async def _write_junk(app: App, topic: str, key: str) -> None:
     async with AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap) as producer:
-        await producer.send_and_wait(topic, bytes(100), key=b"frame", partition=0)
+        await producer.send_and_wait(topic, bytes(100), key=key.encode(), partition=0)

@@ -164,10 +164,14 @@ def _frame_key(context: bytes) -> bytes:
     return _FRAME + context[4:]
 
 
-def _foreign(topic: str, key: bytes) -> StoreError:
+class ForeignLogError(StoreError):
+    """The log of another application, or of another input."""
+
+
+def _foreign(topic: str, key: bytes) -> ForeignLogError:
     """Why a log topic is refused that another application, or another input, has begun."""
     app, source = (key[len(_FRAME) :].decode(errors="replace") + "|").split("|")[:2]
-    return StoreError(
+    return ForeignLogError(
         f"the log topic {topic!r} keeps the log of application {app!r}, input {source!r}: it is for one "
         "application and one input",
         fix="set store.log_topic to another name, or remove the key: it is then APP-INPUT-log",
