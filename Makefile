@@ -9,6 +9,7 @@
 #   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
 #   make audit    what attacks show of each claim, and of broken twins
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
+#   make repeat   every test that depends on chance, 200 times
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
 
 # make demo ARGS="--json", make test ARGS="tests/unit -x"
@@ -21,7 +22,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python search search-log verify mutate bench audit utility readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test test-python repeat search search-log verify mutate bench audit utility readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -69,6 +70,10 @@ test-python:
 	fi; \
 	"$$venv/bin/python" --version; \
 	"$$venv/bin/python" -m pytest $(if $(JOBS),$(JOBS) --dist worksteal) $(FAST) $(ARGS)
+
+# make repeat ARGS="--runs 50 tests/privacy"
+repeat: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m harness.repeat $(ARGS)
 
 # Prints what it finds as lines to paste above the test (tests/harness/search.py).
 search: $(STAMP)
