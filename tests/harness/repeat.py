@@ -1,11 +1,11 @@
 """Runs every test that depends on chance many times: ``make repeat``.
 
-    make repeat ARGS="[--runs 200] [--jobs 2] [pytest arguments]"
+    make repeat ARGS="[--runs 200] [--seconds 600] [--jobs 2] [pytest arguments]"
 
 A test with a fixed seed gives the same outcome in every run, and repeating it shows nothing. A test depends
 on chance if it reads the operating system's source of randomness: directly, through ``secrets``, or through
 an unseeded NumPy generator. Each test runs once; those that read randomness then run again, in the same
-process. The report lists each of them with its failures and its seconds.
+process, for at most so many seconds a test. The report lists each of them with its failures and its seconds.
 
 A statistical test that may fail more than once in 10,000 runs by its own arithmetic must say so in its
 docstring.
@@ -31,7 +31,7 @@ from _pytest.runner import runtestprotocol
 TESTS = Path(__file__).resolve().parents[1]
 #: Tests of processes, whose randomness is not that of the test: whole runs repeat them.
 FOLDERS = ("unit", "river", "privacy", "engine", "connectors")
-RUNS, REPORT = "STREAMPAIR_REPEAT_RUNS", "STREAMPAIR_REPEAT_REPORT"
+RUNS, SECONDS, REPORT = (f"STREAMPAIR_REPEAT_{name}" for name in ("RUNS", "SECONDS", "REPORT"))
 
 
 @contextmanager
@@ -58,11 +58,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Run a test that reads randomness as often as is asked for, and append a line to the report."""
     if RUNS not in os.environ:
         return None
-    runs, started, failures, done = int(os.environ[RUNS]), time.monotonic(), [], 0
+    runs, until = int(os.environ[RUNS]), time.monotonic() + float(os.environ[SECONDS])
+    started, failures, done = time.monotonic(), [], 0
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     shown: list[pytest.TestReport] = []
     with watched() as read:
-        while done == 0 or (done < runs and read()):
+        while done == 0 or (done < runs and read() and time.monotonic() < until):
             # With the test itself as the next one its own fixtures would stay, as those of its module do.
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
             failed = any(report.failed for report in reports)
@@ -92,6 +93,7 @@ def main() -> int:
         prog="python -m harness.repeat", description=str(__doc__).partition("\n")[0]
     )
     parser.add_argument("--runs", type=int, default=200, help="how often each test runs")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long a test is repeated at most")
     parser.add_argument("--jobs", default="2", help="processes")
     options, arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +106,13 @@ def main() -> int:
                 *(arguments or [str(TESTS / name) for name in FOLDERS]),
             ],
             cwd=TESTS.parent,
-            env={**os.environ, RUNS: str(options.runs), REPORT: str(report), "PYTHONPATH": str(TESTS)},
+            env={
+                **os.environ,
+                RUNS: str(options.runs),
+                SECONDS: str(options.seconds),
+                REPORT: str(report),
+                "PYTHONPATH": str(TESTS),
+            },
             check=False,
         ).returncode
         lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]

@@ -72,6 +72,16 @@ def test_tables_know_how_many_records_they_have() -> None:
     assert "epsilon is 50" in text
 
 
+def test_pairs_are_what_a_learner_of_relations_counts() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.uniform(-0.5, 0.5, size=(200, 3)), rng.random(200) < 0.5
+    assert told(lambda: batch.DPPMetricLearner(1.0, 1e-4).fit(x, y)) == []
+    (text,) = told(lambda: batch.DPPMetricLearner(1.0, 0.01).fit(x, y))
+    assert "delta is 0.01, and there are 400 records" in text
+    (text,) = told(lambda: batch.DPPMetricLearner(50.0, 0.0).fit(x, y))
+    assert "epsilon is 50" in text
+
+
 def test_a_plan_says_it_and_warns_of_no_number_that_it_only_tries() -> None:
     assert told(lambda: privacy.plan(2000, 5)) == []
     found = privacy.plan(2000, 5)
