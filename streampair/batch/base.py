@@ -21,11 +21,11 @@ from streampair import kernels, losses
 from streampair.batch.probabilities import MOVE, curve_of, score_moments
 from streampair.batch.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.batch.start import begin, by_name, scale_of
-from streampair.errors import ConfigError, PrivacyWarning, RecordError
+from streampair.errors import ConfigError, RecordError
 from streampair.privacy.mechanisms.link import Link, unit_link
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, plan_table, report_of
 from streampair.privacy.mechanisms.warmup import shrunk_variances
-from streampair.privacy.plausible import doubts
+from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 from streampair.records import cells as _cells
 from streampair.records.frames import Table
@@ -447,8 +447,7 @@ class TableLearner(PairLearner):
         before = self._standardise(X, seed)
         problem = self._problem(self._designs(X), labels, seed)
         weights, plans, emitted = self._release(problem)
-        for text in doubts(float(self.epsilon), float(self.delta), problem.n):
-            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        warn_if_doubtful(float(self.epsilon), float(self.delta), problem.n, stacklevel=2)
         self._publish(self._published(problem, weights))
         after = self._calibrate(problem)
         mechanism, source = self._describe()

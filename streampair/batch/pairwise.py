@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -18,7 +17,7 @@ from streampair import kernels
 from streampair.batch.base import designs, validated, warn_of_scale
 from streampair.batch.descent import checked_steps
 from streampair.batch.relations import PairGraph, ring_pairs
-from streampair.errors import ConfigError, PrivacyWarning
+from streampair.errors import ConfigError
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
 from streampair.privacy.mechanisms.pair_noise import (
     SignDoor,
@@ -29,7 +28,7 @@ from streampair.privacy.mechanisms.pair_noise import (
     plan_staircase,
 )
 from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, plan_pairs
-from streampair.privacy.plausible import doubts
+from streampair.privacy.plausible import warn_if_doubtful
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -220,8 +219,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         rows, similar, graph = self._pairs(X, y, pairs, coins)
         relation, noise = self._hidden(graph), self._noise()
         size = self._size(len(similar))
-        for text in doubts(float(self.epsilon), float(self.delta), len(similar)):  # what is hidden are pairs
-            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        warn_if_doubtful(float(self.epsilon), float(self.delta), len(similar), "pairs", stacklevel=2)
         plans: list[TablePlan] = []
         emitted = 0
         emit: _Emit = _as_it_is

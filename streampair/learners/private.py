@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import buffers, losses
-from streampair.errors import ConfigError, PrivacyWarning, SnapshotError
+from streampair.errors import ConfigError, SnapshotError
 from streampair.learners import saving
 from streampair.learners.identity import Counts, Identity
 from streampair.learners.run import SlotRun
@@ -26,7 +26,7 @@ from streampair.privacy.entities import Admission, EntityLimit
 from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.origin import Origin
-from streampair.privacy.plausible import doubts
+from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.report import Standing, build_report
 from streampair.records import cells as _cells
 from streampair.records.frames import Table, label_type
@@ -90,8 +90,8 @@ class PrivateLearner(TakesBatches):
         self._admission = None if limit is None else Admission(limit)
         if self.features is not None:
             self._begin(self.features)
-        for text in doubts(float(self.epsilon), float(self.delta), self._run.settings.horizon):
-            warnings.warn(text, PrivacyWarning, stacklevel=3)
+        horizon = self._run.settings.horizon
+        warn_if_doubtful(float(self.epsilon), float(self.delta), horizon, stacklevel=3)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["doubts"]
+import warnings
+
+from streampair.errors import PrivacyWarning
+
+__all__ = ["doubts", "warn_if_doubtful"]
 
 _MOST_EPSILON = 20.0
 _LEAST_RECORDS = 10
@@ -10,7 +14,7 @@ _LEAST_RECORDS = 10
 _RECORDS = 100
 
 
-def doubts(epsilon: float, delta: float, records: int | None) -> list[str]:
+def doubts(epsilon: float, delta: float, records: int | None, unit: str = "records") -> list[str]:
     """What is doubtful about these numbers, each with its remedy. From public numbers alone.
 
     Parameters
@@ -19,6 +23,8 @@ def doubts(epsilon: float, delta: float, records: int | None) -> list[str]:
         What is promised for a record.
     records
         How many there will be; None: nobody has said.
+    unit
+        What is counted, in the plural.
 
     Examples
     --------
@@ -36,9 +42,7 @@ def doubts(epsilon: float, delta: float, records: int | None) -> list[str]:
         )
     known = _RECORDS if records is None else records
     if delta * known > 1.0 + 1e-9:
-        count = (
-            f"there are {known:,} records" if records is not None else f"no stream is shorter than {known}"
-        )
+        count = f"there are {known:,} {unit}" if records is not None else f"no stream is shorter than {known}"
         found.append(
             f"delta is {delta:g}, and {count}: publishing one record in full has a delta of one over their "
             f"number, so this much permits it; use {1.0 / known:.1g} or less"
@@ -49,3 +53,11 @@ def doubts(epsilon: float, delta: float, records: int | None) -> list[str]:
             "streampair.privacy.plan says how many are useful"
         )
     return found
+
+
+def warn_if_doubtful(
+    epsilon: float, delta: float, records: int | None, unit: str = "records", *, stacklevel: int
+) -> None:
+    """Warn of each of the `doubts`; `stacklevel` is that of `warnings.warn`, counted from the caller."""
+    for text in doubts(epsilon, delta, records, unit):
+        warnings.warn(text, PrivacyWarning, stacklevel=stacklevel + 1)

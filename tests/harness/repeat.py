@@ -61,18 +61,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     runs, until = int(os.environ[RUNS]), time.monotonic() + float(os.environ[SECONDS])
     started, failures, done = time.monotonic(), [], 0
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    shown: list[pytest.TestReport] = []
+    representative: list[pytest.TestReport] = []
     with watched() as read:
         while done == 0 or (done < runs and read() and time.monotonic() < until):
             # With the test itself as the next one its own fixtures would stay, as those of its module do.
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
             failed = any(report.failed for report in reports)
             if failed or not done:
-                shown = reports
+                representative = reports
             failures += [str(report.longrepr) for report in reports if report.failed]
             done += 1
     item.session._setupstate.teardown_exact(nextitem)
-    for report in shown:
+    for report in representative:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     if done > 1:

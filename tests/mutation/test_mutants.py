@@ -30,17 +30,9 @@ def run() -> ModuleType:
 
 def absent(tests: Iterable[str]) -> str:
     """What pytest says of those of the tests that it does not find, parameters included."""
+    options = ("pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
     result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *sorted(set(tests)),
-        ],
+        [sys.executable, "-m", *options, *sorted(set(tests))],
         cwd=ROOT,
         capture_output=True,
         text=True,

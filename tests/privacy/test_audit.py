@@ -319,31 +319,34 @@ def test_outcomes_without_noise(sides: Any, outcome: tuple[float, float, float])
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_what_one_measurement_shows_a_second_has_to_show_again(
-    wrong: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_violation_has_to_be_measured_twice(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One in 10,000 is that far off by chance; the second has noise of its own."""
-    true, shown = audit._outcome, []
+    true, measurements = audit._outcome, []
 
     def outcome(sides: np.ndarray) -> tuple[float, float, float]:
-        shown.append(sides.copy())
+        measurements.append(sides.copy())
         noise, measured, stderr = true(sides)
-        return noise, measured + 9.0 * (len(shown) <= wrong), stderr
+        return noise, measured + 9.0 * (len(measurements) <= wrong), stderr
 
     monkeypatch.setattr(audit, "_outcome", outcome)
     report = audited(runs=8, horizon=STEPS)
     assert report.holds == (wrong < 2)
-    assert len(shown) == min(wrong, 1) + 1
-    assert len({sides.tobytes() for sides in shown}) == len(shown)
+    assert len(measurements) == min(wrong, 1) + 1
+    assert len({sides.tobytes() for sides in measurements}) == len(measurements)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_second_measurement_has_fresh_noise(keyed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a noise key, too, whose noise is a function of the number of the run."""
-    shown = []
-    monkeypatch.setattr(audit, "_outcome", lambda sides: shown.append(sides.copy()) or (1.0, 99.0, 0.1))
+    measurements = []
+
+    def outcome(sides: np.ndarray) -> tuple[float, float, float]:
+        measurements.append(sides.copy())
+        return 1.0, 99.0, 0.1
+
+    monkeypatch.setattr(audit, "_outcome", outcome)
     assert not audited(runs=4, horizon=STEPS, noise_key=bytes(range(32)) if keyed else None).holds
-    assert np.unique(np.concatenate(shown)).size == 16
+    assert np.unique(np.concatenate(measurements)).size == 16
 
 
 def test_a_plan_for_single_records_does_not_protect_entities(monkeypatch: pytest.MonkeyPatch) -> None:

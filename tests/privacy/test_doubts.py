@@ -17,7 +17,7 @@ from streampair.privacy.entities import EntityLimit
 Record = dict[str, float]
 
 
-def told(call: Callable[[], Any]) -> list[str]:
+def privacy_warnings(call: Callable[[], Any]) -> list[str]:
     """The warnings about privacy that a call gives."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -39,7 +39,7 @@ def told(call: Callable[[], Any]) -> list[str]:
     ],
 )
 def test_numbers_that_protect_nobody(module: Any, options: dict[str, Any], words: str) -> None:
-    (text,) = told(lambda: module.PairFTRL(**{"epsilon": 1.0, "delta": 1e-6, **options}))
+    (text,) = privacy_warnings(lambda: module.PairFTRL(**{"epsilon": 1.0, "delta": 1e-6, **options}))
     assert words in text
 
 
@@ -52,7 +52,7 @@ def test_a_warning_points_at_the_line_that_makes_the_learner() -> None:
 @pytest.mark.parametrize("module", [auc, ranking, metric])
 def test_sound_numbers_are_taken_without_a_word(module: Any) -> None:
     for options in ({}, {"horizon": 20_000, "delta": 1 / 20_000}, {"epsilon": 20.0}, {"horizon": 10}):
-        assert told(lambda options=options: module.PairFTRL(**options)) == []
+        assert privacy_warnings(lambda options=options: module.PairFTRL(**options)) == []
 
 
 @pytest.mark.parametrize("module", [auc, ranking, metric])
@@ -65,28 +65,28 @@ def test_a_horizon_of_one_record_is_refused(module: Any, learner: str) -> None:
 def test_tables_know_how_many_records_they_have() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(200, 3)), rng.random(200) < 0.5
-    assert told(lambda: batch.DPGDSC(1.0, 1e-4, l2=0.1).fit(x, y)) == []
-    (text,) = told(lambda: batch.DPGDSC(1.0, 0.01, l2=0.1).fit(x, y))
+    assert privacy_warnings(lambda: batch.DPGDSC(1.0, 1e-4, l2=0.1).fit(x, y)) == []
+    (text,) = privacy_warnings(lambda: batch.DPGDSC(1.0, 0.01, l2=0.1).fit(x, y))
     assert "delta is 0.01, and there are 200 records" in text
-    (text,) = told(lambda: batch.DPGDC(50.0, 0.0).fit(x, y))
+    (text,) = privacy_warnings(lambda: batch.DPGDC(50.0, 0.0).fit(x, y))
     assert "epsilon is 50" in text
 
 
 def test_pairs_are_what_a_learner_of_relations_counts() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.uniform(-0.5, 0.5, size=(200, 3)), rng.random(200) < 0.5
-    assert told(lambda: batch.DPPMetricLearner(1.0, 1e-4).fit(x, y)) == []
-    (text,) = told(lambda: batch.DPPMetricLearner(1.0, 0.01).fit(x, y))
-    assert "delta is 0.01, and there are 400 records" in text
-    (text,) = told(lambda: batch.DPPMetricLearner(50.0, 0.0).fit(x, y))
+    assert privacy_warnings(lambda: batch.DPPMetricLearner(1.0, 1e-4).fit(x, y)) == []
+    (text,) = privacy_warnings(lambda: batch.DPPMetricLearner(1.0, 0.01).fit(x, y))
+    assert "delta is 0.01, and there are 400 pairs" in text
+    (text,) = privacy_warnings(lambda: batch.DPPMetricLearner(50.0, 0.0).fit(x, y))
     assert "epsilon is 50" in text
 
 
 def test_a_plan_says_it_and_warns_of_no_number_that_it_only_tries() -> None:
-    assert told(lambda: privacy.plan(2000, 5)) == []
+    assert privacy_warnings(lambda: privacy.plan(2000, 5)) == []
     found = privacy.plan(2000, 5)
     assert found.doubts == ()
-    assert told(lambda: privacy.plan(2000, 5, epsilon=50.0, delta=0.1)) == []
+    assert privacy_warnings(lambda: privacy.plan(2000, 5, epsilon=50.0, delta=0.1)) == []
     found = privacy.plan(2000, 5, epsilon=50.0, delta=0.1)
     lines = found.advice()
     assert lines[0].startswith("warning: epsilon is 50")
@@ -114,13 +114,13 @@ def moments(**options: Any) -> Any:
 
 
 def test_records_outside_their_bounds_are_told_of_once() -> None:
-    (text,) = told(lambda: fed(moments(), stream(300, 1000.0)))
+    (text,) = privacy_warnings(lambda: fed(moments(), stream(300, 1000.0)))
     assert "of 'wide' lie outside" in text
     assert "fine" not in text
-    assert told(lambda: fed(moments(bounds={"wide": (-1000, 1000)}), stream(300, 1000.0))) == []
-    (text,) = told(lambda: fed(moments(bounds={"wide": (-10, 10)}), stream(300, 1000.0)))
+    assert privacy_warnings(lambda: fed(moments(bounds={"wide": (-1000, 1000)}), stream(300, 1000.0))) == []
+    (text,) = privacy_warnings(lambda: fed(moments(bounds={"wide": (-10, 10)}), stream(300, 1000.0)))
     assert "'wide'" in text
-    assert told(lambda: fed(moments(), stream(99, 1000.0))) == []
+    assert privacy_warnings(lambda: fed(moments(), stream(99, 1000.0))) == []
 
 
 @pytest.mark.parametrize("kind", sorted(name for name in PRIVATE if name.startswith("auc-")))
@@ -130,33 +130,33 @@ def test_every_mechanism_is_watched(kind: str) -> None:
         horizon = None if len(make.args) < 3 else 500  # those of the list are shorter than what is watched
         fed(make.func(1.0, 1e-3, horizon, noise_key=KEY, **make.keywords), stream(200, 1000.0))
 
-    texts = told(run)
+    texts = privacy_warnings(run)
     assert [text for text in texts if "'wide' lie outside" in text], texts
 
 
 def test_frames_taken_slots_and_entities_are_watched() -> None:
     records = stream(200, 1000.0)
     rows, labels = np.array([list(x.values()) for x, _ in records]), [y for _, y in records]
-    assert len(told(lambda: moments(features=[0, 1]).learn_many(rows, np.array(labels)))) == 1
+    assert len(privacy_warnings(lambda: moments(features=[0, 1]).learn_many(rows, np.array(labels)))) == 1
 
     def scored() -> None:
         model = moments()
         for x, y in records:
             model.take(x, y)
 
-    assert len(told(scored)) == 1
+    assert len(privacy_warnings(scored)) == 1
 
     def entities() -> None:
         model = auc.PairFTRL(1.0, 1e-4, features=["fine", "wide"], entity=EntityLimit(1, 1, field="who"))
         for number, (x, y) in enumerate(records):
             model.learn_one({**x, "who": number}, y)
 
-    assert len(told(entities)) == 1
+    assert len(privacy_warnings(entities)) == 1
 
 
 def test_a_record_that_cannot_be_used_is_not_counted() -> None:
     records = [({"wide": 1e9}, True) for _ in range(300)]  # without the other feature: null records
-    assert told(lambda: fed(moments(features=["wide", "fine"]), records)) == []
+    assert privacy_warnings(lambda: fed(moments(features=["wide", "fine"]), records)) == []
 
 
 def test_the_warning_is_the_owners_alone() -> None:
@@ -186,4 +186,4 @@ def test_what_is_restored_does_not_begin_to_watch_again() -> None:
     model = fed(moments(), stream(50, 1000.0))
     other = moments()
     other.load_state(model.to_state())
-    assert told(lambda: fed(other, stream(300, 1000.0))) == []
+    assert privacy_warnings(lambda: fed(other, stream(300, 1000.0))) == []
