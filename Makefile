@@ -71,9 +71,10 @@ test-python:
 	"$$venv/bin/python" --version; \
 	"$$venv/bin/python" -m pytest $(if $(JOBS),$(JOBS) --dist worksteal) $(FAST) $(ARGS)
 
-# make repeat ARGS="--runs 50 tests/privacy"
+# make repeat ARGS="--runs 50 tests/privacy". Workers have randomness of their own: whole runs repeat their tests.
+REPEATED ?= $(addprefix tests/,unit river privacy engine connectors)
 repeat: $(STAMP)
-	PYTHONPATH=tests $(BIN)/python -m harness.repeat $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 -p harness.repeat $(or $(ARGS),$(REPEATED))
 
 # Prints what it finds as lines to paste above the test (tests/harness/search.py).
 search: $(STAMP)

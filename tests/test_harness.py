@@ -105,3 +105,45 @@ def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Pa
     told, again = properties(tmp_path)
     assert "explicit" in told
     assert again == always
+
+
+CHANCE = """
+import os
+import random
+
+runs = {"seeded": 0, "unseeded": 0}
+
+def test_seeded():
+    random.Random(1).random()
+    runs["seeded"] += 1
+    assert runs["seeded"] == 1
+
+def test_unseeded(tmp_path):
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_bytes(os.urandom(1))
+    runs["unseeded"] += 1
+    assert runs["unseeded"] != 3
+
+def test_of_a_secret():
+    assert random.SystemRandom().random() < 1.0
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_what_depends_on_chance_is_repeated(tmp_path: Path, processes: str) -> None:
+    """With fixtures of its own in every run; a failure in the middle is seen."""
+    (tmp_path / "test_them.py").write_text(CHANCE)
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-n", processes, "--runs", "5"),
+            *("-p", "harness.repeat", "-p", "no:cacheprovider"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(support.ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 2 passed" in result.stdout
+    assert "1 of 5 failed  test_them.py::test_unseeded" in result.stdout
+    assert "2 tests, 1 of them failed at least once" in result.stdout

@@ -1,11 +1,12 @@
-"""Runs every test that depends on chance many times: ``make repeat``.
+"""A plugin of pytest that runs each test that depends on chance many times: ``make repeat``.
 
-    make repeat ARGS="[--runs 200] [--seconds 600] [--jobs 2] [pytest arguments]"
+    make repeat ARGS="--runs 50 tests/privacy"
 
 A test with a fixed seed gives the same outcome in every run, and repeating it shows nothing. A test depends
 on chance if it reads the operating system's source of randomness: directly, through ``secrets``, or through
 an unseeded NumPy generator. Each test runs once; those that read randomness then run again, in the same
-process, for at most so many seconds a test. The report lists each of them with its failures and its seconds.
+process, until they have run ``--runs`` times, or for ``--run-seconds``. The summary names the tests that
+failed and those that had fewer runs.
 
 A statistical test that may fail more than once in 10,000 runs by its own arithmetic must say so in its
 docstring.
@@ -13,25 +14,24 @@ docstring.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-TESTS = Path(__file__).resolve().parents[1]
-#: Tests of processes, whose randomness is not that of the test: whole runs repeat them.
-FOLDERS = ("unit", "river", "privacy", "engine", "connectors")
-RUNS, SECONDS, REPORT = (f"STREAMPAIR_REPEAT_{name}" for name in ("RUNS", "SECONDS", "REPORT"))
+COUNTS = "runs and failures"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How often, and how long."""
+    group = parser.getgroup("repeat")
+    group.addoption("--runs", type=int, default=200, help="how often a test that depends on chance runs")
+    group.addoption("--run-seconds", type=float, default=600.0, help="how long it is repeated at most")
 
 
 @contextmanager
@@ -54,79 +54,43 @@ def watched() -> Iterator[Callable[[], bool]]:
             setattr(module, name, original)
 
 
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that reads randomness as often as is asked for, and append a line to the report."""
-    if RUNS not in os.environ:
-        return None
-    runs, until = int(os.environ[RUNS]), time.monotonic() + float(os.environ[SECONDS])
-    started, failures, done = time.monotonic(), [], 0
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test, and again if it has read randomness; report its first failure, or its last run."""
+    runs = item.config.getoption("--runs")
+    until = time.monotonic() + item.config.getoption("--run-seconds")
+    done = failures = 0
+    reported: list[pytest.TestReport] = []
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    representative: list[pytest.TestReport] = []
     with watched() as read:
         while done == 0 or (done < runs and read() and time.monotonic() < until):
             # With the test itself as the next one its own fixtures would stay, as those of its module do.
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
             failed = any(report.failed for report in reports)
-            if failed or not done:
-                representative = reports
-            failures += [str(report.longrepr) for report in reports if report.failed]
+            if not failures:
+                reported = reports
+            failures += failed
             done += 1
     item.session._setupstate.teardown_exact(nextitem)
-    for report in representative:
+    for report in reported:
+        if done > 1:
+            report.user_properties.append((COUNTS, [done, failures]))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    if done > 1:
-        line = {
-            "test": item.nodeid,
-            "runs": done,
-            "failures": failures,
-            "seconds": time.monotonic() - started,
-        }
-        with open(os.environ[REPORT], "a", encoding="utf-8") as report_file:
-            report_file.write(json.dumps(line) + "\n")
     return True
 
 
-def main() -> int:
-    """Run the tests, print what depends on chance, and fail if one of them failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m harness.repeat", description=str(__doc__).partition("\n")[0]
-    )
-    parser.add_argument("--runs", type=int, default=200, help="how often each test runs")
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long a test is repeated at most")
-    parser.add_argument("--jobs", default="2", help="processes")
-    options, arguments = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report"
-        report.touch()
-        code = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "harness.repeat", "-n", options.jobs),
-                *("--dist", "worksteal", "--timeout", "3600"),
-                *(arguments or [str(TESTS / name) for name in FOLDERS]),
-            ],
-            cwd=TESTS.parent,
-            env={
-                **os.environ,
-                RUNS: str(options.runs),
-                SECONDS: str(options.seconds),
-                REPORT: str(report),
-                "PYTHONPATH": str(TESTS),
-            },
-            check=False,
-        ).returncode
-        lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
-    failed = 0
-    for line in sorted(lines, key=lambda line: (-len(line["failures"]), -line["seconds"])):
-        failed += bool(line["failures"])
-        print(
-            f"{len(line['failures']):4d} of {line['runs']} failed  {line['seconds']:7.1f} s  {line['test']}"
-        )
-        for failure in line["failures"][:1]:
-            print("\n".join(f"        {text}" for text in failure.splitlines()[-12:]))
-    print(f"{len(lines)} tests depend on chance, {failed} of them failed at least once")
-    return int(bool(failed) or code != 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name what failed, and what had fewer runs than asked for."""
+    counts = {
+        report.nodeid: value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == COUNTS
+    }
+    terminalreporter.section("tests that depend on chance")
+    for test, (runs, failures) in sorted(counts.items()):
+        if failures or runs < config.getoption("--runs"):
+            terminalreporter.write_line(f"{failures} of {runs} failed  {test}")
+    failed = sum(failures > 0 for _, failures in counts.values())
+    terminalreporter.write_line(f"{len(counts)} tests, {failed} of them failed at least once")
