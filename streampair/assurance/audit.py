@@ -67,9 +67,7 @@ class AuditPart:
         mu as the attack shows it with the learner's own noise, and its standard error; infinite and 0 if the
         runs on each stream all had one outcome, and not the same.
     lower
-        What mu is at least, at confidence 1 - 1e-4. Where a first measurement contradicts the claim, these
-        are the numbers of a second one, with fresh noise, which has to contradict it too: a learner that
-        keeps its claim is accused less than once in a million audits.
+        What mu is at least, at confidence 1 - 1e-4.
     noise
         Standard deviation of the attack's outcome over what it should be (0 where the attack is on what has
         no noise), and
@@ -238,7 +236,7 @@ def _part(
         )
 
     found = attacked(0)
-    # One measurement in 10,000 is that far off by chance alone.
+    # By chance alone each of the two bounds is passed once in 10,000 measurements.
     return attacked(runs) if found.failures else found
 
 
@@ -276,7 +274,9 @@ def audit(
     Returns
     -------
     AuditReport
-        Claimed mu, the exact one of the best attack, the measured lower bound, and the verdict.
+        Claimed mu, the exact one of the best attack, the measured lower bound, and the verdict. A part that
+        contradicts the claim is measured twice, with fresh noise, and the second measurement is reported:
+        with the default number of runs fewer than one audit in a million is a false positive.
 
     Raises
     ------
