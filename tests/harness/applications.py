@@ -273,6 +273,7 @@ class Running(WorkerProcess):
 
     def kill(self) -> None:
         """``kill -9``."""
+        self._killed = True
         self._process.kill()
         self._process.wait()
         self._reader.join(10)

@@ -50,6 +50,7 @@ class WorkerProcess:
     def __init__(self, config: Path, *arguments: str) -> None:
         self.lines: list[str] = []
         self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._killed = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "streampair_connectors", "run", str(config), *arguments],
             stdin=subprocess.DEVNULL,
@@ -91,11 +92,14 @@ class WorkerProcess:
         raise AssertionError(f"no log record {event!r}:\n{self.log()}")
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
-        """Result of ``work``, which waits for what the worker does; fails with its log if it ends before."""
+        """Result of ``work``, which waits for what the worker does; fails with its log if it ends before.
+
+        ``work`` itself may kill it.
+        """
         task = asyncio.ensure_future(work)
         while not task.done():
             await asyncio.wait({task}, timeout=0.5)
-            if not task.done() and self._process.poll() is not None:
+            if not (task.done() or self._killed) and self._process.poll() is not None:
                 task.cancel()
                 self._reader.join(10)
                 raise AssertionError(f"the worker ended with {self._process.returncode}:\n{self.log()}")
