@@ -53,7 +53,8 @@ class ForgettingRun(MomentsRun):
         variance = plan.variance(self._releases)
         numbers[1] = slots * slots / variance
         self._weighted[:] = (slots / variance) * self._running
-        self._solve()
+        if self.fits_model:
+            self._solve()
 
 
 @dataclass(frozen=True)

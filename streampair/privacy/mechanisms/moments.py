@@ -88,6 +88,7 @@ class MomentsRun(Run):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
+        self.fits_model = True  # after each release; an audit, which looks at releases alone, turns it off
         self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
@@ -259,7 +260,8 @@ class MomentsRun(Run):
         self.block.clear()
         self._releases += 1
         self._due = self._next_end()
-        self._solve()
+        if self.fits_model:
+            self._solve()
 
     def _means(self) -> tuple[Floats, Floats, float]:
         """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
