@@ -155,7 +155,6 @@ class OAM(Classifier, FlatLearner):
     max_features: int = 10_000
 
     _rule = OAMRule()
-    former_names = ("streampair._online_auc.OAM",)
 
 
 @dataclass(eq=False, repr=False)
@@ -201,7 +200,6 @@ class SPAUC(Classifier, FlatLearner):
     max_features: int = 10_000
 
     _rule = SPAUCRule()
-    former_names = ("streampair._online_auc.SPAUC",)
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,6 @@ from streampair import buffers, losses, schedules
 from streampair.learners import choose
 from streampair.learners.faces import Transformer
 from streampair.learners.flat import FlatLearner
-from streampair.learners.leaders import LeaderLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import MetricRule
 
@@ -106,7 +105,7 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Transformer, LeaderLearner):  # type: ignore[misc]  # see Transformer
+class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: follow the regularised leader, with correlated noise.
 
     W is symmetric and in a Frobenius ball; what is transformed with is its positive semi-definite part.
@@ -156,6 +155,8 @@ class PairFTRL(Transformer, LeaderLearner):  # type: ignore[misc]  # see Transfo
     """
 
     _: KW_ONLY
+    strategy: str = "auto"
+    solver: str = "auto"
     classes: Sequence[Any] | None = None
 
     _choose = choose.metric_leader

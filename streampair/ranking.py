@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from streampair import buffers, losses, schedules
 from streampair.learners import choose
 from streampair.learners.faces import Regressor
 from streampair.learners.flat import FlatLearner
 from streampair.learners.forest_regressor import Forest
-from streampair.learners.leaders import LeaderLearner
 from streampair.learners.private import PrivateLearner
 from streampair.learners.rules import OGDRule
 from streampair.learners.tasks import RelevanceTask
@@ -120,16 +118,9 @@ class PairOGD(Regressor, FlatLearner):
         steep = isinstance(self.loss, losses.PairLoss) and math.isinf(self.loss.steepest)
         return RelevanceTask(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
 
-    def _check_fingerprint(self, state: Mapping[str, Any]) -> None:
-        # What a learner without a declared range was before it could have none; it scales nothing.
-        saved = state.get("params")
-        if self.relevance is None and isinstance(saved, Mapping) and saved.get("relevance") == "(-1.0, 1.0)":
-            state = {**state, "params": {**saved, "relevance": "None"}}
-        super()._check_fingerprint(state)
-
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Regressor, LeaderLearner):
+class PairFTRL(Regressor, PrivateLearner):
     """Private ranking by a real-valued relevance: follow the regularised leader, with correlated noise.
 
     The algorithms of `streampair.auc.PairFTRL`, for relevances y:
@@ -160,9 +151,6 @@ class PairFTRL(Regressor, LeaderLearner):
     Least squares mind how far relevances are apart. Where few of them are far from all others, gradients of
     the hinge may rank better (``solver="gradients"``), if there are records enough for their noise.
 
-    A state or a plan from before there was a solver is of gradients: a learner with ``solver="auto"`` goes on
-    with them.
-
     Examples
     --------
     >>> import random
@@ -175,6 +163,10 @@ class PairFTRL(Regressor, LeaderLearner):
     >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
     (1.0, 0)
     """
+
+    _: KW_ONLY
+    strategy: str = "auto"
+    solver: str = "auto"
 
     _choose = choose.ranking_leader
 

@@ -23,7 +23,6 @@ from streampair.engine.protocols import (
     OwnModel,
     OwnStep,
     PrivateModel,
-    former_names,
     missing,
     probabilities_of,
 )
@@ -273,11 +272,7 @@ class Model:
         leaves = list(self._leaves())
         saved = [(e["path"], e["class"]) for e in entries]
         ours = [(path, class_name(step)) for path, step, _, _ in leaves]
-        same = len(saved) == len(ours) and all(
-            theirs == own or (theirs[0] == own[0] and theirs[1] in former_names(step))
-            for theirs, own, (_, step, _, _) in zip(saved, ours, leaves, strict=True)
-        )
-        if not same:
+        if saved != ours:
             raise SnapshotError(
                 f"the snapshot holds the steps {_names(saved)}, this lane has {_names(ours)}",
                 fix="restore with the model that wrote it, or start the new model under another app name",

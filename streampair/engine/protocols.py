@@ -35,7 +35,6 @@ __all__ = [
     "comparator_radius",
     "decode_many",
     "design_many",
-    "former_names",
     "label_number",
     "missing",
     "noise_digest",
@@ -296,12 +295,6 @@ def noise_digest(learner: object) -> bytes:
     """Keyed digest of all that its next noise depends on; empty if it has no such thing."""
     digest: bytes = getattr(learner, "noise_digest", b"")
     return digest
-
-
-def former_names(step: object) -> Sequence[str]:
-    """Names that its class had in earlier releases, with the module."""
-    names: Sequence[str] = getattr(type(step), "former_names", ())
-    return names
 
 
 def probabilities_of(learner: object) -> Callable[[Any], Any] | None:

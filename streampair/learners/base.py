@@ -76,14 +76,6 @@ class Learner(base.Estimator):
     designs, `_export` and `_import`.
     """
 
-    #: Names of the class in earlier releases, whose states it reads.
-    former_names: ClassVar[tuple[str, ...]] = ()
-
-    #: Parameters that states of earlier releases do not know, and do not need to while they are None.
-    later_params: ClassVar[frozenset[str]] = frozenset(
-        {"anytime", "auc_share", "classes", "half_life", "negative", "partner", "positive_rate"}
-    )
-
     # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
     _strict_frames: ClassVar[bool] = True
     #: Whether a text is a feature like any other.
@@ -362,8 +354,7 @@ class Learner(base.Estimator):
 
     def _fingerprint(self) -> dict[str, object]:
         """Class and constructor parameters as text: what a saved state must agree with."""
-        given = {name: getattr(self, name) for name in self._get_params()}
-        params = {n: repr(v) for n, v in given.items() if not (v is None and n in self.later_params)}
+        params = {name: repr(getattr(self, name)) for name in self._get_params()}
         return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **params}
 
     def _checked_export(self) -> dict[str, object]:
@@ -410,8 +401,6 @@ class Learner(base.Estimator):
                 fix="give what `to_state` returned",
             )
         own = self._fingerprint()
-        if saved.get("class") in self.former_names:
-            saved = {**saved, "class": own["class"]}
         for name in sorted(own.keys() | saved.keys()):
             if own.get(name) != saved.get(name):
                 raise SnapshotError(

@@ -7,7 +7,7 @@ or None while they are not known.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from streampair.privacy.mechanisms.woods import MOST_DEPTH, MOST_TREES, Woods, w
 
 __all__ = [
     "centred_output",
-    "continue_under",
     "gradients",
     "leader",
     "metric_leader",
@@ -100,14 +99,6 @@ def _partnered(learner: Any) -> Partnered:
     return Partnered(learner.strategy)
 
 
-def continue_under(learner: Any, rule: Mapping[str, Any]) -> None:
-    """Choose as the plan or state says that a learner goes on from: by its noise matrix it is of gradients.
-
-    With `entity` "auto" meant gradients before, as it does for ever where it did.
-    """
-    learner._by_gradients = "strategy" in rule
-
-
 def _anytime(value: Any, horizon: Any) -> float | None:
     """The weight of what is known before the horizon, checked."""
     if value is None:
@@ -162,8 +153,7 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
     if solver == "auto":
         short = isinstance(horizon, int) and horizon < LEAST_HORIZON
         many = features is not None and features > MOST_FEATURES
-        before = getattr(learner, "_by_gradients", False)
-        solver = "gradients" if given or short or many or before else "moments"
+        solver = "gradients" if given or short or many else "moments"
     if solver == "gradients":
         if getattr(learner, "anytime", None) is not None:
             raise ConfigError(
@@ -226,7 +216,7 @@ def woods(learner: Any, features: int | None) -> Mechanism:
         trees = _at_most("trees", learner.trees, MOST_TREES)
         return Woods(trees=trees, depth=depth, fields=learner._fields)
     if isinstance(horizon, int) and not worthwhile(
-        *(learner.epsilon, learner.delta, horizon, depth, features or 1), earlier=learner._earlier
+        *(learner.epsilon, learner.delta, horizon, depth, features or 1)
     ):
         return Moments()
     return Woods(depth=depth, fields=learner._fields)

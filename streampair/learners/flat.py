@@ -520,7 +520,7 @@ class FlatLearner(LearnsBatches):
             header[getattr(k, name)] = value
         if header[k.SEED] >= 2**53:
             raise ValueError("a seed out of range")
-        if header[k.LINK] and "link" in saved:  # states of 0.1 have none: it is learned from here on
+        if header[k.LINK]:
             link = np.asarray(saved["link"], dtype=np.float64)
             lowest = (0.0, -math.inf, 0.0, -math.inf, k.LEAST)
             if link.shape != (len(_LINK),) or not (np.isfinite(link) & (link >= lowest)).all():

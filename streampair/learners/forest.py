@@ -65,7 +65,6 @@ class ForestLearner(KnowsColumns):
     _squared: ClassVar[bool] = False
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
     _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
-    later_params: ClassVar[frozenset[str]] = KnowsColumns.later_params | {"loss"}
     _derived: ClassVar[frozenset[str]] = (
         frozenset(
             (

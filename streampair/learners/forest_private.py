@@ -104,28 +104,12 @@ class PrivateForest(Classifier, PrivateLearner):
     takes_gaps: ClassVar[bool] = True
 
     _choose = choose.woods
-    _earlier = False  # whether leaves are worthwhile from fewer records on, as once
     _fields = tuple[int, ...]()  # how many columns each has, once they are known
 
-    def _begin(
-        self,
-        names: Sequence[Hashable],
-        plan: Mapping[str, Any] | None = None,
-        rule: Mapping[str, Any] | None = None,
-    ) -> SlotRun:
-        """As of any private learner; a plan with leaves that would have none today goes on with them."""
+    def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> SlotRun:
+        """As of any private learner, which knows here how many columns each field has."""
         self._fields = fields_of(in_order(names))
-        try:
-            return super()._begin(names, plan, rule)
-        except ValueError:
-            if plan is None or self._earlier:
-                raise
-            self._earlier = True
-            try:
-                return super()._begin(names, plan, rule)
-            except ValueError:
-                self._earlier = False
-                raise
+        return super()._begin(names, plan)
 
     def _published(self) -> Array:
         d = len(self.feature_names)

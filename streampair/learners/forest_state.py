@@ -105,7 +105,6 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "averages": _scalars(state, _AVERAGES),
         "stack": np.array([state[at : at + k.EXPERTS] for at in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
-        **({"brisk": True} if state[k.FOREST_BRISK] else {}),
         **({"base": _scalars(state, ("BASE",))} if state[k.FOREST_GUIDED] else {}),
         **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
         **{name: view.copy() for name, view in columns_of(state).items()},
@@ -159,13 +158,6 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     if len(set(names)) != d or d > learner.max_features:
         raise ValueError("feature names that occur twice, or too many")
     header = _checked_header(learner._header(), saved)
-    # A forest that began before gains were counted goes on without them.
-    header[k.FOREST_GUIDED] = learner._guided and not saved.keys().isdisjoint(("base", *_GAINS))
-    # And one that began before steps were brisk, with those that it had.
-    brisk = saved.get("brisk", False)
-    if not isinstance(brisk, bool):
-        raise ValueError("brisk steps are neither on nor off")
-    header[k.FOREST_BRISK] = header[k.FOREST_BRISK] and brisk
     parts = _PARTS | _GAINS if header[k.FOREST_GUIDED] else _PARTS
     coded = _whole_numbers(saved["coded"], (d,))
     if not ((coded == 0) | (coded == 1)).all():

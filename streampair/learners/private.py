@@ -108,7 +108,6 @@ class PrivateLearner(TakesBatches):
         self,
         names: Sequence[Hashable],
         plan: Mapping[str, Any] | None = None,
-        rule: Mapping[str, Any] | None = None,
     ) -> SlotRun:
         """Fix the feature set, and with it the dimension and the noise; what was fitted before is taken."""
         if len(names) > self._task.most_features:
@@ -117,9 +116,9 @@ class PrivateLearner(TakesBatches):
                 fix="select or hash the features first",
             )
         settings = self._settle(len(names))
-        settings = planned(settings, plan, rule, declared=self.warmup is not None)
+        settings = planned(settings, plan, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
-        run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan, rule)
+        run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan)
         self._run = run
         return run
 

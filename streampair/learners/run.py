@@ -49,8 +49,6 @@ class SlotRun:
     plan
         What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
         that are fitted here.
-    rule
-        The mechanism's state in a state of 0.1, which has no plan; None: there is none.
 
     Raises
     ------
@@ -84,16 +82,13 @@ class SlotRun:
         counts: Counts,
         admission: Admission | None,
         plan: Mapping[str, Any] | None = None,
-        rule: Mapping[str, Any] | None = None,
     ) -> None:
         self.settings = settings
         self.identity = identity
         self.counts = counts
         self.admission = admission
         self.design: Design = settings.mechanism.design(names, settings.bounds)
-        saved = settings.mechanism.unwritten(rule) if rule is not None else None
-        if plan is not None:
-            saved = plan["rule"]
+        saved = None if plan is None else plan["rule"]
         self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.rule.cap
         self.rule.how = self.design.how

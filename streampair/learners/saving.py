@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampair.errors import ConfigError, SnapshotError
-from streampair.learners import choose
 
 if TYPE_CHECKING:
     from streampair.learners.private import PrivateLearner
@@ -57,8 +56,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     _check(saved)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
-        choose.continue_under(learner, saved["rule"] if plan is None else plan["rule"])
-        run = learner._begin(saved["names"], plan, saved["rule"] if plan is None else None)
+        run = learner._begin(saved["names"], plan)
         run.load_state(saved)
         warmup, horizon = run.settings.warmup, run.settings.horizon
         if run.rule.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
@@ -74,10 +72,9 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     counts.refused_records = int(saved["refused_records"])
     standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
     standing.charged = int(saved["charged"])
-    # States of 0.1 have neither.
     own = standing.void_reasons, standing.accepted
     standing.void_reasons, standing.accepted = [], []
-    standing.mark(*(_texts(saved.get(name, [])) for name in ("void", "accepted")))
+    standing.mark(*(_texts(saved[name]) for name in ("void", "accepted")))
     standing.mark(*own)
     if learner._admission is not None:
         learner._admission.load_state(saved["entities"])
@@ -85,7 +82,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     # Nothing was released by a learner without slots, so its copy is simply another new one.
     used = learner.slots > 0
     standing.continued = bool(saved["continued"]) or used
-    standing.forked = standing.forked or bool(saved.get("forked", False))  # states of before have none
+    standing.forked = standing.forked or bool(saved["forked"])
     learner._identity.folded = bytes(saved["folded"])
     learner._identity.chained = saved["chain"]
     if used and learner.noise_key is None:
@@ -94,27 +91,20 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
 
 
-def _plain(rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """That the moments of a state of 0.1, which has no plan, are plain sums; None of anything else."""
-    return {"kind": "plain"} if "total" in rule and "running" in rule else None
-
-
 def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     """Begin under a plan; ValueError and the like if it cannot be of this learner."""
     names, numbers = list(saved["names"]), dict(saved["plan"])
     declared = names if learner.features is None else learner.features
     if len(set(names)) != len(names) or set(names) != set(declared):
         raise ValueError("other features")
-    choose.continue_under(learner, numbers["rule"])
     learner._begin(names, numbers)
     learner._planned = {"names": names, "plan": numbers}
 
 
-def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The plan of a state; one of 0.1 has none, and goes on under that of this learner."""
-    known = None if learner._planned is None else learner._planned["plan"]
-    plan: Mapping[str, Any] | None = saved.get("plan", known)
-    if "plan" in saved and (plan is None or (known is not None and plan != known)):
+def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan of a state, which is that of this learner if it has one."""
+    plan: Mapping[str, Any] = saved["plan"]
+    if learner._planned is not None and plan != learner._planned["plan"]:
         raise ValueError("another plan than this learner was given")
     return plan
 
@@ -130,7 +120,6 @@ def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mappi
     try:
         learner._checked_import(saved, how)
     except SnapshotError:
-        choose.continue_under(learner, {} if learner._planned is None else learner._planned["plan"]["rule"])
         learner.__init__(**learner._parameters())  # type: ignore[misc]
         learner._standing, identity, learner._planned = before
         learner.bind_noise(identity.name, identity.digests)
@@ -167,7 +156,7 @@ def _check(saved: Mapping[str, Any]) -> None:
     for count in (*(saved[name] for name in names), *saved["restarts"]):
         if type(count) is not int or count < 0:
             raise ValueError(f"a count of {count!r}")
-    if not isinstance(saved.get("forked", False), bool):
+    if not isinstance(saved["forked"], bool):
         raise ValueError("a flag that is neither true nor false")
     if not isinstance(saved["continued"], bool) or not isinstance(saved["standardised"], bool):
         raise ValueError("a flag that is neither true nor false")

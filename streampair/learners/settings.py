@@ -218,9 +218,7 @@ def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None
     )
 
 
-def planned(
-    settings: Settings, plan: Mapping[str, Any] | None, rule: Mapping[str, Any] | None, *, declared: bool
-) -> Settings:
+def planned(settings: Settings, plan: Mapping[str, Any] | None, *, declared: bool) -> Settings:
     """The settings of a learner under a plan that was written down.
 
     Parameters
@@ -229,8 +227,6 @@ def planned(
         As they are settled here.
     plan
         See `SlotRun.written`; None: nothing was written down.
-    rule
-        The mechanism's state in a state of 0.1, which has no plan; None: there is no state either.
     declared
         Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
         the other side.
@@ -240,14 +236,6 @@ def planned(
     ValueError
         If the plan is not of such settings.
     """
-    if plan is None and rule is None:
-        return settings
-    mechanism = settings.mechanism.of({} if plan is None else plan["rule"])
-    if mechanism != settings.mechanism:
-        settings = replace(settings, mechanism=mechanism)
-        length = mechanism.default_warmup(settings.mu, settings.horizon, settings.features)
-        if length is not None and not declared:
-            settings = replace(settings, warmup=length)
     if plan is None:
         return settings
     warmup = plan["warmup"]

@@ -134,7 +134,7 @@ def output_sensitivities(
         Radius R of the ball of the iterates.
     filling
         Whether places that are empty count for nothing at a record's own step; False takes `p_t = 1`, as
-        plans of before did.
+        the joint cost of an entity's records does (docs/privacy.md, Lemma 56).
 
     Returns
     -------
@@ -177,8 +177,8 @@ def output_spend(
 ) -> float:
     """`mu^2` of the first releases about one record: `max_i sum_t ((v_i(t) + grid_t) / sigma_t)^2`.
 
-    The worst single record, not the sum of per-step worst ones, which plans of before took where records stay
-    in the buffer. Exact for the recursion where no move reaches the radius; else a bound. The iterates do not
+    The worst single record, not the sum of per-step worst ones, which is more where records stay in
+    the buffer. Exact for the recursion where no move reaches the radius; else a bound. The iterates do not
     depend on earlier releases, so all of them are one Gaussian release with a shifted mean.
 
     Parameters

@@ -6,13 +6,12 @@ import inspect
 from typing import Any
 
 import pytest
-from harness import lanes
 from river import linear_model, preprocessing
 
 from streampair import auc, metric, ranking
 from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, missing
 from streampair.engine.testing import Driver
-from streampair.errors import ConfigError, SnapshotError
+from streampair.errors import ConfigError
 from streampair.privacy.pipeline import is_private
 
 LEARNERS = [
@@ -56,20 +55,3 @@ def test_a_private_learner_whose_account_cannot_be_kept_is_refused(name: str) ->
     assert missing(Lacking(), PrivateModel) == [name]
     with pytest.raises(ConfigError, match=f"it lacks {name}"):
         Driver(Lacking)
-
-
-def test_a_class_that_has_moved_goes_on_from_its_snapshots() -> None:
-    class Moved(auc.PairOGD):
-        former_names = ("streampair.auc.PairOGD",)
-
-    def renamed(entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-        return [{**entry, "class": name} for entry in entries]
-
-    old, new = Driver(lanes.pair_ogd), Driver(Moved)
-    old.feed(lanes.stream(30))
-    entries: Any = new.lane._model.save()
-    new.lane._model.load(renamed(entries, "streampair.auc.PairOGD"), verified=False)
-    with pytest.raises(SnapshotError, match="this lane has"):
-        new.lane._model.load(renamed(entries, "streampair.auc.OAM"), verified=False)
-    with pytest.raises(SnapshotError, match="this lane has"):
-        old.lane._model.load(renamed(entries, "streampair.engine.Moved"), verified=False)

@@ -2,9 +2,7 @@
 
 Run it with the release whose state is to be kept, and never again: what is in a folder is what users of that
 release have on their disks. `tests/engine/test_golden.py` goes on from each and compares what comes next.
-
-Up to 0.1 that is a snapshot, written by a lane that kept no account; from then on a log, and beside it the
-snapshot that it names.
+Each model has a log and the snapshot that the log names.
 """
 
 from __future__ import annotations
@@ -32,6 +30,10 @@ MODELS: dict[str, Callable[[], Any]] = {
     "auc.PairOGD-classes": lambda: auc.PairOGD(losses.Square(), buffers.ClassReservoir(4), seed=1),
     "auc.PairOGD-history": lambda: auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=1),
     "auc.PairOGD-moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1),
+    "auc.Forest": lambda: auc.Forest(3, 15, seed=1),
+    "auc.PrivateForest": lambda: auc.PrivateForest(
+        20.0, 1e-4, 85, warmup=20, trees=3, depth=2, features=NAMES, noise_key=KEY
+    ),
     "auc.OAM": lambda: auc.OAM(size=4, seed=1),
     "auc.SPAUC": lambda: auc.SPAUC(l2=0.1),
     "auc.PairFTRL-moments": lambda: auc.PairFTRL(horizon=120, noise_key=KEY),

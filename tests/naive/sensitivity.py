@@ -20,7 +20,7 @@ def moves(
 ) -> np.ndarray:
     """How far the record of a slot (from 0) can move each iterate; size 0 is the full history.
 
-    Plans of before took the own step of every record as if the buffer were full: not `filling`.
+    Not `filling`: the own step of every record is taken as if the buffer were full.
     """
     v, out = 0.0, np.zeros(len(etas))
     for t in range(position, len(etas)):

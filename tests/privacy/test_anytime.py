@@ -11,7 +11,6 @@ import pytest
 from streampair import auc
 from streampair.errors import ConfigError
 from streampair.privacy import mu_from, plan_second_moments, second_moments_diameter
-from streampair.privacy.mechanisms import moments
 from streampair.privacy.mechanisms.moments import MomentsRun
 from streampair.privacy.mechanisms.moments_plan import ANYTIME, SecondMomentsPlan
 
@@ -128,31 +127,6 @@ def learned(model: Any, slots: range) -> list[float]:
         model.learn_one(x, slot % 3 == 0)
         out.append(model.score_one({"a": 0.3, "b": 0.1}))
     return out
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_a_lane_of_before_goes_on_under_its_own_plan(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one whose state has no plan, as 0.1 wrote it."""
-
-    def make() -> Any:
-        return auc.PairFTRL(1.0, 1e-3, 200, features=["a", "b"], noise_key=KEY)
-
-    with monkeypatch.context() as patch:
-        if written:
-            patch.setattr(moments, "ANYTIME", None)
-        else:
-            first = moments.Moments(version=1)
-            patch.setattr(auc.PairFTRL, "_choose", lambda learner, features: first)
-        old, whole = make(), make()
-        learned(old, range(120))
-        expected = learned(whole, range(200))[120:]
-    state = old.to_state()
-    assert "anytime" not in state["plan"]["rule"]
-    other = make()
-    other.load_state(state if written else {k: v for k, v in state.items() if k != "plan"})
-    assert learned(other, range(120, 200)) == expected
-    assert other.run.rule.plan.anytime is None
-    assert learned(make(), range(200))[120:] != expected
 
 
 def test_the_option() -> None:

@@ -279,12 +279,6 @@ def test_what_does_not_go_with_a_half_life_is_refused_with_the_fix() -> None:
     assert "does not grow with the stream" in report.details
 
 
-def test_a_learner_without_one_has_the_parameters_and_the_noise_of_before() -> None:
-    state = auc.PairFTRL(features=["a"], noise_key=b"k" * 32).to_state()
-    assert "half_life" not in state["params"]  # type: ignore[operator]
-    assert "half_life" in auc.PairFTRL(features=["a"], half_life=9).to_state()["params"]  # type: ignore[operator]
-
-
 # ---- drift ---------------------------------------------------------------------------------------------
 
 

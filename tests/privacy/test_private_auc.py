@@ -303,11 +303,6 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
         make()
 
 
-def test_a_state_without_the_parameter_goes_on() -> None:
-    assert "auc_share" not in MAKERS["moments"](200).to_state()["params"]
-    assert "auc_share" in MAKERS["moments"](200, auc_share=0.1).to_state()["params"]
-
-
 def test_a_plan_of_another_noise_is_refused() -> None:
     model = MAKERS["moments"](200, auc_share=0.1)
     plan = model.plan()

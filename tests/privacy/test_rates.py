@@ -223,10 +223,3 @@ def test_a_declared_share_costs_nothing(name: str) -> None:
 def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         make()
-
-
-def test_a_state_without_the_parameter_goes_on() -> None:
-    """Its name is in no state, and in no chain of noise, where nobody has asked for it."""
-    model = MAKERS["PairFTRL"](200)
-    assert "positive_rate" not in model.to_state()["params"]
-    assert "positive_rate" in MAKERS["PairFTRL"](200, positive_rate=0.5).to_state()["params"]

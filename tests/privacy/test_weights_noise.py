@@ -65,7 +65,7 @@ def spread_and_told(case: str, told: Told, draws: int = 400) -> tuple[Floats, Fl
 
 
 def right(*arguments: Any) -> Floats:
-    return noise_of_leader(*arguments, rate=RATE, pulled=True)
+    return noise_of_leader(*arguments, rate=RATE)
 
 
 def agrees(case: str, told: Told) -> bool:
@@ -95,7 +95,7 @@ def no_ball(second: Floats, cross: Floats, ridge: float, matrix: float, vector: 
 
 
 def no_length(second: Floats, cross: Floats, ridge: float, matrix: float, vector: Floats, r: float) -> Floats:
-    return noise_of_leader(second, cross, ridge, matrix, vector, r, pulled=True)
+    return noise_of_leader(second, cross, ridge, matrix, vector, r)
 
 
 @pytest.mark.parametrize("twin", [no_matrix, no_vector, no_ball, no_length])

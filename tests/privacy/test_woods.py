@@ -12,7 +12,7 @@ from naive import woods as naive
 from scipy.spatial.distance import cdist
 
 from streampair import auc, kernels, privacy
-from streampair.errors import ConfigError, SnapshotError
+from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 from streampair.privacy.mechanisms.base import Relation
 from streampair.privacy.mechanisms.moments import MomentsRun
@@ -254,40 +254,6 @@ def test_short_streams_have_the_linear_score_alone() -> None:
     assert isinstance(said.run.rule, WoodsRun)
     assert said.run.rule.plan.leaves == 12
     assert "3 random trees" in said.privacy.details
-
-
-def test_a_run_that_has_begun_with_leaves_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At first leaves were had from fewer records on: such plans and states go on as they are."""
-    x, y = ring(1500)
-    options: dict[str, Any] = {"noise_key": KEY, "warmup": 300, "epsilon": 4.0}
-    with monkeypatch.context() as patch:
-        patch.setattr(auc.PrivateForest, "_earlier", True)
-        old = forest(1500, **options)
-        old.learn_many(x[:900], y[:900])
-        state, plan = old.to_state(), old.plan()
-        old.learn_many(x[900:], y[900:])
-    assert isinstance(old.run.rule, WoodsRun)
-    again = forest(1500, **options)
-    assert type(again.run.rule) is MomentsRun
-    again.load_state(state)
-    again.learn_many(x[900:], y[900:])
-    assert (again.run.weights == old.run.weights).all()
-    assert again.privacy.epsilon_spent == old.privacy.epsilon_spent <= 4.0 * (1 + 1e-12)
-    planned = forest(1500, **options)
-    planned.load_plan(plan)
-    assert isinstance(planned.run.rule, WoodsRun)
-    assert planned.plan() == plan
-    # Twins: a plan of today has none, and one that is of neither is refused, with the learner as it was.
-    today = forest(1500, **options).plan()
-    short = forest(1500, **options)
-    short.load_plan(today)
-    assert type(short.run.rule) is MomentsRun
-    other = forest(1500, **options)
-    wrong: Any = forest(1500, **{**options, "epsilon": 3.9}).plan()
-    with pytest.raises(SnapshotError):
-        other.load_plan(wrong)
-    assert type(other.run.rule) is MomentsRun
-    assert not other._earlier
 
 
 def test_a_plan_is_taken_as_it_is() -> None:

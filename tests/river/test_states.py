@@ -163,8 +163,8 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
         yield from (MISSING, None, {"kind": "x"}, "much", -1)
     elif path[0] == "negative":  # any number but the positive one, or none that was seen yet
         yield from ({"kind": "x"}, "much", math.nan, True, 2)
-    elif path[0] in ("void", "accepted"):  # states of 0.1 have neither
-        yield from (None, {"kind": "x"}, "much", [1])
+    elif path[0] in ("void", "accepted"):
+        yield from (MISSING, None, {"kind": "x"}, "much", [1])
     elif path[0] in ("sums", "mean", "factor"):
         yield from (None, {"kind": "x"}, np.zeros((7, 7))) if value is not None else ()
     elif path[0] == "rule":
@@ -172,13 +172,7 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
         if path[-1] == "coins" or isinstance(value, np.ndarray | dict):
             yield -1
     else:
-        # States of 0.1 have no plan and no link, and do not say whether a process forked. Those of a forest
-        # that began before steps were brisk do not say that they are (test_forest.py goes on there).
-        yield from (
-            *((MISSING,) if path not in (("plan",), ("link",), ("forked",), ("brisk",)) else ()),
-            {"kind": "x"},
-            "much",
-        )
+        yield from (MISSING, {"kind": "x"}, "much")
         if type(value) in (int, float):
             yield from (None, math.nan, math.inf, -1, -0.5)
         if isinstance(value, np.ndarray):

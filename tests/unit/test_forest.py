@@ -151,14 +151,14 @@ def test_it_ranks_what_no_line_parts() -> None:
 
 
 class Unguided(auc.Forest):
-    """As before gains were counted: no label has a say in which columns are drawn, and no step is brisk."""
+    """Without gains: no label has a say in which columns are drawn; and no step is brisk."""
 
     _guided = False
     _brisk = False
 
 
 class Slower(auc.Forest):
-    """As before steps were brisk."""
+    """Without brisk steps."""
 
     _brisk = False
 
@@ -181,62 +181,10 @@ def test_a_column_that_tells_is_drawn_more_often_than_others() -> None:
     assert guided > _one_of_many(Unguided) + 0.05
 
 
-def test_forests_that_began_before_gains_were_counted_go_on_as_they_were() -> None:
-    model = Unguided(4, 63, seed=3)
-    for x, y in mixed(100):
-        model.learn_one(x, y)
-    state = model.to_state()
-    assert not state.keys() & {"base", "gains", "decisions"}  # it is as it was
-    other = small()
-    other.load_state({**state, "params": other.to_state()["params"]})
-    for x, y in mixed(400, seed=1):
-        assert other.score_one(x) == model.score_one(x)
-        for each in (model, other):
-            each.learn_one(x, y)
-    saved = other.to_state()
-    assert saved.keys() == state.keys()
-    again = small()
-    again.load_state(saved)
-    assert frozen(again) == frozen(other)
-    guided = small()
-    for x, y in mixed(100):
-        guided.learn_one(x, y)
-    assert guided.to_state().keys() > state.keys()
-    for x, y in mixed(400, seed=1):
-        guided.learn_one(x, y)
-    assert guided.score_one(x) != other.score_one(x)  # it can fail
-
-
-def test_forests_that_began_before_steps_were_brisk_go_on_as_they_were() -> None:
-    """Also past labels that turn round, at which an expert begins again."""
-    turned = [(x, not y) for x, y in mixed(500, seed=1)]
-    model = Slower(4, 63, seed=3)
-    for x, y in mixed(400):
-        model.learn_one(x, y)
-    state = model.to_state()
-    assert "brisk" not in state
-    other = small()
-    other.load_state({**state, "params": other.to_state()["params"]})
-    for x, y in turned:
-        assert other.score_one(x) == model.score_one(x)
-        for each in (model, other):
-            each.learn_one(x, y)
-    saved = other.to_state()
-    assert saved.keys() == state.keys()
-    again = small()
-    again.load_state(saved)
-    assert frozen(again) == frozen(other)
-    brisk = small()
-    for x, y in (*mixed(400), *turned):
-        brisk.learn_one(x, y)
-    assert brisk.score_one(x) != other.score_one(x)  # it can fail
-    assert brisk.to_state().keys() - state.keys() == {"brisk"}
-
-
 def test_only_forests_fitted_to_records_of_two_classes_are_brisk() -> None:
     kinds = (auc.Forest(seed=1), auc.Forest(loss=losses.Logistic(), seed=1))
     others = (auc.MulticlassForest(seed=1), ranking.Forest(seed=1))
-    assert ["brisk" in each.to_state() for each in (*kinds, *others)] == [True, False, False, False]
+    assert [bool(each._header()[k.FOREST_BRISK]) for each in (*kinds, *others)] == [True, False, False, False]
 
 
 def _turning(kind: type[auc.Forest], turned: bool) -> float:
@@ -364,20 +312,6 @@ def test_memory_of_pairs_is_bounded() -> None:
     for x, y in mixed(2000, seed=1):
         model.learn_one(x, y)
     assert model._raw_memory_usage <= before
-
-
-def test_states_from_before_losses_could_be_chosen_are_read() -> None:
-    model = small()
-    for x, y in mixed(50):
-        model.learn_one(x, y)
-    state = model.to_state()
-    assert "loss" not in state["params"]  # as it was
-    assert "pairs" not in state
-    other = small()
-    other.load_state(state)
-    assert frozen(other) == frozen(model)
-    with pytest.raises(SnapshotError, match="loss="):
-        small(loss=losses.Logistic()).load_state(state)
 
 
 @pytest.mark.parametrize(

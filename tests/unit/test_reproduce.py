@@ -125,7 +125,8 @@ def test_a_measurement(place: str, algorithm: str, paper: str, variant: str) -> 
         return
     assert one.reason == ""
     assert one.value == two.value
-    assert measuring.measure(cell.job(variant), made(), 4).value != one.value
+    # Two seeds may agree: an accuracy of 60 records has few values.
+    assert {measuring.measure(cell.job(variant), made(), seed).value for seed in (4, 5)} != {one.value}
     if not cell.private:
         assert math.isnan(one.epsilon)
     elif variant == "tight":

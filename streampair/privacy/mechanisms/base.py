@@ -399,16 +399,6 @@ class Mechanism(abc.ABC):
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
         return None
 
-    def of(self, saved: Mapping[str, Any]) -> Mechanism:
-        """The mechanism as it was when this was fitted (`fitted.written`), in the first release if empty.
-
-        Raises
-        ------
-        ValueError
-            If it has never been so.
-        """
-        return self
-
     @property
     def default_clip(self) -> float:
         """What `clip=None` means."""
@@ -441,10 +431,6 @@ class Mechanism(abc.ABC):
     def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> Design:
         """From a record to the vector that the published weights multiply."""
         return Design(names, bounds)
-
-    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What a run's state of 0.1, which has no plan, tells of what was fitted for it; None: nothing."""
-        return None
 
     @abc.abstractmethod
     def describe(self, settings: Settings) -> str:

@@ -71,10 +71,6 @@ class Forgetting(Moments):
 
     ranks_early: ClassVar[bool] = False
 
-    def of(self, saved: Mapping[str, Any]) -> Forgetting:
-        """There is one version."""
-        return self
-
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> ForgettingRun:

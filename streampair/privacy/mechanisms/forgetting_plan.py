@@ -142,8 +142,8 @@ class ForgettingPlan:
     FITTED: ClassVar = ("mu", "keep", "grid", "sigma", "spread")
     #: There is no end, and no release at one.
     horizon: ClassVar[None] = None
-    #: How models are computed from the releases, as in `SecondMomentsPlan`.
-    version: ClassVar[int] = 2
+    #: As in `SecondMomentsPlan`.
+    uses_warmup: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         def put(**values: object) -> None:

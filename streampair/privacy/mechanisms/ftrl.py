@@ -452,10 +452,6 @@ class FTRL(Mechanism):
 
     run: ClassVar[type[FTRLRun]] = FTRLRun
 
-    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The strategy."""
-        return {"strategy": rule["strategy"]}
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
         """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
         asked = settings
@@ -474,9 +470,7 @@ class FTRL(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        # States of 0.1 have the strategy alone.
-        fitted = under(plan, saved if saved is not None and "sigma" in saved else None)
-        return self.run(fitted, empty_buffer(asked, seed))
+        return self.run(under(plan, saved), empty_buffer(asked, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

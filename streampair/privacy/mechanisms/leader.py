@@ -102,7 +102,6 @@ def noise_of_leader(
     radius: float,
     *,
     rate: float | None = None,
-    pulled: bool = False,
 ) -> Floats:
     """Standard deviation (d,) of what noise in the moments adds to the weights, to first order in it.
 
@@ -118,8 +117,6 @@ def noise_of_leader(
         Of the ball that the weights are projected to.
     rate
         Share of positives, by which `leader_of` scales the solution; None: it is not scaled.
-    pulled
-        Whether the eigenvalues were pulled together.
 
     Notes
     -----
@@ -128,9 +125,8 @@ def noise_of_leader(
     `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. For eyes alone: numpy's linear algebra will do.
     """
     values, vectors = np.linalg.eigh(second)
-    if pulled:
-        gaps = values[:, None] - values[None, :]
-        values = values - matrix_noise * (gaps / (gaps * gaps + 0.5 * matrix_noise)).sum(axis=1)
+    gaps = values[:, None] - values[None, :]
+    values = values - matrix_noise * (gaps / (gaps * gaps + 0.5 * matrix_noise)).sum(axis=1)
     values = np.maximum(values, 0.0) + ridge
     inverse = (vectors / values) @ vectors.T
     v = inverse @ cross

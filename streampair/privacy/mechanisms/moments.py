@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from streampair import kernels, losses
 from streampair.privacy.mechanisms.base import ExactSums, Mechanism, Release, Settings
+from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.leader import leader_of, noise_of_leader, unpacked
 from streampair.privacy.mechanisms.link import Link, normal_link, rate_link
 from streampair.privacy.mechanisms.moments_plan import (
     ANYTIME,
-    VERSION,
     SecondMomentsPlan,
-    continued,
     plan_second_moments,
 )
 from streampair.privacy.mechanisms.run import Asked, Run
@@ -74,7 +73,7 @@ class MomentsRun(Run):
         self._releases = 0
         self._put_centre(0.0)
         # What the warm-up tells of labels and features: covariances, and the variances of their noise.
-        self._start: Floats = np.zeros((2, plan.features if plan.version > 2 else 0))
+        self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
         self._card = plan.card()
         steps = self._grids()
         self.block = ExactSums(self._card[0], (plan.dim,), steps)
@@ -299,7 +298,7 @@ class MomentsRun(Run):
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        given = (1.0 / known,) if self.plan.version > 1 and known else ()
+        given = (1.0 / known,) if known else ()
         w, noise = leader_of(second, cross, rate, ridge, *given)
         length = math.sqrt(float(kernels.dot(w, w)))
         if length > self.plan.radius:
@@ -327,7 +326,6 @@ class MomentsRun(Run):
             self._noise_of_cross() / (4.0 * self._weight * self._weight),
             self.plan.radius,
             rate=0.5 * (1.0 + self._centre),
-            pulled=self.plan.version > 1,
         )
 
     def _noise_of_cross(self) -> Floats:
@@ -338,19 +336,12 @@ class MomentsRun(Run):
         length = self._length(self._means()[0])
         return np.asarray(1.0 / (known + 1.0 / (self._weight * self._weight * length * noise)))
 
-    @property
-    def _version(self) -> int:
-        """What a state says of its plan, lest either is taken for another: the first release wrote none."""
-        return int(self.plan.version) if "version" in self.plan.FITTED else 1
-
     def _solve(self) -> None:
         self._w, self._link = self._leader()
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
-        version = {"version": self._version} if self._version > 1 else {}
         return {
-            **version,
             "steps": self.steps,
             "centre": self._centre,
             "weights": self._w.copy(),
@@ -369,8 +360,6 @@ class MomentsRun(Run):
         steps = int(state["steps"])
         if steps < 0:
             raise ValueError("slots below 0")
-        if state.get("version", 1) != self._version:
-            raise ValueError("of another version than its plan")
         for name, own in (
             *((("start", self._start),) if self._start.size else ()),
             ("weights", self._w),
@@ -403,19 +392,16 @@ class Moments(Mechanism):
 
     Parameters
     ----------
-    version
-        Of the plan, and of the length of the warm-up: a run goes on under the one that it began with.
     anytime
         Weight of what is known before the horizon, as of `SecondMomentsPlan`. None: `ANYTIME` where there is
         a horizon, and no entities, of which an account is not known, and no room for forks, of which each
-        would cost as much as the run: then it is as before.
+        would cost as much as the run; else none.
     """
 
-    version: int = VERSION
     anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
-    #: Whether the first model is that of the warm-up, from version 3 on.
+    #: Whether the first model is that of the warm-up, and what it releases how features go with labels.
     ranks_early: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
     run: ClassVar[type[MomentsRun]] = MomentsRun
@@ -424,7 +410,7 @@ class Moments(Mechanism):
     @property
     def label_cross(self) -> bool:
         """Whether the warm-up releases how features go with the labels."""
-        return self.ranks_early and self.version > 2
+        return self.ranks_early
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
@@ -435,22 +421,14 @@ class Moments(Mechanism):
         root = math.sqrt(features or 1)
         if horizon is None:
             # Without a horizon it has to last, but many features drown in the moments' noise before.
-            lasting = root if self.version == 1 else min(root, _MANY)
-            return math.ceil(min(100.0 * lasting / mu, _MOST_SLOTS))
+            return math.ceil(min(100.0 * min(root, _MANY) / mu, _MOST_SLOTS))
         least, most = _SHARES
-        within = (40.0 * root if self.version == 1 else 18.0 * (root + 1.0)) / mu
+        within = 18.0 * (root + 1.0) / mu
         return max(int(min(most * horizon, max(least * horizon, within))), 1)
-
-    def of(self, saved: Mapping[str, Any]) -> Moments:
-        """Plans of the first release have no version."""
-        version = saved.get("version", 1.0)
-        if version not in range(1, VERSION + 1):
-            raise ValueError(f"a plan of version {version!r}")
-        return replace(self, version=int(version))
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return self.run(continued(self.planned(settings), saved))
+        return self.run(under(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan, fitted here."""
@@ -458,7 +436,7 @@ class Moments(Mechanism):
         anytime = self.anytime
         if anytime is None and not settings.forks and settings.entity is None:
             anytime = ANYTIME
-        if self.version == 1 or settings.learning is None:
+        if settings.learning is None:
             anytime = None
         return plan_second_moments(
             settings.mu_learning,
@@ -469,7 +447,6 @@ class Moments(Mechanism):
             forks=settings.forks,
             window=settings.window,
             relation=settings.relation,
-            version=self.version,
             anytime=anytime,
         )
 

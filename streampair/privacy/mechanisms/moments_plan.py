@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, check_cells
-from streampair.privacy.mechanisms.fitted import under
 from streampair.privacy.mechanisms.moments_entities import placed
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
@@ -36,16 +34,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SecondMomentsPlan", "continued", "plan_second_moments", "second_moments_diameter"]
+__all__ = ["SecondMomentsPlan", "plan_second_moments", "second_moments_diameter"]
 
 RATIO = 1.1
 """How much longer the stream is at each release than at the one before."""
 
 RUNNING_SHARE = 1.0 / 3.0
 """Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
-
-VERSION = 3
-"""Of `SecondMomentsPlan`: what new runs begin with."""
 
 _FITTED = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
 
@@ -127,16 +122,8 @@ class SecondMomentsPlan:
         gamma, a power of two.
     relation
         Which streams are neighbours.
-    summed
-        Whether a second view is charged the fullest window *and* the release at the horizon, though no window
-        may hold both: as plans with a horizon and forks were before. For those, which have gone on with more
-        noise than they need.
     classes
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
-    version
-        How models are computed from the releases: 1 as the first release did it, 2 with eigenvalues that are
-        pulled together by the noise, 3 also from what the warm-up tells of labels and features, which it did
-        not before. A run goes on as it began.
     sigma, sigma_last
         Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
         one of them is missing.
@@ -155,9 +142,7 @@ class SecondMomentsPlan:
     forks: int = 0
     window: int = 4096
     relation: Relation = ONE_RECORD
-    summed: bool = False
     classes: int = 0
-    version: int = VERSION
     anytime: float | None = None
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
@@ -166,11 +151,13 @@ class SecondMomentsPlan:
     spread: float = field(init=False)
     weights: NDArray[np.int64] = field(init=False)
 
+    #: Whether models also use what the warm-up tells of labels and features.
+    uses_warmup: ClassVar[bool] = True
+
     @property
     def FITTED(self) -> tuple[str, ...]:
-        """What is written down; plans of the first release have no version, and no weight."""
-        more = (() if self.version == 1 else ("version",)) + (() if self.anytime is None else ("anytime",))
-        return (*_FITTED, *more)
+        """Names of the numbers that are written down."""
+        return _FITTED if self.anytime is None else (*_FITTED, "anytime")
 
     def __post_init__(self) -> None:
         if self.anytime is not None and (self.horizon is None or not 0.0 < self.anytime <= 1.0):
@@ -414,8 +401,6 @@ class SecondMomentsPlan:
             # A record of the last block is in no release but the last: as much as a whole run.
             return max(fullest, self.mu_spent(self.horizon) ** 2)
         last = (self._last_move / self.sigma_last) ** 2
-        if self.summed:
-            return fullest + last
         beside = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
         return max(fullest, self._ends_mu2(beside) + last)
 
@@ -453,7 +438,6 @@ def plan_second_moments(
     forks: int = 0,
     window: int = 4096,
     relation: Relation = ONE_RECORD,
-    version: int = VERSION,
     anytime: float | None = None,
 ) -> SecondMomentsPlan:
     """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
@@ -465,27 +449,4 @@ def plan_second_moments(
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
     (19, 1.0)
     """
-    return SecondMomentsPlan(
-        mu, features, base, horizon, radius, forks, window, relation, version=version, anytime=anytime
-    )
-
-
-def continued(plan: SecondMomentsPlan, saved: Mapping[str, Any] | None) -> SecondMomentsPlan:
-    """The plan under the numbers that were written down, if they are its own or those of before.
-
-    A plan with a horizon and forks had more noise than it needs, and goes on with it. With less than it needs
-    nothing goes on: a second view would cost more than was set aside for it. Plans before had no weight of
-    what is known before the horizon.
-    """
-    if saved is not None and "anytime" not in saved:
-        plan = replace(plan, anytime=None)
-    try:
-        return under(plan, saved)
-    except ValueError:
-        if plan.horizon is None or not plan.forks:
-            raise
-        try:
-            return under(replace(plan, summed=True), saved)
-        except ValueError:
-            pass
-        raise
+    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation, anytime=anytime)

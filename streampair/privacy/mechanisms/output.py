@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -246,9 +245,7 @@ class OutputRun(Run):
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the iterate without noise among them is as secret as the data."""
-        account = {"filling": True} if self.plan.filling else {}
         return {
-            **account,
             "steps": self.steps,
             **self.door.to_state(),
             "buffer": self.door.buffer.to_state(self.steps),
@@ -259,8 +256,6 @@ class OutputRun(Run):
         steps = int(state["steps"])
         if not 0 <= steps <= self.plan.horizon:
             raise ValueError("steps beyond the horizon")
-        if state.get("filling", False) is not bool(self.plan.filling):
-            raise ValueError("of another account than its plan")
         self.door.load_state(state)
         self.door.buffer.load_state(state["buffer"], steps)
         self.steps = steps
@@ -343,10 +338,6 @@ class Output(Mechanism):
         noise = math.sqrt(settings.dim) / (settings.learning * settings.mu_learning)
         return 2.0 * diameter / settings.radius * math.sqrt(noise)
 
-    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """No number; but that it was accounted for as before Lemma 59."""
-        return {}
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
         """A run; what was fitted for a saved one is taken from it."""
         asked = settings
@@ -357,8 +348,6 @@ class Output(Mechanism):
         alpha = self._strength(asked, diameter)
         smoothness = asked.loss.smoothness(1.0, asked.radius, form=asked.form)
         scale: float | None = None
-        # What the records of an entity cost together is known with full steps (Lemma 56).
-        filling = asked.entity is None and (saved is None or "filling" in saved)
         if saved:
             diameter = near("diameter", saved["diameter"], diameter)
             alpha = near("alpha", saved["alpha"], alpha)
@@ -380,11 +369,9 @@ class Output(Mechanism):
                 smoothness=smoothness,
                 horizon=asked.learning,
                 scale=scale,
-                filling=filling,
             )
         else:
-            tight = functools.partial(
-                plan_output,
+            plan = plan_output(
                 asked.mu_learning,
                 dim=asked.dim,
                 influence=asked.buffer.influence,
@@ -401,16 +388,9 @@ class Output(Mechanism):
                 group=1 if asked.entity is None else asked.entity.within(asked.learning),
                 relation=asked.relation,
                 scale=scale,
-                filling=filling,
             )
-            try:
-                plan = tight()
-            except ValueError:
-                if scale is None or asked.entity is None:
-                    raise
-                plan = tight(grouped=True)  # as entities were charged before
         return OutputRun(
-            under(plan, saved or None),
+            under(plan, saved),
             empty_buffer(asked, seed),
             last=self.paper,
             scattered=self.centred and self.paper,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -41,7 +41,6 @@ LONGEST_OUTPUT = 4_000_000
 
 Allocation = Literal["minimal", "equal"]
 
-_FITTED = ("mu", "diameter", "alpha", "smoothness", "scale")
 _POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 
@@ -79,13 +78,12 @@ class OutputPlan:
     scale
         What the shape of the noise is multiplied with: `sigma_t` is as much times `S_t^(2/3)`, or as the
         allocation says.
-    grouped
-        Whether an entity is charged as if all of its records were the dearest one: as plans before were,
-        which go on with more noise than they need.
-    filling
-        Whether places of the buffer that are empty count for nothing at a record's own step, and each step
-        has its own grid (docs/privacy.md, Lemma 59). A run that began under a plan of before has neither, and
-        goes on so.
+
+    Notes
+    -----
+    Places of the buffer that are empty count for nothing at a record's own step, and each step has its own
+    grid (docs/privacy.md, Lemma 59). Not so where entities are protected: what their records cost together
+    is known with full steps (Lemma 56).
     """
 
     mu: float
@@ -105,13 +103,9 @@ class OutputPlan:
     group: int = 1
     relation: Relation = ONE_RECORD
     scale: float = 1.0
-    grouped: bool = False
-    filling: bool = True
 
-    @property
-    def FITTED(self) -> tuple[str, ...]:
-        """Names of the numbers that all those of the steps are products, quotients and roots of."""
-        return (*_FITTED, "filling") if self.filling else _FITTED
+    #: Names of the numbers that all those of the steps are products, quotients and roots of.
+    FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
 
     def __post_init__(self) -> None:
         check_cells(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
@@ -142,12 +136,12 @@ class OutputPlan:
         if entity is not None:
             return entity_spend(*given, precisions, entity, count)
         # Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
-        return self.group**2 * output_spend(*given, precisions, count, filling=self.filling)
+        return self.group**2 * output_spend(*given, precisions, count, filling=self.relation.entity is None)
 
     @property
     def _apart(self) -> EntityLimit | None:
         """How often an entity comes, where its records' distances count."""
-        return None if self.grouped or self.group == 1 else self.relation.entity
+        return None if self.group == 1 else self.relation.entity
 
     def _together(self) -> Floats:
         """How far each release can move."""
@@ -259,8 +253,6 @@ def plan_output(
     group: int = 1,
     relation: Relation = ONE_RECORD,
     scale: float | None = None,
-    grouped: bool = False,
-    filling: bool = True,
 ) -> OutputPlan:
     """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record or entity.
 
@@ -277,12 +269,10 @@ def plan_output(
         equal cost for each release, as in H20.
     forks, window
         Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
-    group, relation, grouped
+    group, relation
         As in `OutputPlan`.
     scale
         That of a saved plan with these parameters, which is taken as it is; None: by the budget.
-    filling
-        As in `OutputPlan`; False is for a saved plan.
 
     Raises
     ------
@@ -302,6 +292,7 @@ def plan_output(
     (1.0, 999)
     """
     _influence_checked(horizon)
+    filling = relation.entity is None
     etas, factors = giga_steps(alpha, smoothness, horizon)
     sensitivities = output_sensitivities(etas, factors, influence, diameter, radius, filling=filling)
     # Slot 1 makes no step: its grid matters to nobody. It once was the least of all, wider than later moves.
@@ -313,7 +304,7 @@ def plan_output(
     shape[released] = _power(sensitivities[released], power)
     draft = OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape, group, relation, grouped=grouped, filling=filling,
+        grids, shape, group, relation,
     )  # fmt: skip
     spend = draft._spend(horizon) + (forks * draft.fork_mu2(window) if forks else 0.0)
     fitted = math.sqrt(spend) / mu
@@ -321,7 +312,7 @@ def plan_output(
         fitted = near("scale", scale, fitted)
     return OutputPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
-        grids, shape * fitted, group, relation, fitted, grouped, filling,
+        grids, shape * fitted, group, relation, fitted,
     )  # fmt: skip
 
 
@@ -338,7 +329,6 @@ def plan_output_paper(
     smoothness: float,
     horizon: int,
     scale: float | None = None,
-    filling: bool = True,
 ) -> OutputPlan:
     """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
 
@@ -352,7 +342,7 @@ def plan_output_paper(
         What the paper would promise.
     lipschitz
         G of the loss with its ridge term.
-    dim, influence, diameter, radius, alpha, smoothness, horizon, scale, filling
+    dim, influence, diameter, radius, alpha, smoothness, horizon, scale
         As in `plan_output`.
 
     Raises
@@ -363,7 +353,7 @@ def plan_output_paper(
     _influence_checked(horizon)
     etas, factors = paper_steps(alpha, smoothness, horizon)
     first = min(paper_warmup(alpha, smoothness), horizon)
-    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius, filling=filling)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
     t = np.arange(1.0, horizon + 1.0)
     sigmas = np.full(horizon, math.inf)
     fitted = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
@@ -375,7 +365,7 @@ def plan_output_paper(
     mu = mu_from(epsilon, delta)
     plan = OutputPlan(
         mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
-        sensitivities, grids, sigmas, scale=fitted, filling=filling,
+        sensitivities, grids, sigmas, scale=fitted,
     )  # fmt: skip
     if plan.mu_spent(horizon) > mu:
         raise PrivacyError(

@@ -292,10 +292,6 @@ class Evaluated(Mechanism):
         """The loss in use, None being the default."""
         return self.mechanism.checked_loss(loss, form)
 
-    def of(self, saved: Mapping[str, Any]) -> Evaluated:
-        """The same with the version of what learns that a plan was written by."""
-        return replace(self, mechanism=self.mechanism.of(saved))
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         learning, entity, records = settings.learning, settings.entity, 1

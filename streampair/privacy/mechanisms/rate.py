@@ -326,10 +326,6 @@ class Rated(Mechanism):
         """The loss in use, None being the default."""
         return self.mechanism.checked_loss(loss, form)
 
-    def unwritten(self, rule: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What is told of the gradients."""
-        return self.mechanism.unwritten(rule)
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         rate = None

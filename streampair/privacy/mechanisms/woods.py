@@ -34,7 +34,7 @@ MOST_TREES, MOST_DEPTH = 500, 8
 _ROWS = (4096, 32768)
 """Synthetic rows for a model on the way, and for the one at the horizon."""
 
-_MOST_NOISE, _MOST_NOISE_EARLIER = 0.1, 0.25
+_MOST_NOISE = 0.1
 """Of the records: noise in the leaves of a tree, at the end."""
 
 
@@ -44,22 +44,15 @@ def worthwhile(
     horizon: int,
     depth: int = DEPTH,
     features: int = 1,
-    *,
-    earlier: bool = False,
 ) -> bool:
     """Whether leaves will tell more than noise at the end: by public numbers alone.
 
     All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a tenth of the
     records, or of many features as much less as leaves have less of the budget; else the linear score has the
     whole budget. With less than that it loses more than leaves tell.
-
-    Parameters
-    ----------
-    earlier
-        As it was decided at first: a quarter, of any number of features.
     """
     sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(shares(features)[1]))
-    most = _MOST_NOISE_EARLIER if earlier else _MOST_NOISE * shares(features)[1] / shares(1)[1]
+    most = _MOST_NOISE * shares(features)[1] / shares(1)[1]
     return sigma * math.sqrt(2.0**depth) <= most * horizon
 
 
@@ -166,10 +159,6 @@ class Woods(Moments):
         """From a record to its linear vector and its leaves."""
         return WoodDesign(names, bounds, self.trees, self.depth)
 
-    def of(self, saved: Mapping[str, Any]) -> Woods:
-        """There is one version."""
-        return self
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> WoodsRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         return WoodsRun(under(self.planned(settings), saved))
@@ -188,7 +177,6 @@ class Woods(Moments):
             settings.forks,
             settings.window,
             settings.relation,
-            version=self.version,
             anytime=ANYTIME if alone and learning is not None else None,
             trees=self.trees,
             depth=self.depth,
