@@ -28,6 +28,16 @@ class Kinds(LoadScopeScheduling):
             return where
         return f"{version}, workers" if where.endswith(WORKERS) else version
 
+    def remove_node(self, node: Any) -> str | None:
+        """Give the work of a process that died to the others, without the files that it had finished.
+
+        The base class assigns those again, has no test in them that could end, and waits for ever.
+        """
+        units = self.assigned_work[node]
+        for scope in [scope for scope, tests in units.items() if all(tests.values())]:
+            del units[scope]
+        return super().remove_node(node)
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """See ``Kinds``; a search only computes, in as many processes as there are; ``--dist`` is obeyed."""
