@@ -29,9 +29,9 @@ class Kinds(LoadScopeScheduling):
         return f"{version}, workers" if where.endswith(WORKERS) else version
 
     def remove_node(self, node: Any) -> str | None:
-        """Give the work of a process that died to the others, without the files that it had finished.
+        """Reassign the files that a crashed process has not finished.
 
-        The base class assigns those again, has no test in them that could end, and waits for ever.
+        The base class reassigns its finished files too, waits for one of their tests to end, and hangs.
         """
         units = self.assigned_work[node]
         for scope in [scope for scope, tests in units.items() if all(tests.values())]:

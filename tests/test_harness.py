@@ -149,8 +149,8 @@ def test_what_depends_on_chance_is_repeated(tmp_path: Path, processes: str) -> N
     assert "2 tests, 1 of them failed at least once" in result.stdout
 
 
-def test_what_a_process_that_died_had_left_is_run_by_the_others(tmp_path: Path) -> None:
-    """Also where it had finished more files than others have tests left: the base class waits for ever."""
+def test_the_tests_of_a_crashed_process_are_run_by_the_others(tmp_path: Path) -> None:
+    """Also where it had finished more files than the others have tests left."""
     (tmp_path / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
     for number in range(1, 10):
         (tmp_path / f"test_{number}.py").write_text("def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
@@ -158,7 +158,7 @@ def test_what_a_process_that_died_had_left_is_run_by_the_others(tmp_path: Path) 
         "import os\nimport pathlib\n\n\ndef test_dies_once():\n    died = pathlib.Path('died')\n"
         "    if not died.exists():\n        died.touch()\n        os._exit(1)\n\n\ndef test_b():\n    pass\n"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60", "."],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(support.ROOT / "tests")},
@@ -166,4 +166,4 @@ def test_what_a_process_that_died_had_left_is_run_by_the_others(tmp_path: Path) 
         text=True,
         timeout=120,
     )
-    assert "1 failed, 20 passed" in told.stdout, told.stdout
+    assert "1 failed, 20 passed" in result.stdout, result.stdout

@@ -152,10 +152,9 @@ class Trial:
                 # Without moments there would be no leaves; with these a record is as long as it comes.
                 d = len(self.names)
                 model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.rule.spread), 0.0)
-        mechanism = getattr(model.run.rule, "inner", model.run.rule)
-        if hasattr(mechanism, "fits_model"):
+        if self.moments:
             # Models are post-processing of the releases, and take most of the time.
-            mechanism.fits_model = False
+            getattr(model.run.rule, "inner", model.run.rule).fits_model = False
         if self.part == "auc":
             # Given what learning has released, the weights are what they are: whatever scores they give.
             model.run.rule = model.run.rule.held(np.full(len(self.names), 0.5))

@@ -89,7 +89,7 @@ def test_scores_rank_from_the_end_of_the_warm_up_on(
     ours = make(auc_share=share)
     assert "how features go with labels" in ours.privacy.mechanism
     with monkeypatch.context() as patch:
-        patch.setattr(moments.Moments, "ranks_early", False)
+        patch.setattr(moments.Moments, "label_cross", False)
         twin = make()
     for model in (ours, twin):
         for x, y in events[:1000]:

@@ -380,6 +380,8 @@ class Mechanism(abc.ABC):
     radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
     #: Whether the warm-up releases the mean of the labels too.
     label_mean: ClassVar[bool] = False
+    #: Whether it also releases how each feature goes with the labels, for a first model.
+    label_cross: ClassVar[bool] = False
     #: Whether the partner of a record is made of releases, so that there is no buffer.
     released_partner: ClassVar[bool] = False
     #: Whether probabilities know the share of positives some other way.
@@ -389,11 +391,6 @@ class Mechanism(abc.ABC):
     def core(self) -> Mechanism:
         """How it learns, whatever else is released beside it."""
         return self
-
-    @property
-    def label_cross(self) -> bool:
-        """Whether it also releases how each feature goes with the labels, for a first model."""
-        return False
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""

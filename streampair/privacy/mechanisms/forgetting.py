@@ -53,8 +53,7 @@ class ForgettingRun(MomentsRun):
         variance = plan.variance(self._releases)
         numbers[1] = slots * slots / variance
         self._weighted[:] = (slots / variance) * self._running
-        if self.fits_model:
-            self._solve()
+        self._solve()
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Forgetting(Moments):
 
     half_life: int = 1
 
-    ranks_early: ClassVar[bool] = False
+    label_cross: ClassVar[bool] = False
 
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None

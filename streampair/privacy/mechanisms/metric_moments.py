@@ -163,7 +163,7 @@ class MetricMoments(Moments):
     classes: tuple[float, ...] = ()
 
     label_mean: ClassVar[bool] = False
-    ranks_early: ClassVar[bool] = False
+    label_cross: ClassVar[bool] = False
     prefix: ClassVar[str] = "means and variances"
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MetricRun:

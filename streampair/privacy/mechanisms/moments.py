@@ -87,7 +87,7 @@ class MomentsRun(Run):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
-        self.fits_model = True  # after each release; an audit, which looks at releases alone, turns it off
+        self.fits_model = True  # an audit, which looks at the releases alone, turns it off
         self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
@@ -259,8 +259,7 @@ class MomentsRun(Run):
         self.block.clear()
         self._releases += 1
         self._due = self._next_end()
-        if self.fits_model:
-            self._solve()
+        self._solve()
 
     def _means(self) -> tuple[Floats, Floats, float]:
         """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
@@ -337,7 +336,8 @@ class MomentsRun(Run):
         return np.asarray(1.0 / (known + 1.0 / (self._weight * self._weight * length * noise)))
 
     def _solve(self) -> None:
-        self._w, self._link = self._leader()
+        if self.fits_model:
+            self._w, self._link = self._leader()
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
@@ -401,16 +401,10 @@ class Moments(Mechanism):
     anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
-    #: Whether the first model is that of the warm-up, and what it releases how features go with labels.
-    ranks_early: ClassVar[bool] = True
+    label_cross: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
     run: ClassVar[type[MomentsRun]] = MomentsRun
     prefix: ClassVar[str] = "means, variances and the share of labels"
-
-    @property
-    def label_cross(self) -> bool:
-        """Whether the warm-up releases how features go with the labels."""
-        return self.ranks_early
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""

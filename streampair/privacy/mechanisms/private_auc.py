@@ -266,18 +266,13 @@ class Evaluated(Mechanism):
     share: float
 
     def __post_init__(self) -> None:
-        for name in ("bounded_uses", "radii", "label_mean", "calibrated"):
+        for name in ("bounded_uses", "radii", "label_mean", "label_cross", "calibrated"):
             object.__setattr__(self, name, getattr(self.mechanism, name))
 
     @property
     def core(self) -> Mechanism:
         """How it learns."""
         return self.mechanism.core
-
-    @property
-    def label_cross(self) -> bool:
-        """Whether the warm-up releases how features go with the labels."""
-        return self.mechanism.label_cross
 
     @property
     def default_clip(self) -> float:

@@ -304,14 +304,8 @@ class Rated(Mechanism):
         return self.mechanism
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bounded_uses", self.mechanism.bounded_uses)
-        object.__setattr__(self, "radii", self.mechanism.radii)
-        object.__setattr__(self, "label_mean", self.mechanism.label_mean)
-
-    @property
-    def label_cross(self) -> bool:
-        """Whether the warm-up releases how features go with the labels."""
-        return self.mechanism.label_cross
+        for name in ("bounded_uses", "radii", "label_mean", "label_cross"):
+            object.__setattr__(self, name, getattr(self.mechanism, name))
 
     @property
     def default_clip(self) -> float:
