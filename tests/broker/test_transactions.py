@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import AIOKafkaConnection
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from harness.late_requests import API_KEYS, LateRequests
@@ -369,6 +372,41 @@ class _StopsBeforeTheCommit(PartitionProducer):
     async def _commit(self, producer: AIOKafkaProducer, seconds: float) -> None:
         self.broker.freeze()
         await super()._commit(producer, seconds)
+
+
+def test_a_start_that_is_tried_again_leaves_no_connection_open(
+    apache_kafka: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just come up knows of no broker, and the client asserts that it does."""
+    source = Partition(apache_kafka.create_topic(unique("in")), 0)
+    starts: list[AIOKafkaClient] = []
+    connections: list[AIOKafkaConnection] = []
+    bootstrap, brokers, connect = (
+        AIOKafkaClient.bootstrap,
+        ClusterMetadata.brokers,
+        AIOKafkaConnection.connect,
+    )
+
+    async def counted(client: AIOKafkaClient) -> None:
+        starts.append(client)
+        await bootstrap(client)
+
+    async def noted(connection: AIOKafkaConnection) -> Any:
+        connections.append(connection)
+        return await connect(connection)
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", counted)
+    monkeypatch.setattr(AIOKafkaConnection, "connect", noted)
+    monkeypatch.setattr(ClusterMetadata, "brokers", lambda self: brokers(self) if len(starts) > 3 else set())
+
+    async def body() -> None:
+        producer = producer_of(apache_kafka, unique("app"), source)
+        await producer.start()
+        await producer.stop()
+        assert len(starts) == 4
+        assert [connection for connection in connections if connection.connected()] == []
+
+    asyncio.run(body())
 
 
 def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, unique: Unique) -> None:

@@ -392,6 +392,7 @@ async def _start(producer: AIOKafkaProducer) -> None:
         try:
             await producer.start()
         except AssertionError:
+            await producer.client.close()  # the next start would forget its connection
             await asyncio.sleep(0.1)
         else:
             return
