@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -384,6 +383,13 @@ def test_skipped_events_are_only_counted(topics: EmbeddedBroker, tmp_path: Path)
 # The demo
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a demo puts its files: a folder of the test alone, in which nothing is left behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
 def demo(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "streampair_connectors", "demo", *arguments],
@@ -394,12 +400,7 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def leftovers() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob("streampair-demo-*"))
-
-
-def test_the_demo_ends_with_its_table() -> None:
-    before = leftovers()
+def test_the_demo_ends_with_its_table(temporary: Path) -> None:
     process = demo("--rate", "4000", "--seed", "5")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -408,7 +409,7 @@ def test_the_demo_ends_with_its_table() -> None:
         assert learner in out
     assert "epsilon at delta 0.0001" in out
     assert "\x1b" not in out
-    assert leftovers() == before
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_demo_for_machines() -> None:
@@ -428,8 +429,7 @@ def test_the_demo_for_machines() -> None:
     assert rows["PairOGD"]["epsilon_spent"] is None
 
 
-def test_the_demo_serves_its_metrics_until_interrupted() -> None:
-    before = leftovers()
+def test_the_demo_serves_its_metrics_until_interrupted(temporary: Path) -> None:
     with demo("--rate", "4000", "--serve") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -445,11 +445,10 @@ def test_the_demo_serves_its_metrics_until_interrupted() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
-    assert leftovers() == before
+    assert list(temporary.iterdir()) == []
 
 
-def test_the_demo_can_be_interrupted() -> None:
-    before = leftovers()
+def test_the_demo_can_be_interrupted(temporary: Path) -> None:
     with demo("--rate", "20") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -457,4 +456,4 @@ def test_the_demo_can_be_interrupted() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert "Traceback" not in process.stderr.read()
-    assert leftovers() == before
+    assert list(temporary.iterdir()) == []

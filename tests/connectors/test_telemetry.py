@@ -75,8 +75,8 @@ def gauges(**options: float) -> LaneGauges:
     return lane.gauges(solve=True)
 
 
-@pytest.fixture(scope="module")
-def telemetry() -> Telemetry:
+def working() -> Telemetry:
+    """Series of two applications, one of which has just committed a batch."""
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
     telemetry.configured("fraud", Changes(config()))
@@ -88,6 +88,11 @@ def telemetry() -> Telemetry:
     telemetry.committed("fraud", 0.01)
     telemetry.rebalanced("fraud")
     return telemetry
+
+
+@pytest.fixture(scope="module")
+def telemetry() -> Telemetry:
+    return working()
 
 
 def names(text: bytes) -> set[str]:
@@ -251,7 +256,9 @@ async def get(url: str) -> tuple[int, str]:
     return await asyncio.to_thread(fetch)
 
 
-def test_http(telemetry: Telemetry) -> None:
+def test_http() -> None:
+    telemetry = working()  # a worker that has committed nothing for long is not healthy
+
     async def body() -> None:
         server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
         await server.start()
