@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from streampair.engine.dates import rows_of
-from streampair.engine.envelope import unpack
 from streampair.engine.log import Chain
 from streampair.engine.opening import Known
 from streampair.engine.snapshot import since_of
 from streampair.errors import ConfigError, SnapshotError, StoreError
-from streampair.privacy import Journal, Spend
+from streampair.privacy import Spend
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic
@@ -38,7 +37,7 @@ class LaneBudget:
     guarantee, unit
         As in `streampair.privacy.PrivacyReport`.
     partitions
-        How many the topic had when the account began; None: not known.
+        How many the topic had when the account began.
     forks, forks_planned
         Second views of a window that are charged for good, and how many the plan has room for; None without a
         ledger.
@@ -47,7 +46,7 @@ class LaneBudget:
     attempt, window, generation
         Of the reservation; None without a ledger.
     uncommitted
-        Releases that the journal notes beyond the last commit: they are spent, and not yet in the numbers.
+        Releases that the log notes beyond the last commit: they are spent, and not yet in the numbers.
     since
         Date of the account's first record, by its source, in seconds since 1970; None: not known.
     release_dates, fork_dates
@@ -76,7 +75,7 @@ class LaneBudget:
     generation: int | None
     uncommitted: int
     unit: str
-    partitions: int | None = None
+    partitions: int
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
@@ -233,14 +232,12 @@ def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[st
     StoreError
         There is no private lane's state in it, or it cannot be read.
     SnapshotError
-        A snapshot is damaged.
+        A log cannot be read.
     """
     accounts = []
     try:
-        logs = sorted(directory.glob("*.log"))
-        old = (path for path in sorted(directory.glob("*.snapshot")) if path.with_suffix(".log") not in logs)
-        for path in (*logs, *old):
-            account = _account(path)
+        for path in sorted(directory.glob("*.log")):
+            account = _logged(path, path.read_bytes())
             if account is not None and app in (None, account.app):
                 accounts.append(account)
     except OSError as error:
@@ -344,62 +341,35 @@ def _together(
     )
 
 
-def _account(path: Path) -> LaneBudget | None:
-    """The account in a log; in a snapshot, where a release has left one that kept no log yet."""
-    if path.suffix == ".snapshot":
-        body = unpack(path.read_bytes())
-        ledger = body.get("ledger")
-        behind = 0 if ledger is None else _beyond(path.with_suffix(".journal"), ledger)
-        return _budget(path, body, body.get("privacy"), ledger, None, behind)
-    return _logged(path, path.read_bytes())
-
-
 def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
+    """The account in a log; None if it is no private lane's."""
     known = Known.of(Chain.peek(frames))
     if known is None:
         return None
-    genesis, tip = known.genesis, known.tip
-    body = {key: getattr(genesis, key) for key in ("app", "topic", "partition", "name")}
-    ledger = known.ledger or {"start": 0, "behind": []}
-    if tip is None:  # begun, and not yet committed to
-        slots, report = ledger["start"], genesis.privacy
-    else:
-        slots, report = tip.slots, tip.privacy
-    # What a replay has not caught up with is released, too.
-    behind = max(known.released - slots, len(ledger["behind"]))
-    return _budget(where, body, report, known.ledger, genesis.partitions, behind)
-
-
-def _budget(
-    where: Path | str,
-    body: dict[str, Any],
-    report: dict[str, Any] | None,
-    ledger: dict[str, Any] | None,
-    partitions: int | None,
-    uncommitted: int,
-) -> LaneBudget | None:
+    genesis, tip, ledger = known.genesis, known.tip, known.ledger or {}
+    # A lane that has begun, and has not committed yet, has its report in its first entry.
+    slots, report = (0, genesis.privacy) if tip is None else (tip.slots, tip.privacy)
     if report is None:
         return None
-    counted = ledger or {}
     released, forked = rows_of(report.get("dates"))
     try:
         return LaneBudget(
-            app=body["app"],
-            topic=body["topic"],
-            partition=body["partition"],
-            learner=body["name"],
-            forks=counted.get("forks"),
-            forks_planned=counted.get("limit"),
-            pending=bool(counted.get("pending", False)),
-            attempt=counted.get("attempt"),
-            window=counted.get("window"),
-            generation=counted.get("generation"),
-            uncommitted=uncommitted,
-            partitions=partitions,
+            app=genesis.app,
+            topic=genesis.topic,
+            partition=genesis.partition,
+            learner=genesis.name,
+            forks=ledger.get("forks"),
+            forks_planned=ledger.get("limit"),
+            pending=bool(ledger.get("pending", False)),
+            attempt=ledger.get("attempt"),
+            window=ledger.get("window"),
+            generation=ledger.get("generation"),
+            # What a replay has not caught up with is released, too.
+            uncommitted=max(known.released - slots, len(ledger.get("behind", []))),
+            partitions=genesis.partitions,
             since=since_of(report) / 1000.0 or None,
             release_dates=tuple(released),
             fork_dates=tuple(forked),
-            unit=report.get("unit", "one record, or all of an entity"),
             **{name: report[name] for name in _NUMBERS},
         )
     except (KeyError, TypeError) as error:
@@ -419,18 +389,8 @@ _NUMBERS = (
     "horizon_left",
     "kind",
     "guarantee",
+    "unit",
 )
-
-
-def _beyond(path: Path, ledger: dict[str, Any]) -> int:
-    """Steps in the journal of the reserved window."""
-    try:
-        journal = Journal.decode(path.read_bytes(), ledger["lane"])
-    except FileNotFoundError:
-        return 0
-    start = int(ledger["start"])
-    lines = journal.lines if journal.window == ledger["window"] else ()
-    return max((line.first + line.steps - 1 for line in lines), default=start) - start
 
 
 _WIDEST = 100  # a longer line is hard to read, however wide the terminal is

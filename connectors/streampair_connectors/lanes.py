@@ -164,8 +164,7 @@ def refuse_other_store(config: Config, partition: Partition) -> None:
     StoreError
     """
     name = config.state_directory / lane_id(config, partition.topic, partition.partition)
-    kinds = [kind for kind in ("log", "snapshot") if name.with_name(f"{name.name}.{kind}").exists()]
-    if kinds:
+    if name.with_name(f"{name.name}.log").exists():
         raise StoreError(
             f"the state lies in Kafka, topic {config.log_topic!r}, which has no log of this lane; and "
             f"{name.parent} has one",
@@ -277,7 +276,6 @@ class Opener:
             # 2 only then the register, and then the log
             committed = await self._store.register(partition)
             frames = await store.read()
-            legacy = None if frames else await store.legacy()
             if not frames and self._config.store.in_kafka:
                 refuse_other_store(self._config, partition)
             # 3 verify
@@ -285,11 +283,9 @@ class Opener:
             again = None if lane is None else lane.reread(frames)
             snapshot = None
             if lane is None or again is None:
-                lane = await self._make(store, partition, fresh=not (frames or committed or legacy))
+                lane = await self._make(store, partition, fresh=not (frames or committed))
                 wanted = lane.read(frames)
                 snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
-                if snapshot is None and legacy is None:
-                    legacy = await store.legacy()
             else:
                 wanted = again
             facts = await facts_of(
@@ -304,8 +300,6 @@ class Opener:
             # 4 check
             if again is not None:
                 appends, warnings = lane.rejoin(facts)
-            elif snapshot is None and legacy is not None:
-                appends, warnings = lane.adopt(facts, *legacy)
             else:
                 appends, warnings = lane.start(facts, snapshot)
             # 5 replay silently to where it was: a refusal here has written nothing either
@@ -328,7 +322,7 @@ class Opener:
                 next_step="none: this lane keeps no privacy account. If the store should not be so, stop and "
                 "put it right",
             )
-        if frames or legacy:
+        if frames:
             self._telemetry.restored(self._config.app)
         return OpenLane(
             self._config,
@@ -339,7 +333,7 @@ class Opener:
             partition,
             self._estimates,
             span=(start, end),
-            restored=bool(again or snapshot or legacy),
+            restored=bool(again or snapshot),
         )
 
     async def _make(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:

@@ -259,8 +259,6 @@ class States:
                 refused = _refusal(seen)
         if known is None:
             problem = damage or "the store has no log of this lane"
-            if at_rest.legacy:
-                problem = "a release that kept no log has left this lane; the next start begins its log"
             return LaneState(
                 partition=partition,
                 register=register,

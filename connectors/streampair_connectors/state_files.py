@@ -55,9 +55,9 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             if at_rest.damage is not None:
                 raise at_rest.damage
             wanted = lane.read(at_rest.frames)
-            if not at_rest.frames:
+            if not wanted.used:
                 raise StoreError(
-                    f"the lane of partition {partition} is that of a release before the log",
+                    f"the log of partition {partition} has no entry: its worker died at its first start",
                     fix="start `streampair run` once, and stop it: that begins its log",
                 )
             parts, content = from_snapshot(at_rest.frames[: wanted.used])
@@ -130,7 +130,7 @@ async def _check(
     """Refuse a lane that does not verify, is there already, or is not what the group's register knows."""
     config = states.config
     there = await states.store.look(partition)
-    if there.frames or there.legacy or there.damage:
+    if there.frames or there.damage:
         raise StoreError(
             f"the store has a lane of partition {partition} already",
             fix="import into an empty store; a lane that is there is never written over",

@@ -198,11 +198,8 @@ def forks_to_accept(
     from_snapshot
         Whether the lane goes on from its snapshot, or from its tip.
     """
-    if not from_snapshot and known.tip is None:
-        start = 0 if known.ledger is None else known.ledger["start"]
-    else:
-        tip = known.tip if not from_snapshot else None if known.saved is None else known.saved.tip
-        start = 0 if tip is None else tip.slots
+    tip = known.tip if not from_snapshot else None if known.saved is None else known.saved.tip
+    start = 0 if tip is None else tip.slots
     last = max(known.released, start) if register is None else max(known.released, register.slots, start)
     # Nothing beyond the window that was open at the last known slot has been released.
     return start, -(-(last + size - start) // size)

@@ -188,8 +188,6 @@ class LaneLog:
         facts: Facts,
         *,
         report: dict[str, Any] | None = None,
-        adopting: bool = False,
-        adopted: dict[str, Any] | None = None,
     ) -> tuple[list[Append], list[str]]:
         """Check what was found, and announce an attempt. Nothing may be written before.
 
@@ -199,10 +197,6 @@ class LaneLog:
             What stands outside of the log.
         report
             Numbers of the privacy report, where a log begins.
-        adopting
-            Whether the lane's state is there already, saved by a release that kept no log.
-        adopted
-            The account that it kept; None: there was none.
 
         Returns
         -------
@@ -215,11 +209,9 @@ class LaneLog:
             If the lane may not go on; the message names the choices.
         """
         known = self._known
-        warnings: list[str] = []
         if self._chain.damage is not None:
             raise self._chain.damage
-        if known is not None or not adopting:
-            warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
+        warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
         if known is not None:
             check_replay(known, facts.start)
         appends: list[Append] = []
@@ -235,7 +227,6 @@ class LaneLog:
                 cluster=facts.cluster,
                 first=facts.first,
                 plan=self._plan(),
-                ledger=adopted,
                 privacy=report,
                 **self._who,  # type: ignore[arg-type]
             )
@@ -250,7 +241,7 @@ class LaneLog:
         if account is not None:
             if known.ledger is not None:
                 account.restore(known.ledger)
-            slots = account.settled if adopting else 0 if known.tip is None else known.tip.slots
+            slots = 0 if known.tip is None else known.tip.slots
             ledger = account.begin(known.lines, slots=slots)
         attempt = Attempt(__version__, self._void, ledger)
         known.fold(attempt)

@@ -87,8 +87,6 @@ class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gene
         The first record that the partition had; None if it was empty.
     plan
         Every fitted number of the learner's plan; None while the features are not known.
-    ledger
-        What an account that was kept before this log has come to; None: it begins here.
     privacy
         As of a `Tip`, before the first: for whoever reads a log that has none yet.
     """
@@ -106,7 +104,6 @@ class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gene
     cluster: str
     first: Place | None
     plan: dict[str, Any] | None = None
-    ledger: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
 
 

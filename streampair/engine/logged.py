@@ -217,31 +217,6 @@ class LoggedLane(Lane):
         self._working = True
         return appends, warnings
 
-    def adopt(self, facts: Facts, snapshot: bytes, journal: bytes | None) -> tuple[list[Append], list[str]]:
-        """Begin a log for a lane that a release without one has left; in the place of `start`.
-
-        Parameters
-        ----------
-        facts
-            What stands outside of the log.
-        snapshot, journal
-            What was left; None: it kept no journal, or has lost it, which is charged.
-
-        Returns
-        -------
-        tuple
-            As of `start`. The first commit holds a snapshot; until then the old one is still needed.
-        """
-        saved = Snapshot.read(snapshot, self._signing_key)
-        account, adopted = self._reservations, None
-        if account is not None and saved.ledger is not None and self._log.known is None:
-            adopted = account.adopt(saved.ledger, journal)
-        self.restore(snapshot)
-        appends, warnings = self._log.start(facts, report=self._summary(), adopting=True, adopted=adopted)
-        self._log.restored()
-        self._working = True
-        return appends, warnings
-
     @property
     def log(self) -> LaneLog:
         """Its log, as it was read."""

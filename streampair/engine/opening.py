@@ -79,7 +79,7 @@ class Known:
         first = entries[0]
         genesis = first.genesis if isinstance(first, Saved) else first
         assert isinstance(genesis, Genesis)  # `Chain.read` lets a log begin with nothing else
-        known = cls(genesis, plan=genesis.plan, ledger=genesis.ledger)
+        known = cls(genesis, plan=genesis.plan)
         for entry in entries:
             known.fold(entry)
         return known

@@ -78,18 +78,6 @@ class Reservations:
         """Take the ledger that the log holds."""
         self.ledger = Ledger.from_state(state, self.ledger)
 
-    def adopt(self, state: dict[str, Any], journal: bytes | None) -> dict[str, Any]:
-        """The ledger of a release that kept it in its snapshots, with what its journal says.
-
-        Raises
-        ------
-        PrivacyError, SnapshotError
-            If the two do not belong together, or a fork would have to be charged and none is left.
-        """
-        ledger = Ledger.from_state(state, self.ledger)
-        ledger.begin(None if journal is None else Journal.decode(journal, self._lane))
-        return ledger.to_state()
-
     def begin(self, lines: Sequence[Digests], *, slots: int) -> dict[str, Any]:
         """Count an attempt at what is reserved: the ledger to be made durable before the first release.
 

@@ -328,6 +328,16 @@ def test_a_state_is_exported_whose_last_commit_did_not_come_to_the_register(
     assert rows == {offset: {score} for offset, score in enumerate(expected)}
 
 
+def test_a_log_without_an_entry_is_not_exported(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """A worker has made the file, and died before it wrote to it."""
+    app = App(apache_kafka, tmp_path, unique("app"), store="directory").create_topics()
+    app.state.mkdir(mode=0o700)
+    (app.state / f"{app.name}@{app.input}-0.log").touch()
+    assert "has no entry" in call("state", "export", app.path, tmp_path / "moved.state", code=1)["error"]
+
+
 def test_a_store_beside_the_configuration_is_not_passed_over(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:

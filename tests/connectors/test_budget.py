@@ -24,10 +24,8 @@ from streampair_connectors.stores import DirectoryStore
 from typer.testing import CliRunner
 
 from streampair.engine import Record
-from streampair.engine.envelope import pack, unpack
 from streampair.errors import PrivacyError, SnapshotError, StoreError
-from streampair.privacy import Journal, Ledger, NoiseKey, epsilon_from, mu_from
-from streampair.privacy.ledger import Line
+from streampair.privacy import epsilon_from, mu_from
 
 TOML = """
 app = "{app}"
@@ -211,7 +209,7 @@ def account(
     topic: str = "payments",
     partition: int = 0,
     unit: str = "the contents of all records of one entity: at most 2",
-    partitions: int | None = None,
+    partitions: int = 1,
 ) -> LaneBudget:
     return LaneBudget(
         *("app", topic, partition, "L", 0.0, 1.0, 1e-4, mu, 9.0, 0, None, None, "holds", "holds"),
@@ -320,62 +318,6 @@ def test_check_says_what_an_entity_may_come_to(
         assert "the budget above is an entity's" in told[0]
     else:
         assert f"epsilon {epsilon_from(worse * privacy.mu_budget, 1e-4):.4g} at delta" in told[0]
-
-
-def test_a_snapshot_that_does_not_say_whom_it_protects(tmp_path: Path) -> None:
-    """Written by a release that did not note it: the larger total is told."""
-    path = write(tmp_path, options=ENTITY)
-    (tmp_path / "state").mkdir(mode=0o700)
-    for partition in (0, 1):
-        data = left_before_the_log(path, partition)
-        assert "entity" in data["privacy"].pop("unit")
-        (tmp_path / "state" / f"fraud@payments-{partition}.snapshot").write_bytes(pack(data))
-    told = json.loads(call("budget", "show", path, "--json"))
-    assert told["mu_spent"] == pytest.approx(math.hypot(*(a["mu_spent"] for a in told["accounts"])))
-
-
-def left_before_the_log(path: Path, partition: int, count: int = 60, **ledger: Any) -> dict[str, Any]:
-    """What the snapshot of a release that kept no log holds."""
-    config = load_config(path)
-    key = NoiseKey(DirectoryStore(config.state_directory).secret("fraud.noise-key", fresh=True))
-    lane = build_lane(
-        config, json_decoder(config.input), topic="payments", partition=partition, noise_key=key
-    )
-    lane.process(records(0, count))
-    data = unpack(lane.snapshot(clean=not ledger))
-    data["ledger"] = ledger or None
-    return data
-
-
-def test_an_account_of_the_release_before_is_shown_until_there_is_a_log(tmp_path: Path) -> None:
-    """Its snapshot, with what the journal beside it says; then the log's, into which it was taken over."""
-    path, state = write(tmp_path), tmp_path / "state"
-    state.mkdir(mode=0o700)
-    ledger = Ledger("fraud|payments|0", size=100, limit=1, keyed=True)
-    ledger.begin(Journal(0))
-    ledger.release(1, [bytes(32)] * 60)
-    ledger.reserve(60)
-    data = left_before_the_log(path, 0, **ledger.to_state())
-    (state / "fraud@payments-0.snapshot").write_bytes(pack(data))
-    line = Line(61, 7, (bytes(16),) * 7)
-    journal = Journal.head("fraud|payments|0", ledger.window) + line.encode()
-    (state / "fraud@payments-0.journal").write_bytes(journal)
-    (before,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
-    assert (before["releases"], before["uncommitted"], before["forks"]) == (60, 7, 0)
-    assert before["partitions"] is None
-    held = hold(path)
-    assert held.lane.next_offset == 60
-    assert held.lane.gauges().forks == 1  # of what the journal says nothing can be repeated
-    (still,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
-    assert (still["releases"], still["uncommitted"]) == (60, 7)
-    held.take(20)
-    held.commit()
-    (after,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
-    assert (after["releases"], after["uncommitted"], after["forks"]) == (80, 0, 1)
-    assert after["mu_spent"] > before["mu_spent"]
-    assert after["partitions"] == 1
-    assert sorted({file.suffix for file in state.iterdir()}) == [".lock", ".log", ".noise-key", ".state"]
-    held.close()
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:

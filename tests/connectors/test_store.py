@@ -55,7 +55,6 @@ def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "deep" / "state")
     lane = store.open("app@topic-0")
     assert lane.read() == b""
-    assert lane.legacy() is None
     save(lane, b"1", b"one")
     two = save(lane, b"2", b"two")
     lane.append(entry(b"+1", b"+2"))
@@ -141,7 +140,7 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     for change in (lane.append, lane.save, lane.compact):
         with pytest.raises(StoreError, match="is closed"):
             change(made)
-    for look in (lane.read, lane.legacy, lambda: lane.snapshot("00"), lambda: lane.cut(0)):
+    for look in (lane.read, lambda: lane.snapshot("00"), lambda: lane.cut(0)):
         with pytest.raises(StoreError, match="is closed"):
             look()
 
@@ -325,24 +324,6 @@ def test_the_log_and_its_snapshot_go_together(tmp_path: Path) -> None:
     assert names(tmp_path) == [
         *("a-1-" + f"{b'1'.hex():0<32}.state", "a-1.lock", "a-1.log", state(b"2"), "a.lock", "a.log")
     ]
-
-
-def test_what_an_older_release_has_left_goes_with_the_first_snapshot(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    lane = store.open("a")
-    (tmp_path / "a.journal").write_bytes(b"journal")
-    assert lane.legacy() is None
-    (tmp_path / "a.snapshot").write_bytes(b"snapshot")
-    assert lane.legacy() == (b"snapshot", b"journal")
-    (tmp_path / "a.journal").unlink()
-    assert lane.legacy() == (b"snapshot", None)
-    (tmp_path / "a.journal").write_bytes(b"journal")
-    lane.append(entry(b"genesis"))
-    assert lane.legacy() == (b"snapshot", b"journal")
-    save(lane, b"1", b"one")
-    assert lane.legacy() is None
-    lane.close()
-    assert names(tmp_path) == [state(b"1"), "a.lock", "a.log"]
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

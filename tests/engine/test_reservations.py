@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from streampair import auc
 from streampair.engine import Append, Facts, Lane, LoggedLane, Record
-from streampair.engine.envelope import pack, unpack
 from streampair.engine.log import Chain, Digests, LogDamaged, Register, split
 from streampair.engine.reservations import Reservations
 from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
 from streampair.errors import LaneStopped, PrivacyError, SnapshotError
-from streampair.privacy import Journal, Ledger, epsilon_from
-from streampair.privacy.ledger import Line
+from streampair.privacy import epsilon_from
 
 KEY = bytes(range(32))
 
@@ -557,78 +555,11 @@ def test_a_copy_of_a_lane_in_the_ledger_is_one_that_vouches() -> None:
     assert lane.lane.privacy.kind == "holds"
 
 
-def test_a_lane_that_kept_no_ledger_can_begin_one_and_never_drop_it() -> None:
-    """Adopted from a release without a log; and what has a log is restored by nothing that keeps none."""
+def test_what_has_a_log_is_restored_by_nothing_that_keeps_none() -> None:
     after = driver()
     after.feed(EVENTS[:20])
-    before = Lane(make(), decode_json, app="test", topic="events", partition=0)
-    before.process(after.topic)
-    snapshot = before.snapshot(clean=True)
-    after.store, after.group = MemoryStore(), Group()
-    lanes.adopt(after, snapshot)
-    assert after.lane.next_offset == 20
-    after.feed(EVENTS[20:40])
-    assert after.lane.privacy.kind == "holds"
-    # Until the first commit the old snapshot is still needed, and the log has what was released since.
-    lanes.adopt(after, snapshot)
-    assert len(after.catch_up().scores) == 20
-    assert len({scored.score for scored in after.scores if scored.offset == 39}) == 1
-    after.commit()
-    after.feed(EVENTS[40:50])
-    after.crash()
-    assert len(after.catch_up().scores) == 10
     after.commit()
     (saved,) = after.store.snapshots.values()
     plain = Lane(make(), decode_json, app="test", topic="events", partition=0)
     with pytest.raises(SnapshotError, match="keeps an account, and this one keeps none"):
         plain.restore(saved)
-
-
-def left_by_an_older_release(straight: Driver, forks: int) -> tuple[bytes, int]:
-    """A snapshot at the first 20 records with a ledger in it, and the number of the window it reserves."""
-    ledger = Ledger("test|events|0", size=50, limit=forks, keyed=True)
-    ledger.begin(Journal(0))
-    lane = Lane(make(forks=forks), decode_json, app="test", topic="events", partition=0)
-    lane.learner.bind_noise("test|events|0|0")  # as for a lane that keeps an account
-    lane.process(straight.topic[:20])
-    ledger.release(1, [bytes(32)] * 20)
-    ledger.reserve(20)
-    body = unpack(lane.snapshot())
-    body["ledger"] = ledger.to_state()
-    return pack(body), ledger.window
-
-
-def test_a_journal_of_an_older_release_is_followed_and_a_lost_one_is_charged() -> None:
-    straight = driver(forks=1)
-    straight.feed(EVENTS[:40])
-    digests = split(next(e for e in entries(straight) if isinstance(e, Digests)).digests)[20:]
-    snapshot, window = left_by_an_older_release(straight, 1)
-    lines = Line(21, 20, tuple(digests)).encode()
-    journal = Journal.head("test|events|0", window) + lines
-    for kept, pending, at_the_end in (
-        (journal, 1, 0),
-        (Journal.head("test|events|0", window), 0, 0),
-        (None, 1, 1),
-    ):
-        after = driver(forks=1)
-        after.topic = list(straight.topic)
-        after.store, after.group = MemoryStore(), Group()
-        lanes.adopt(after, snapshot, kept)
-        assert charged(after.lane) == pending
-        assert scores(after.catch_up()) == [scored.score for scored in straight.scores[20:]]
-        assert charged(after.lane) == at_the_end
-        assert after.lane.privacy.kind == "holds"
-    after = driver(forks=1)
-    after.topic = list(straight.topic)
-    after.store, after.group = MemoryStore(), Group()
-    with pytest.raises(PrivacyError, match="older than what was released"):
-        lanes.adopt(after, snapshot, Journal.head("test|events|0", window + 5) + lines)
-    assert after.store.log == b""
-    # All that the plan has set aside is used: a lost journal cannot be charged any more.
-    spent, _ = left_by_an_older_release(straight, 0)
-    none = driver()
-    none.topic = list(straight.topic)
-    none.store, none.group = MemoryStore(), Group()
-    with pytest.raises(PrivacyError, match="all 0 fork"):
-        lanes.adopt(none, spent, None)
-    assert none.store.log == b""

@@ -84,7 +84,7 @@ def driver(name: str) -> Driver:
 
 
 def left(folder: Path, name: str) -> MemoryStore:
-    """What a release with a log has left."""
+    """What a release has left."""
     log = (folder / f"{name}.log").read_bytes()
     (saved,) = (entry for entry in Chain.peek(log) if isinstance(entry, Saved))
     return MemoryStore(log, {saved.content.hex(): (folder / f"{name}.snapshot").read_bytes()})

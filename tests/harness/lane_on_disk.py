@@ -12,10 +12,7 @@ from streampair_connectors.config import load_config
 from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore
 
-from harness import lanes
 from streampair.engine import Append, LoggedLane, Record
-from streampair.engine.log import Chain
-from streampair.engine.opening import Known
 from streampair.engine.testing import Driver, Group
 from streampair.privacy import NoiseKey
 
@@ -59,12 +56,7 @@ class LaneOnDisk(Driver):
         self.topic = list(self._all)
         if self._group_file.exists():
             self.group = Group(**json.loads(self._group_file.read_text()))
-        known = Known.of(Chain.peek(self.store.read()))
-        legacy = None if known is not None and known.saved is not None else self.store.legacy()
-        if legacy is None:
-            super().start(die_after=die_after)
-        else:
-            lanes.adopt(self, *legacy)
+        super().start(die_after=die_after)
         del self.topic[self.lane.next_offset or 0 :]
 
     def _register(self, append: Append) -> None:

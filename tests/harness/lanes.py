@@ -12,8 +12,6 @@ from river import compose, linear_model, preprocessing
 from streampair import auc, losses, metric, ranking
 from streampair.engine.envelope import pack, unpack
 from streampair.engine.lane import RegretConfig
-from streampair.engine.records import Wanted
-from streampair.engine.testing import Driver
 from streampair.preprocessing import Bounds, UnitBall
 
 KEY = b"a key for tests only, 32 bytes.."
@@ -98,13 +96,3 @@ def parts(value: Any) -> Any:
         return [parts(v) for v in value]
     _, *rest = value.__reduce_ex__(4)
     return [type(value).__name__, *(parts(list(r) if hasattr(r, "__next__") else r) for r in rest)]
-
-
-def adopt(driver: Driver, snapshot: bytes, journal: bytes | None = None) -> None:
-    """Go on from what a release has left that kept no log, as a worker does; the topic is the driver's."""
-    driver.lane = lane = driver.new_lane()
-    wanted = lane.read(driver.store.read())
-    assert wanted.content is None
-    appends, driver.warnings = lane.adopt(driver.found(Wanted(None, None, None, 0)), snapshot, journal)
-    for append in appends:
-        driver.append(append)

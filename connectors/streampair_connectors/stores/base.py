@@ -32,10 +32,6 @@ class LaneStore(Protocol):
         """
         ...
 
-    async def legacy(self) -> tuple[bytes, bytes | None] | None:
-        """Return what a release before the log has left: a snapshot, and perhaps its journal."""
-        ...
-
     async def secret(self, name: str, *, fresh: bool) -> bytes:
         """Return a noise key that the store keeps; made only where nothing was ever done under it."""
         ...

@@ -71,12 +71,7 @@ class DirectoryStore:
 
     def lanes(self, app: str) -> list[str]:
         """Names of the lanes of an application that have left anything here."""
-        found = [
-            path.stem
-            for kind in ("log", "snapshot")
-            for path in self._directory.glob(f"{_safe(app)}@*.{kind}")
-        ]
-        return sorted(set(found))
+        return sorted(path.stem for path in self._directory.glob(f"{_safe(app)}@*.log"))
 
     def secret(self, name: str, *, fresh: bool) -> bytes:
         """Return 32 random bytes that are kept in a file of mode 0600.
@@ -219,7 +214,7 @@ class DirectoryLane:
         with self._failing("written"):
             _replace(self._log, b"".join(commit.frames))
             kept = self._state(commit.content)
-            for path in (*self._directory.glob(f"{self._name}-*.state"), *self._old()):
+            for path in self._directory.glob(f"{self._name}-*.state"):
                 if path != kept and self._is_mine(path):
                     path.unlink(missing_ok=True)
 
@@ -230,14 +225,6 @@ class DirectoryLane:
                 _replace(self._state(content), snapshot)
             _replace(self._log, frames)
 
-    def legacy(self) -> tuple[bytes, bytes | None] | None:
-        """Snapshot and journal of the release before the log; None if there is no snapshot."""
-        snapshot, journal = self._old()
-        with self._failing("read"):
-            if not snapshot.exists():
-                return None
-            return snapshot.read_bytes(), journal.read_bytes() if journal.exists() else None
-
     def close(self) -> None:
         """Let another writer in. Closing twice is harmless."""
         if self._lock is not None:
@@ -247,12 +234,9 @@ class DirectoryLane:
     def _state(self, content: str) -> Path:
         return self._directory / f"{self._name}-{content[:32]}.state"
 
-    def _old(self) -> tuple[Path, Path]:
-        return self._directory / f"{self._name}.snapshot", self._directory / f"{self._name}.journal"
-
     def _is_mine(self, path: Path) -> bool:
         """Not that of a lane whose name begins like this one's."""
-        return path.suffix != ".state" or len(path.stem) == len(self._name) + 33
+        return len(path.stem) == len(self._name) + 33
 
     @contextlib.contextmanager
     def _failing(self, verb: str) -> Iterator[None]:

@@ -119,10 +119,6 @@ class DiskLane:
         """A snapshot."""
         return await asyncio.to_thread(self._files.snapshot, content)
 
-    async def legacy(self) -> tuple[bytes, bytes | None] | None:
-        """Snapshot and journal of the release before the log."""
-        return await asyncio.to_thread(self._files.legacy)
-
     async def secret(self, name: str, *, fresh: bool) -> bytes:
         """The noise key of the application; never drawn anew where any of its lanes has left anything."""
         fresh = fresh and not self._store.directory.lanes(self._store.app)

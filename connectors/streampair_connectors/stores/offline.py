@@ -37,14 +37,11 @@ class AtRest:
         Gives the bytes of a snapshot by its name, as of the same moment.
     damage
         Why `frames` ends before the log does; None: it does not, as far as the store can tell.
-    legacy
-        Whether a release before the log has left the lane.
     """
 
     frames: bytes
     snapshot: Callable[[str], bytes]
     damage: StoreError | None = None
-    legacy: bool = False
 
 
 class Offline(Protocol):
@@ -112,21 +109,15 @@ class OfflineDirectory:
         self._directory = config.state_directory
 
     async def lanes(self) -> list[int]:
-        """Partitions that have a log, or what a release before the log has left."""
+        """Partitions that have a log."""
         prefix = lane_id(self._config, self._config.input.topic, 0)[:-1]
-        found = set()
-        for kind in ("log", "snapshot"):
-            for path in self._directory.glob(f"{prefix}*.{kind}"):
-                number = path.stem.removeprefix(prefix)
-                if number.isdigit():
-                    found.add(int(number))
-        return sorted(found)
+        numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
+        return sorted({int(number) for number in numbers if number.isdigit()})
 
     async def look(self, partition: int) -> AtRest:
         """The files of a lane."""
         name = self._name(partition)
         path = self._directory / f"{name}.log"
-        legacy = (self._directory / f"{name}.snapshot").exists()
         try:
             for _ in range(_TRIES):
                 frames = path.read_bytes() if path.exists() else b""
@@ -149,7 +140,7 @@ class OfflineDirectory:
                 )
             return states[content[:32]]
 
-        return AtRest(frames, snapshot, legacy=legacy)
+        return AtRest(frames, snapshot)
 
     def secret(self) -> bytes | None:
         """The key in `APP.noise-key`."""
@@ -184,7 +175,7 @@ class OfflineDirectory:
         await alone(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
-            if files.read() or files.legacy():
+            if files.read():
                 raise _there(partition)
             await asyncio.to_thread(files.put, frames, content, snapshot)
         finally:

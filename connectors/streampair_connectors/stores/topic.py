@@ -336,10 +336,6 @@ class TopicLane:
             raise StoreError(f"{self._log.topic} has not been read", fix="read the log before its snapshot")
         return stored.snapshot(content)
 
-    async def legacy(self) -> tuple[bytes, bytes | None] | None:
-        """No release before the log has kept anything in Kafka."""
-        return None
-
     async def secret(self, name: str, *, fresh: bool) -> bytes:
         """Never: a key that is drawn on one host is not there on the next.
 
