@@ -79,7 +79,7 @@ def rate(work: Callable[[int], object], count: int, rounds: int) -> float:
 def operations(rounds: int) -> Iterator[tuple[str, float]]:
     """The second table: operations a second."""
     ledger = privacy.Ledger("lane", size=4096, limit=0, keyed=True)
-    ledger.begin(privacy.Journal(0))
+    ledger.begin()
     digests = [bytes([i % 256]) * 32 for i in range(4096)]
 
     def reserve(count: int) -> None:

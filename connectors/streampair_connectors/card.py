@@ -42,7 +42,7 @@ __all__ = [
 _OPEN = "not declared: set {} in the configuration"
 _UNPROTECTED = (
     *NOT_COVERED,
-    "the topic of dead letters, snapshots, journals and keys, which are as sensitive as the input",
+    "the topic of dead letters, logs, snapshots and keys, which are as sensitive as the input",
 )
 _READERS = (
     "those who may see the features of the record that is scored: its score moves with its own features. "

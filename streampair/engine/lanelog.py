@@ -241,8 +241,7 @@ class LaneLog:
         if account is not None:
             if known.ledger is not None:
                 account.restore(known.ledger)
-            slots = 0 if known.tip is None else known.tip.slots
-            ledger = account.begin(known.lines, slots=slots)
+            ledger = account.begin(known.lines)
         attempt = Attempt(__version__, self._void, ledger)
         known.fold(attempt)
         appends.append(self._append(self._chain.add(attempt)))

@@ -15,7 +15,7 @@ from streampair.engine.log import Digests, joined, split
 from streampair.engine.protocols import PrivateModel, noise_digest
 from streampair.engine.records import Record
 from streampair.errors import PrivacyError
-from streampair.privacy.ledger import DIGEST_BYTES, Journal, Ledger, Line, repeats
+from streampair.privacy.ledger import DIGEST_BYTES, Ledger, Line, repeats
 
 __all__ = ["Reservations", "context_of", "contexts_of", "payload_digest"]
 
@@ -78,27 +78,22 @@ class Reservations:
         """Take the ledger that the log holds."""
         self.ledger = Ledger.from_state(state, self.ledger)
 
-    def begin(self, lines: Sequence[Digests], *, slots: int) -> dict[str, Any]:
+    def begin(self, lines: Sequence[Digests]) -> dict[str, Any]:
         """Count an attempt at what is reserved: the ledger to be made durable before the first release.
 
         Parameters
         ----------
         lines
             Of the reserved window.
-        slots
-            Released up to the commit from which the lane goes on.
 
         Raises
         ------
         PrivacyError
             If another attempt at the same records is more than the plan has set aside.
         """
-        ledger = self.ledger
-        if ledger.window == 0:
-            ledger.start = slots  # where a lane goes on that kept no ledger before
-        told = tuple(Line(line.first, line.steps, tuple(split(line.digests))) for line in lines if line.steps)
-        ledger.begin(Journal(ledger.window, told))
-        return ledger.to_state()
+        noted = [Line(line.first, line.steps, tuple(split(line.digests))) for line in lines if line.steps]
+        self.ledger.begin(noted)
+        return self.ledger.to_state()
 
     def bind(self) -> None:
         """Tell the learner who it is, once its state is there.

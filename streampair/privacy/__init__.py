@@ -20,7 +20,7 @@ from streampair.privacy.accounting import (
     rho_from,
 )
 from streampair.privacy.entities import EntityLimit
-from streampair.privacy.ledger import Journal, Ledger, Line
+from streampair.privacy.ledger import Ledger, Line
 from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.origin import Origin
 from streampair.privacy.pipeline import check_pipeline, pipeline_report
@@ -37,7 +37,6 @@ __all__ = [
     "EntityLimit",
     "Forecast",
     "Influence",
-    "Journal",
     "Ledger",
     "Line",
     "NoiseKey",

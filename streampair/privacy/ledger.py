@@ -1,48 +1,37 @@
 """The ledger of a private lane: what was reserved, attempted and charged (docs/privacy.md 8).
 
-Pure rules; whoever holds a lane keeps its two parts durable:
+Pure rules; whoever holds a lane keeps two things durable, in one log:
 
-- the *ledger* itself, inside the lane's snapshot: a window of slots `start + 1, ..., start + size` is
+- the *ledger* itself, with each commit and each attempt: a window of slots `start + 1, ..., start + size` is
   reserved, and the attempts at it are counted. The first attempt rides on the commit of the window before;
-- the *journal*, a file or topic of its own that is never part of a snapshot: a line for what is about to be
-  released, on the disk before it is released.
+- *lines*, one for what is about to be released, durable before it is released.
 
 A release that has left the process counts as made. After a crash nobody knows which releases of the window
-have left, so the next attempt is charged a *fork* of the whole window, at the commit that announces it. The
-journal can take the charge back: if it holds a digest of every step that released anything, and the replay
+have left, so the next attempt is charged a *fork* of the whole window, before it releases anything. The lines
+can take the charge back: if they hold a digest of every step that released anything, and the replay
 reproduces all of them, then the replay has released the same bytes again and nothing new. A step that comes
 out otherwise makes the charge final, before its release. (No line: nothing has left, and nothing is charged.)
-
-The journal also tells a ledger that is older than the releases made under it, because a snapshot was put back
-from a copy: such a one is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from streampair.errors import PrivacyError, SnapshotError
 
-__all__ = ["Journal", "Ledger", "Line", "repeats"]
+__all__ = ["Ledger", "Line", "repeats"]
 
 DIGEST_BYTES: Final = 16
 """Of the 32 bytes of a step's digest that are kept: no two steps in 2^64 agree in them."""
 
 _SILENT: Final = bytes(DIGEST_BYTES)  # of a step that releases nothing
 
-_MAGIC: Final = b"streampair journal 1\n"
-_HEAD: Final = struct.Struct(">32sQ")  # lane, window
-_LINE: Final = struct.Struct(">QII")  # first step, steps, bytes of digests
-_CHECK: Final = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a journal: slots that are about to be released.
+    """One line of a log: slots that are about to be released.
 
     Attributes
     ----------
@@ -56,69 +45,6 @@ class Line:
     first: int
     steps: int
     digests: tuple[bytes, ...] = ()
-
-    def encode(self) -> bytes:
-        """The line as bytes, with a check sum: a torn end is no line."""
-        digests = b"".join(self.digests)
-        body = _LINE.pack(self.first, self.steps, len(digests)) + digests
-        return body + _check(body)
-
-
-@dataclass(frozen=True, slots=True)
-class Journal:
-    """What a journal holds.
-
-    Attributes
-    ----------
-    window
-        The number of the window it is about. A number is used by one life of one process only.
-    lines
-        Its whole lines, in order.
-    """
-
-    window: int
-    lines: tuple[Line, ...] = ()
-
-    @staticmethod
-    def head(lane: str, window: int) -> bytes:
-        """What a new journal begins with."""
-        body = _MAGIC + _HEAD.pack(_lane(lane), window)
-        return body + _check(body)
-
-    @classmethod
-    def decode(cls, data: bytes, lane: str) -> Journal:
-        """Read a journal; a line that was cut short by a crash, and so never vouched for, is left out.
-
-        Raises
-        ------
-        SnapshotError
-            If it is no journal, or that of another lane.
-        """
-        size = len(_MAGIC) + _HEAD.size
-        if not data.startswith(_MAGIC) or data[size : size + _CHECK] != _check(data[:size]):
-            raise SnapshotError(
-                "the journal beside the snapshot is damaged",
-                fix="restore the store as a whole from a backup; without the journal nobody knows what was "
-                "released",
-            )
-        name, window = _HEAD.unpack_from(data, len(_MAGIC))
-        if name != _lane(lane):
-            raise SnapshotError(
-                "the journal beside the snapshot belongs to another lane",
-                fix="point the store at this lane's own directory",
-            )
-        at = size + _CHECK
-        lines = []
-        while at + _LINE.size + _CHECK <= len(data):
-            first, steps, length = _LINE.unpack_from(data, at)
-            end = at + _LINE.size + length
-            if data[end : end + _CHECK] != _check(data[at:end]):
-                break
-            raw = data[at + _LINE.size : end]
-            digests = tuple(raw[i : i + DIGEST_BYTES] for i in range(0, length, DIGEST_BYTES))
-            lines.append(Line(first, steps, digests))
-            at = end + _CHECK
-        return cls(window, tuple(lines))
 
 
 def repeats(known: Sequence[bytes], own: Sequence[bytes]) -> bool:
@@ -136,7 +62,7 @@ class Ledger:
     Parameters
     ----------
     lane
-        What the lane is; a journal of another is refused.
+        What the lane is; the ledger of another is refused.
     size
         Slots in a window W.
     limit
@@ -166,19 +92,18 @@ class Ledger:
 
     Notes
     -----
-    The life of a ledger: `begin` at each start, then a commit of the snapshot that holds it; `release` for
-    the slots of each batch, whose line is made durable before anything of the batch leaves; `reserve` at
-    each commit.
+    The life of a ledger: `begin` at each start, then it is made durable; `release` for the slots of each
+    batch, whose line is made durable before anything of the batch leaves; `reserve` at each commit.
 
     Examples
     --------
-    >>> from streampair.privacy import Journal, Ledger
+    >>> from streampair.privacy import Ledger
     >>> ledger = Ledger("lane", size=100, limit=1, keyed=True)
-    >>> ledger.begin(Journal(0))
+    >>> ledger.begin()
     >>> line = ledger.release(1, [b"%032d" % i for i in range(3)])
     >>> ledger.room
     97
-    >>> ledger.begin(Journal(ledger.window, (line,)))  # after a crash
+    >>> ledger.begin([line])  # after a crash
     >>> ledger.attempt, ledger.charged
     (2, 1)
     >>> ledger.release(1, [b"%032d" % i for i in range(3)])  # the same bytes: nothing new is to be noted
@@ -213,7 +138,7 @@ class Ledger:
         return self.size - self._taken if self.attempt else 0
 
     def reserve(self, start: int, *, begun: bool = True) -> None:
-        """Reserve the next window; durable with the snapshot that is made now.
+        """Reserve the next window; durable with the commit that is made now.
 
         Parameters
         ----------
@@ -231,37 +156,22 @@ class Ledger:
         self._open(self._path[self._taken : self._follows])
         self.pending = self.pending and bool(self.behind)
 
-    def begin(self, journal: Journal | None) -> None:
+    def begin(self, lines: Sequence[Line] = ()) -> None:
         """Announce an attempt. The ledger is made durable before any release.
 
         Parameters
         ----------
-        journal
-            What the journal holds; None: it is lost.
+        lines
+            All that were noted since the ledger was last made durable.
 
         Raises
         ------
         PrivacyError
-            If the journal is ahead of the ledger, or a fork would have to be charged and none is left.
+            If a fork would have to be charged and none is left.
         """
-        if journal is not None and (
-            journal.window > self.window
-            or (journal.lines and journal.window == self.window and not self.attempt)
-        ):
-            raise PrivacyError(
-                f"the ledger is older than what was released: it is at window {self.window}, and the journal "
-                f"beside it at window {journal.window}",
-                fix="put back the newest snapshot. If it is lost, start the application under another name: "
-                "a new account, whose spend comes on top of this one's",
-            )
-        # The journal of an earlier window: nothing of this one was released.
-        lines = journal.lines if journal is not None and journal.window == self.window else ()
-        unknown = journal is None and self.attempt > 0
         forks, path = self._retrace(lines)
-        waivable = path is not None and not unknown and self.keyed and self.immutable
-        if unknown:
-            forks += self.pending  # whether the last attempt reproduced anything is not known either
-        again = unknown or bool(lines) or bool(self.behind)
+        waivable = path is not None and self.keyed and self.immutable
+        again = bool(lines) or bool(self.behind)
         if again and not waivable:
             if forks >= self.limit:
                 raise self._refusal()
@@ -380,7 +290,7 @@ class Ledger:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """What a snapshot keeps."""
+        """What `from_state` reads, as plain values."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
     @classmethod
@@ -395,13 +305,13 @@ class Ledger:
         try:
             ledger = cls(**state)
         except TypeError as error:
-            raise SnapshotError(f"the ledger is damaged ({error})", fix="use an earlier snapshot") from None
+            raise SnapshotError(f"the ledger is damaged ({error})", fix="put the newest store back") from None
         for name in ("window", "start", "attempt", "forks", "generation", "limit", "size"):
             value = getattr(ledger, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SnapshotError(f"the ledger's {name} is {value!r}", fix="use an earlier snapshot")
+                raise SnapshotError(f"the ledger's {name} is {value!r}", fix="put the newest store back")
         if not isinstance(ledger.behind, list) or any(not isinstance(d, bytes) for d in ledger.behind):
-            raise SnapshotError("the ledger's digests are damaged", fix="use an earlier snapshot")
+            raise SnapshotError("the ledger's digests are damaged", fix="put the newest store back")
         if ledger.lane != expected.lane:
             raise SnapshotError(
                 f"the ledger is that of {ledger.lane!r}, this lane is {expected.lane!r}",
@@ -410,11 +320,3 @@ class Ledger:
         # What is reserved is reserved as it was; the noise may have got a key, or lost it, since.
         ledger.keyed, ledger.immutable = expected.keyed, expected.immutable
         return ledger
-
-
-def _lane(lane: str) -> bytes:
-    return hashlib.blake2b(lane.encode(), digest_size=32, person=b"streampair lane").digest()
-
-
-def _check(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_CHECK).digest()

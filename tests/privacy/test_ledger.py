@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair.errors import PrivacyError, SnapshotError
-from streampair.privacy import Journal, Ledger, Line
+from streampair.privacy import Ledger, Line
 
 
 def digest(previous: bytes, content: int) -> bytes:
@@ -22,14 +22,14 @@ def digest(previous: bytes, content: int) -> bytes:
 
 @dataclass
 class World:
-    """One lane over many lives: a snapshot and a journal on the disk, and the releases that have left."""
+    """One lane over many lives: its ledger and lines on the disk, and the releases that have left."""
 
     keyed: bool = True
     limit: int = 10**6
     size: int = 12
     make: Callable[..., Ledger] = Ledger
     immutable: bool = True
-    journal: tuple[int, list[Line]] | None = None
+    lines: list[Line] = field(default_factory=list)
     snapshot: tuple[dict[str, Any], int, bytes] | None = None
     views: set[tuple[bytes, ...]] = field(default_factory=set)
     lives: int = 0
@@ -41,22 +41,19 @@ class World:
             "lane", size=self.size, limit=self.limit, keyed=self.keyed, immutable=self.immutable
         )
         self.slots, self.chain = 0, b"start"
-        if self.snapshot is None and self.journal is None:
-            self.journal = (ledger.window, [])
         if self.snapshot is not None:
             state, self.slots, self.chain = copy.deepcopy(self.snapshot)
             ledger = ledger.from_state(state, ledger)
         self.ledger = ledger
-        ledger.begin(None if self.journal is None else Journal(self.journal[0], tuple(self.journal[1])))
+        ledger.begin(self.lines)
         self.base = self.slots
         self.path: list[bytes] = [self.chain]
         self.commit()
-        if self.journal is None:
-            self.journal = (ledger.window, [])
 
     def commit(self, *, clean: bool = False) -> None:
         self.ledger.reserve(self.slots, begun=not clean)
         self.snapshot = copy.deepcopy((self.ledger.to_state(), self.slots, self.chain))
+        self.lines = []
 
     def step(self, contents: list[int], *, dies: bool = False) -> None:
         """Process a batch; `dies`: the process ends before its line is on the disk, so nothing leaves."""
@@ -70,9 +67,7 @@ class World:
         if dies:
             return
         if line is not None:
-            if self.journal is None or self.journal[0] != self.ledger.window:
-                self.journal = (self.ledger.window, [])
-            self.journal[1].append(line)
+            self.lines.append(line)
         self.slots += len(contents)
         for d in digests:
             self.path.append(d)
@@ -95,7 +90,7 @@ CONTENT = st.integers(0, 1)
 def test_no_view_leaves_that_is_not_charged(
     data: st.DataObject, keyed: bool, immutable: bool, limit: int
 ) -> None:
-    """Crashes anywhere, replays in the same and another order, lost journals: no more than is charged."""
+    """Crashes anywhere, replays in the same and another order: no more than is charged."""
     play(World(keyed=keyed, limit=limit, immutable=immutable), data)
 
 
@@ -103,7 +98,7 @@ def play(world: World, data: st.DataObject) -> None:
     world.start()
     told: dict[int, int] = {}  # the record at each place, as first read
     for _ in range(data.draw(st.integers(1, 25))):
-        what = data.draw(st.sampled_from(["go", "go", "commit", "crash", "dies", "stop", "lost"]))
+        what = data.draw(st.sampled_from(["go", "go", "commit", "crash", "dies", "stop"]))
         try:
             if what in ("go", "dies"):
                 n = data.draw(st.integers(1, 4))
@@ -124,8 +119,6 @@ def play(world: World, data: st.DataObject) -> None:
             else:
                 if what == "stop":
                     world.commit(clean=True)
-                elif what == "lost":
-                    world.journal = None
                 world.start()
         except PrivacyError:
             assert world.ledger.charged >= world.limit
@@ -139,8 +132,8 @@ class Trusting(Ledger):
 
     __slots__ = ()
 
-    def begin(self, journal: Journal | None) -> None:
-        Ledger.begin(self, journal)
+    def begin(self, lines: Sequence[Line] = ()) -> None:
+        Ledger.begin(self, lines)
         self._open([])
         self.pending = False
 
@@ -198,8 +191,7 @@ def test_a_crash_loop_that_repeats_itself_costs_nothing() -> None:
         world.start()
         world.step([1, 2, 3])
     assert world.forks == world.ledger.charged == 0
-    assert world.journal is not None
-    assert sum(line.steps for line in world.journal[1]) <= 3  # the journal does not grow
+    assert sum(line.steps for line in world.lines) <= 3  # they do not grow
 
 
 def test_the_charge_is_there_before_the_replay_and_waived_after_it() -> None:
@@ -258,91 +250,6 @@ def test_a_payload_that_can_change_is_always_charged_and_gets_other_noise() -> N
     assert world.ledger.forks == 1
     world.step([1, 2])
     assert world.ledger.charged == 1
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_an_older_ledger_is_refused(data: st.DataObject) -> None:
-    """Any earlier snapshot, put back beside the journal: refused, or nothing was released after it."""
-    world = World()
-    world.start()
-    kept: list[tuple[Any, int]] = []
-    for _ in range(data.draw(st.integers(2, 12))):
-        kept.append((copy.deepcopy(world.snapshot), len(world.views)))
-        what = data.draw(st.sampled_from(["go", "commit", "crash", "stop"]))
-        if what == "go" and world.ledger.room >= 2:
-            world.step([1, 2])
-        elif what == "stop":
-            world.commit(clean=True)
-            world.start()
-        elif what == "crash":
-            world.start()
-        else:
-            world.commit()
-    world.commit()
-    snapshot, views = data.draw(st.sampled_from(kept))
-    same = snapshot == world.snapshot
-    world.snapshot = snapshot
-    before = len(world.views)
-    refused = None
-    try:
-        world.start()
-    except PrivacyError as error:
-        refused = str(error)
-    if refused is not None:
-        assert "older than what was released" in refused
-        return
-    # Whatever it now releases is either what was released before, or charged.
-    world.step([7, 7])
-    assert same or world.forks <= world.ledger.charged
-    assert views <= before
-
-
-def test_a_snapshot_that_was_removed_is_refused() -> None:
-    world = World()
-    world.start()
-    world.step([1])
-    world.snapshot = None
-    with pytest.raises(PrivacyError, match="older than what was released"):
-        world.start()
-
-
-# ---- bytes -----------------------------------------------------------------------------------------------
-
-lines = st.lists(
-    st.builds(
-        lambda first, digests, steps: Line(first, len(digests) or steps, tuple(digests)),
-        st.integers(1, 2**40),
-        st.lists(st.binary(min_size=16, max_size=16), max_size=4),
-        st.integers(0, 9),
-    ),
-    max_size=6,
-)
-
-
-@given(window=st.integers(0, 2**60), content=lines, cut=st.integers(0, 200))
-def test_a_journal_is_read_up_to_its_last_whole_line(window: int, content: list[Line], cut: int) -> None:
-    head = Journal.head("lane", window)
-    data = head + b"".join(line.encode() for line in content)
-    assert Journal.decode(data, "lane") == Journal(window, tuple(content))
-    whole = Journal.decode(data[: max(len(head), len(data) - cut)], "lane")
-    assert whole.lines == tuple(content)[: len(whole.lines)]
-    with pytest.raises(SnapshotError, match="another lane"):
-        Journal.decode(data, "another")
-
-
-@pytest.mark.parametrize("data", [b"", b"text", Journal.head("lane", 3)[:-1], b"\0" * 80])
-def test_what_is_no_journal_is_refused(data: bytes) -> None:
-    with pytest.raises(SnapshotError, match="journal"):
-        Journal.decode(data, "lane")
-
-
-def test_a_changed_line_is_no_line() -> None:
-    line = Line(1, 1, (b"1" * 16,)).encode()
-    for at in range(len(line)):
-        changed = bytearray(Journal.head("lane", 1) + line)
-        changed[len(changed) - len(line) + at] ^= 1
-        assert Journal.decode(bytes(changed), "lane").lines == ()
 
 
 @pytest.mark.parametrize(
