@@ -103,8 +103,8 @@ class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gene
     entity: str
     cluster: str
     first: Place | None
-    plan: dict[str, Any] | None = None
-    privacy: dict[str, Any] | None = None
+    plan: dict[str, Any] | None
+    privacy: dict[str, Any] | None
 
 
 class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):
@@ -176,7 +176,7 @@ class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
     ledger: dict[str, Any] | None
     clean: bool
     privacy: dict[str, Any] | None
-    first: int | None = None
+    first: int | None
 
 
 class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):

@@ -156,12 +156,9 @@ class Known:
 
         Behind the snapshot there may be markers alone, or a gap that retention has left.
         """
-        if self.span is None or self.tip is None:
+        if self.span is None or self.tip is None or self.tip.first is None:
             return None
-        begin, (start, end), first = self.tip.first, self.span, self.genesis.first
-        if begin is None:  # an earlier release did not write it down
-            begin = first.offset if start is None and first is not None else start or 0
-        return begin, end
+        return self.tip.first, self.span[1]
 
 
 @dataclasses.dataclass(frozen=True)
