@@ -30,10 +30,8 @@ from streampair.errors import ConfigError, SnapshotError
 __all__ = ["FORMAT_VERSION", "MIN_KEY_BYTES", "pack", "unpack"]
 
 MAGIC: Final = b"streampair\x00"
-#: Written by this release.
+#: Written by this release, and read.
 FORMAT_VERSION: Final = 1
-#: Read by this release: its own format and, from version 2 on, the one before.
-READABLE: Final = frozenset({1})
 #: Shortest signing key that is taken: 128 bits.
 MIN_KEY_BYTES: Final = 16
 
@@ -121,13 +119,10 @@ def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
     if len(data) < _PREFIX:
         raise _damaged(f"only {len(data)} bytes are left of it")
     version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 2], "big")
-    if version not in READABLE:
-        newer = version > FORMAT_VERSION
+    if version != FORMAT_VERSION:
         raise SnapshotError(
-            f"the snapshot has format version {version}, this release reads {sorted(READABLE)}",
-            fix="run the release that wrote it, or a newer one"
-            if newer
-            else "read it with the release before this one first, which rewrites it",
+            f"the snapshot has format version {version}, this release reads {FORMAT_VERSION}",
+            fix="run the release that wrote it, or a newer one",
         )
     head, payload = data[len(MAGIC) : _HEAD], data[_PREFIX:]
     if hashlib.blake2b(head + payload, digest_size=32).digest() != data[_HEAD : _HEAD + 32]:

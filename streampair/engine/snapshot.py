@@ -33,9 +33,9 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     stages: dict[str, int]
     seen: int
     bad: list[int]
-    ledger: dict[str, Any] | None = None
-    privacy: dict[str, Any] | None = None
-    outside: dict[str, int] = {}
+    ledger: dict[str, Any] | None
+    privacy: dict[str, Any] | None
+    outside: dict[str, int]
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:

@@ -120,12 +120,13 @@ def test_what_is_no_snapshot_is_called_so(data: bytes, message: str) -> None:
         restore(data)
 
 
-def test_another_format_version_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "FORMAT_VERSION", 2)
-    newer = snapshot()
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_format_version_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    monkeypatch.setattr(envelope, "FORMAT_VERSION", version)
+    other = snapshot()
     monkeypatch.undo()
-    with pytest.raises(SnapshotError, match=r"format version 2.*newer one"):
-        restore(newer)
+    with pytest.raises(SnapshotError, match=rf"format version {version}, this release reads 1.*newer one"):
+        restore(other)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,9 @@ def test_restore_is_for_a_fresh_lane() -> None:
         driver.lane.restore(data)
 
 
-@pytest.mark.parametrize("part", ["steps", "auc", "regret", "next_offset", "events", "bad", "clean"])
+@pytest.mark.parametrize(
+    "part", ["steps", "auc", "regret", "next_offset", "events", "bad", "clean", "outside"]
+)
 @pytest.mark.parametrize("value", ["missing", 7, "text", []])
 def test_a_body_with_the_wrong_parts_is_a_clear_error(part: str, value: Any) -> None:
     body = unpack(snapshot(regret=lanes.RegretConfig()))
