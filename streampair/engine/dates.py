@@ -43,25 +43,24 @@ class Dates:
         self.releases: list[ReleaseDate] = []
         self.forks: list[tuple[int, int]] = []
         self._released = 0
-        self._charged: int | None = 0  # None: nobody has written it down
+        self._charged = 0
 
     def note(self, when: int, report: Any, forks: int, records: int) -> None:
-        """Date what is new since the last call, at `when`; nothing if that is no date."""
-        if not dated(when):
-            return
-        if report.releases > self._released:
+        """Date what is new since the last call, at `when`; if that is no date, it never gets one."""
+        known = dated(when)
+        if known and report.releases > self._released:
             self.releases.append((when, report.releases, report.mu_spent, report.horizon_left, records))
             _bound(self.releases)
         self._released = report.releases
-        if self._charged is not None and forks > self._charged:
+        if known and forks > self._charged:
             self.forks.append((when, forks))
             _bound(self.forks)
         self.forks = [row for row in self.forks if row[1] <= forks]  # one may have been waived
         self._charged = forks
 
     def to_state(self) -> dict[str, Any]:
-        """What `load` reads, as plain values; {} before the first call of `note`."""
-        if self._charged is None or not (self.releases or self.forks or self._charged):
+        """What `load` reads, as plain values; {} while there is nothing to keep."""
+        if not (self.releases or self.forks or self._charged):
             return {}
         return {
             "releases": [list(row) for row in self.releases],
@@ -70,10 +69,7 @@ class Dates:
         }
 
     def load(self, told: Mapping[str, Any] | None) -> None:
-        """Go on with what `summary` has written down; dates that cannot be read are as if never written.
-
-        Releases that an older state counts, and does not date, are never dated.
-        """
+        """Go on with what `summary` has written down; dates that cannot be read are as if never written."""
         if told is None:
             return
         kept = told.get("dates")
@@ -81,7 +77,7 @@ class Dates:
         counted = told.get("releases")
         self._released = counted if isinstance(counted, int) else 0
         charged = kept.get("charged") if isinstance(kept, Mapping) else None
-        self._charged = charged if isinstance(charged, int) else None
+        self._charged = charged if isinstance(charged, int) else 0
 
 
 def _bound(rows: list[Any]) -> None:

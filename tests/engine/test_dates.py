@@ -102,18 +102,27 @@ def test_a_fork_is_dated_by_the_commit_behind_it() -> None:
     assert life.dates[1] == [(NOON + 5000, 1)]
 
 
-def test_an_older_state_is_read_and_what_it_counts_is_never_dated() -> None:
-    """Not at the first commit of this release: nothing was released then."""
-    older, newer = Dates(), Dates()
+def test_what_was_committed_without_a_date_never_gets_one() -> None:
+    dates, restored = Dates(), Dates()
     report: Any = auc.PairFTRL(1.0, 1e-4, 100, seed=1).privacy.replace(releases=30)
-    older.load({"releases": 30, "epsilon_spent": 0.5})
-    older.note(NOON, report, 2, 60)
-    assert (older.releases, older.forks) == ([], [])
-    older.note(NOON + 1, report.replace(releases=31), 3, 61)
-    assert [(*row[:2], row[4]) for row in older.releases] == [(NOON + 1, 31, 61)]
-    assert older.forks == [(NOON + 1, 3)]
-    newer.load({"releases": 31, "dates": json.loads(json.dumps(older.to_state()))})
-    assert (newer.releases, newer.forks) == (older.releases, older.forks)
+    dates.note(0, report, 2, 60)
+    restored.load({"releases": 30, "dates": json.loads(json.dumps(dates.to_state()))})
+    for each in (dates, restored):
+        each.note(NOON, report, 2, 60)
+        assert (each.releases, each.forks) == ([], [])
+        each.note(NOON + 1, report.replace(releases=31), 3, 61)
+        assert [(*row[:2], row[4]) for row in each.releases] == [(NOON + 1, 31, 61)]
+        assert each.forks == [(NOON + 1, 3)]
+
+
+def test_the_first_fork_is_dated_where_nothing_was_before() -> None:
+    dates = Dates()
+    report: Any = auc.PairFTRL(1.0, 1e-4, 100, seed=1).privacy
+    dates.note(NOON, report, 0, 5)
+    restored = Dates()
+    restored.load({"releases": 0, "dates": dates.to_state()})
+    restored.note(NOON + 1, report, 1, 9)
+    assert restored.forks == [(NOON + 1, 1)]
 
 
 @pytest.mark.parametrize(
