@@ -62,8 +62,6 @@ class Regret(Protocol):
 
     def commit(self, step: Any, y: Any) -> None: ...
 
-    def give_up(self, why: str) -> None: ...
-
     def estimate(self, design_many: Any = None) -> RegretEstimate | None: ...
 
     def params(self) -> dict[str, object]: ...
@@ -105,7 +103,6 @@ class Monitor:
             )
             regret = None
         self.regret: Regret | None = None if regret is None else _regret_of(learner, regret)
-        self._loss_of_learner = regret is not None and regret.loss is None
         self._estimate: RegretEstimate | None = None
 
     def estimate(self, learner: object, *, solve: bool | None) -> RegretEstimate | None:
@@ -128,23 +125,10 @@ class Monitor:
         return quality_of(*self.auc.events(), probabilities)
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
-        """Go on with what a snapshot holds of them.
-
-        The sample of the regret is given up if the learner was once thought to have another loss.
-        """
+        """Go on with what a snapshot holds of them."""
         self.auc.load_state(auc)
-        mine = self.regret
-        if mine is None or regret is None:
-            return
-        own = mine.params()
-        loss = regret["params"]["loss"]
-        # The loss of auc.SPAUC used to be taken for the hinge. What was sampled then is of no use now.
-        if self._loss_of_learner and regret["params"] == {**own, "loss": loss} != own:
-            why = f"the snapshot has it for {loss}, and the learner's loss is {mine.loss!r}"
-            warnings.warn(f"no regret is estimated from here on: {why}", UserWarning, stacklevel=3)
-            mine.give_up(why)
-        else:
-            mine.load_state(regret)
+        if self.regret is not None and regret is not None:
+            self.regret.load_state(regret)
 
 
 def _regret_of(learner: object, config: RegretConfig) -> Regret:
