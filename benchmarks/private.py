@@ -32,6 +32,7 @@ from streampair_connectors.stores import DirectoryStore
 from streampair import auc, privacy
 from streampair.engine import Append
 from streampair.engine.log import Chain, Digests, LogKey, joined
+from streampair.privacy.entities import Admission
 
 DATA = list(datasets.Phishing())
 NAMES = sorted(DATA[0][0])
@@ -92,7 +93,7 @@ def operations(rounds: int) -> Iterator[tuple[str, float]]:
             ledger.release(ledger.start + 1, digests)
             ledger.reserve(ledger.start + 4096)
 
-    admission = privacy.Admission(privacy.EntityLimit(3, 10))
+    admission = Admission(privacy.EntityLimit(3, 10))
     slot = 0
 
     def admit(count: int) -> None:

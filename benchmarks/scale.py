@@ -21,7 +21,7 @@ from _sets import DATA
 from streampair_connectors.reproducing import rows_of
 
 from streampair import batch, losses
-from streampair.privacy import paper_warmup
+from streampair.privacy.recursion import paper_warmup
 from streampair.reproduce import protocol
 
 SCALES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)

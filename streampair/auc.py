@@ -231,7 +231,8 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     buffer
         ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
     clip
-        Radius of the ball that each pair's gradient is clipped into (`privacy.FTRLPlan`); None is 1.
+        Radius of the ball that each pair's gradient is clipped into (`privacy.mechanisms.ftrl.FTRLPlan`);
+        None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
@@ -268,7 +269,8 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
         `max_uses`, `strategy`, `partner`, ``warmup=0``).
     anytime
         Weight, above 0 and up to 1, of what moments know before the horizon against what they know at its
-        end (`streampair.privacy.SecondMomentsPlan`); None is 0.6, or without end or with forks nothing.
+        end (`privacy.mechanisms.moments_plan.SecondMomentsPlan`); None is 0.6, or without end or with forks
+        nothing.
     partner
         Of gradients: ``"released"``, a point between the classes, by the warm-up; None: the buffer's records.
     positive_rate

@@ -65,29 +65,11 @@ _ABOVE = {
     "audit": "assurance.audit",
     "plan": "assurance.planner",
 }
-# Where the parts are that earlier releases named here too: those names still work.
-_PARTS = {
-    "correlated": ("BLT", "Toeplitz", "fit_blt", "square_root_coefficients"),
-    "entities": ("Admission", "EntitySpend", "entity_pattern"),
-    "noise": ("BLTNoise", "NormalStream", "ToeplitzNoise"),
-    "recursion": ("giga_steps", "output_sensitivities", "output_spend", "paper_steps", "paper_warmup"),
-    "sensitivity": (
-        *("fifo_pattern", "grid_step", "moment_sensitivity", "pattern_sensitivity", "window_sensitivity"),
-    ),
-    "mechanisms.ftrl": ("FTRLPlan", "plan_ftrl"),
-    "mechanisms.moments_plan": ("SecondMomentsPlan", "plan_second_moments", "second_moments_diameter"),
-    "mechanisms.noisy": ("NoisyPlan", "plan_noisy"),
-    "mechanisms.output_plan": ("OutputPlan", "plan_output", "plan_output_paper"),
-    "mechanisms.warmup": ("WarmupPlan", "plan_warmup"),
-}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(importlib.import_module(f"streampair.{_ABOVE[name]}"), name)
-    for module, names in _PARTS.items():
-        if name in names:
-            return getattr(importlib.import_module(f"streampair.privacy.{module}"), name)
     raise AttributeError(f"module 'streampair.privacy' has no attribute {name!r}")
 
 

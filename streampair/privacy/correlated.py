@@ -73,7 +73,7 @@ def square_root_coefficients(length: int) -> tuple[Floats, Floats]:
 
     Examples
     --------
-    >>> from streampair.privacy import square_root_coefficients
+    >>> from streampair.privacy.correlated import square_root_coefficients
     >>> square_root_coefficients(3)
     (array([1.   , 0.5  , 0.375]), array([ 1.   , -0.5  , -0.125]))
     """
@@ -90,7 +90,7 @@ class Toeplitz:
 
     Examples
     --------
-    >>> from streampair.privacy import Toeplitz
+    >>> from streampair.privacy.correlated import Toeplitz
     >>> round(Toeplitz.square_root(1000).error(1000), 4)
     1.8069
     """
@@ -135,7 +135,7 @@ class BLT:
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy import BLT
+    >>> from streampair.privacy.correlated import BLT
     >>> c = BLT(np.array([0.5]), np.array([0.25]), None)
     >>> c.column(4)
     array([1.     , 0.5    , 0.375  , 0.28125])
@@ -260,7 +260,8 @@ def fit_blt(pattern: Floats, horizon: int | None = None, terms: int = 5) -> BLT:
 
     Examples
     --------
-    >>> from streampair.privacy import fifo_pattern, fit_blt
+    >>> from streampair.privacy.correlated import fit_blt
+    >>> from streampair.privacy.sensitivity import fifo_pattern
     >>> bool(fit_blt(fifo_pattern(32)).theta.max() < 1)
     True
     """

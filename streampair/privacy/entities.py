@@ -92,7 +92,9 @@ def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None
 
     Examples
     --------
-    >>> from streampair.privacy import EntityLimit, entity_pattern, fifo_pattern
+    >>> from streampair.privacy import EntityLimit
+    >>> from streampair.privacy.entities import entity_pattern
+    >>> from streampair.privacy.sensitivity import fifo_pattern
     >>> entity_pattern(fifo_pattern(2), EntityLimit(records=2, separation=1))
     array([1. , 1.5, 1. , 0.5])
     """
@@ -171,7 +173,8 @@ class Admission:
 
     Examples
     --------
-    >>> from streampair.privacy import Admission, EntityLimit
+    >>> from streampair.privacy import EntityLimit
+    >>> from streampair.privacy.entities import Admission
     >>> admission = Admission(EntityLimit(records=2, separation=10))
     >>> [admission.admit("ann", slot) for slot in (1, 5, 11, 30)]
     [True, False, True, False]
@@ -311,7 +314,8 @@ class EntitySpend:
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy import BLT, EntitySpend
+    >>> from streampair.privacy.correlated import BLT
+    >>> from streampair.privacy.entities import EntitySpend
     >>> spend = EntitySpend(BLT(np.array([0.5]), np.array([0.5]), None), size=1)
     >>> spend.learned(1)
     >>> round(spend.norm(2), 6)  # releases 1 and 2: rows 1, 1 + 0.5

@@ -104,7 +104,7 @@ class NormalStream:
 
     Examples
     --------
-    >>> from streampair.privacy import NormalStream
+    >>> from streampair.privacy.noise import NormalStream
     >>> NormalStream(1).take(2).shape
     (2,)
     """

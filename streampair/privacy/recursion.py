@@ -56,7 +56,7 @@ def giga_steps(alpha: float, smoothness: float, count: int) -> tuple[Floats, Flo
 
     Examples
     --------
-    >>> from streampair.privacy import giga_steps
+    >>> from streampair.privacy.recursion import giga_steps
     >>> giga_steps(1.0, 1.0, 3)
     (array([0.        , 0.66666667, 0.66666667]), array([1.        , 0.33333333, 0.33333333]))
     """
@@ -73,7 +73,7 @@ def paper_warmup(alpha: float, smoothness: float) -> int:
 
     Examples
     --------
-    >>> from streampair.privacy import paper_warmup
+    >>> from streampair.privacy.recursion import paper_warmup
     >>> paper_warmup(0.5, 4.0)
     1296
     """
@@ -143,7 +143,8 @@ def output_sensitivities(
 
     Examples
     --------
-    >>> from streampair.privacy import Influence, giga_steps, output_sensitivities
+    >>> from streampair.privacy import Influence
+    >>> from streampair.privacy.recursion import giga_steps, output_sensitivities
     >>> etas, factors = giga_steps(1.0, 1.0, 4)
     >>> output_sensitivities(etas, factors, Influence.fifo(1), 1.0, 10.0).round(4)
     array([0.    , 0.6667, 0.8889, 0.8889])

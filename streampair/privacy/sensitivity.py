@@ -176,7 +176,7 @@ def fifo_pattern(size: int, length: int | None = None) -> Floats:
 
     Examples
     --------
-    >>> from streampair.privacy import fifo_pattern
+    >>> from streampair.privacy.sensitivity import fifo_pattern
     >>> fifo_pattern(2)
     array([1. , 0.5, 0.5])
     """
@@ -218,7 +218,8 @@ def pattern_sensitivity(
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy import Toeplitz, pattern_sensitivity
+    >>> from streampair.privacy.correlated import Toeplitz
+    >>> from streampair.privacy.sensitivity import pattern_sensitivity
     >>> round(pattern_sensitivity(Toeplitz.square_root(3), np.array([1.0]), 2.0), 6)
     2.358495
     """
@@ -250,7 +251,8 @@ def window_sensitivity(
 
     Examples
     --------
-    >>> from streampair.privacy import Toeplitz, fifo_pattern, pattern_sensitivity, window_sensitivity
+    >>> from streampair.privacy.correlated import Toeplitz
+    >>> from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
     >>> root = Toeplitz.square_root(100)
     >>> round(window_sensitivity(root, fifo_pattern(2), window=3), 6)
     1.807104
@@ -297,7 +299,7 @@ def moment_sensitivity(dim: int, *, labels: bool = False, cross: bool = False, g
 
     Examples
     --------
-    >>> from streampair.privacy import moment_sensitivity
+    >>> from streampair.privacy.sensitivity import moment_sensitivity
     >>> moment_sensitivity(4)
     4.0
     """

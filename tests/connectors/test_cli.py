@@ -27,7 +27,7 @@ from streampair_connectors.config import parse_config
 from typer.testing import CliRunner
 
 from streampair import __version__
-from streampair.privacy import FTRLPlan
+from streampair.privacy.mechanisms.ftrl import FTRLPlan
 
 TOML = """
 app = "fraud"

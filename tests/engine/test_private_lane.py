@@ -19,6 +19,7 @@ from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
 from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
 from streampair.privacy import check_pipeline, pipeline
+from streampair.privacy.entities import Admission
 
 GOOD = ({"a": 0.1, "b": -0.4, "c": 0.3}, True)
 
@@ -411,7 +412,7 @@ def test_an_entity_that_only_the_value_names_is_nobody(batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 5, 20])
 def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, regret: Any) -> None:
     """By entity and slot alone: the outcome is the same whatever the record holds."""
-    admission = privacy.Admission(privacy.EntityLimit(records=2, separation=3))
+    admission = Admission(privacy.EntityLimit(records=2, separation=3))
     keys = [None if i == 7 else b"p%d" % (i % 4 if i < 10 else i % 7) for i in range(20)]
     expected = [
         "learned" if key is not None and admission.admit(key, slot) else "scored"

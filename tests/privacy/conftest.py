@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streampair.privacy import FTRLPlan, plan_ftrl
 from streampair.privacy.mechanisms import ftrl
+from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 
 
 @pytest.fixture

@@ -10,9 +10,14 @@ import pytest
 
 from streampair import auc
 from streampair.errors import ConfigError
-from streampair.privacy import mu_from, plan_second_moments, second_moments_diameter
+from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import ANYTIME, SecondMomentsPlan
+from streampair.privacy.mechanisms.moments_plan import (
+    ANYTIME,
+    SecondMomentsPlan,
+    plan_second_moments,
+    second_moments_diameter,
+)
 
 KEY = bytes(range(32))
 WEIGHTS = [0.01, 0.3, ANYTIME, 1.0]

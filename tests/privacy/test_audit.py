@@ -18,20 +18,16 @@ from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
 from streampair.errors import ConfigError
 from streampair.learners import identity
-from streampair.privacy import (
-    BLT,
-    EntityLimit,
-    FTRLPlan,
-    NormalStream,
-    epsilon_from,
-    pattern_sensitivity,
-    plan_ftrl,
-    plan_noisy,
-    plan_second_moments,
-)
+from streampair.privacy import EntityLimit, epsilon_from
+from streampair.privacy.correlated import BLT
 from streampair.privacy.entities import EntityInfluence
 from streampair.privacy.mechanisms import ftrl, moments, noisy
 from streampair.privacy.mechanisms.base import ExactSums
+from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
+from streampair.privacy.mechanisms.moments_plan import plan_second_moments
+from streampair.privacy.mechanisms.noisy import plan_noisy
+from streampair.privacy.noise import NormalStream
+from streampair.privacy.sensitivity import pattern_sensitivity
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)

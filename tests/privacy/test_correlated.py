@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 from naive import dense
 
 from streampair.errors import ConfigError
-from streampair.privacy import (
-    BLT,
-    BLTNoise,
-    NormalStream,
-    Toeplitz,
-    ToeplitzNoise,
-    fifo_pattern,
-    fit_blt,
-    square_root_coefficients,
-)
+from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
+from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
+from streampair.privacy.sensitivity import fifo_pattern
 
 
 def test_the_square_root_squares_to_the_prefix_sums() -> None:

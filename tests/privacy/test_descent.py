@@ -19,19 +19,13 @@ from scipy import stats
 from streampair import auc, buffers, losses
 from streampair import kernels as k
 from streampair.errors import ConfigError, PrivacyError
-from streampair.privacy import (
-    EntityLimit,
-    Influence,
-    NormalStream,
-    epsilon_from,
-    plan_noisy,
-    plan_output,
-    plan_output_paper,
-)
+from streampair.privacy import EntityLimit, Influence, epsilon_from
 from streampair.privacy.entities import EntityInfluence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
-from streampair.privacy.mechanisms.noisy import NoisyRun
+from streampair.privacy.mechanisms.noisy import NoisyRun, plan_noisy
 from streampair.privacy.mechanisms.output import OutputRun
+from streampair.privacy.mechanisms.output_plan import plan_output, plan_output_paper
+from streampair.privacy.noise import NormalStream
 
 PAIRS = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
 POLICIES = {

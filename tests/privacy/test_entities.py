@@ -15,23 +15,12 @@ from naive import dense
 
 from streampair import auc, buffers, kernels, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import (
-    BLT,
-    Admission,
-    EntityLimit,
-    EntitySpend,
-    Influence,
-    Origin,
-    Toeplitz,
-    entity_pattern,
-    fifo_pattern,
-    fit_blt,
-    pattern_sensitivity,
-    plan_ftrl,
-    plan_noisy,
-    window_sensitivity,
-)
-from streampair.privacy.entities import EntityInfluence
+from streampair.privacy import EntityLimit, Influence, Origin
+from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
+from streampair.privacy.entities import Admission, EntityInfluence, EntitySpend, entity_pattern
+from streampair.privacy.mechanisms.ftrl import plan_ftrl
+from streampair.privacy.mechanisms.noisy import plan_noisy
+from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from streampair import auc, privacy
-from streampair.privacy import moment_sensitivity, plan_warmup
 from streampair.privacy.mechanisms import moments
-from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan
-from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT
+from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan, plan_warmup
+from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
 
 KEY = bytes(range(32))
 NAMES = ["a", "b", "c"]

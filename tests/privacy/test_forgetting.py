@@ -13,7 +13,7 @@ from scipy import stats
 from streampair import auc, losses
 from streampair.buffers import FIFO
 from streampair.errors import ConfigError
-from streampair.privacy import EntityLimit, NormalStream, second_moments_diameter
+from streampair.privacy import EntityLimit
 from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.mechanisms.forgetting import ForgettingRun
 from streampair.privacy.mechanisms.forgetting_plan import (
@@ -23,6 +23,8 @@ from streampair.privacy.mechanisms.forgetting_plan import (
     fading_root,
     plan_forgetting,
 )
+from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
+from streampair.privacy.noise import NormalStream
 
 D = 3
 

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import kernels, losses
-from streampair.privacy import Influence, NormalStream, plan_ftrl
+from streampair.privacy import Influence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
-from streampair.privacy.mechanisms.ftrl import FTRLRun
+from streampair.privacy.mechanisms.ftrl import FTRLRun, plan_ftrl
+from streampair.privacy.noise import NormalStream
 
 FOUR: dict[str, Any] = {"influence": Influence.fifo(4), "diameter": 2.0, "clip": 1.0, "radius": 3.0}
 

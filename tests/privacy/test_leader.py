@@ -19,17 +19,16 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, kernels, losses
 from streampair.errors import ConfigError
-from streampair.privacy import (
-    NormalStream,
+from streampair.privacy import audit, mu_from
+from streampair.privacy.mechanisms.leader import leader_of
+from streampair.privacy.mechanisms.moments import MomentsRun
+from streampair.privacy.mechanisms.moments_plan import (
+    RATIO,
     SecondMomentsPlan,
-    audit,
-    mu_from,
     plan_second_moments,
     second_moments_diameter,
 )
-from streampair.privacy.mechanisms.leader import leader_of
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import RATIO
+from streampair.privacy.noise import NormalStream
 
 D = 3
 label = st.sampled_from([1.0, -1.0, math.nan])

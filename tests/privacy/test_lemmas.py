@@ -13,21 +13,13 @@ from naive import dense
 from scipy import special
 
 from streampair import losses
-from streampair.privacy import (
-    BLT,
-    BLTNoise,
-    Influence,
-    NormalStream,
-    Toeplitz,
-    compose,
-    delta_from,
-    fifo_pattern,
-    fit_blt,
-    mu_from,
-    plan_ftrl,
-    plan_second_moments,
-    plan_warmup,
-)
+from streampair.privacy import Influence, compose, delta_from, mu_from
+from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
+from streampair.privacy.mechanisms.ftrl import plan_ftrl
+from streampair.privacy.mechanisms.moments_plan import plan_second_moments
+from streampair.privacy.mechanisms.warmup import plan_warmup
+from streampair.privacy.noise import BLTNoise, NormalStream
+from streampair.privacy.sensitivity import fifo_pattern
 
 Array = np.ndarray
 

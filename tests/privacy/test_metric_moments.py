@@ -13,9 +13,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from streampair import kernels, losses, metric
 from streampair.errors import ConfigError
-from streampair.privacy import second_moments_diameter
 from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of
 from streampair.privacy.mechanisms.moments import MomentsRun
+from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
 
 DIM, CLASSES = 3, 4
 GRID = 2.0**-40

@@ -13,10 +13,10 @@ import pytest
 from scipy import stats
 
 from streampair import auc
-from streampair.privacy import NormalStream, WarmupPlan, moment_sensitivity, plan_warmup
 from streampair.privacy.mechanisms import warmup as warmup_module
-from streampair.privacy.mechanisms.warmup import Warmup, shrunk_variances
-from streampair.privacy.sensitivity import SQUARE_WEIGHT
+from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan, plan_warmup, shrunk_variances
+from streampair.privacy.noise import NormalStream
+from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 
 MU, SLOTS, DIM = 0.8, 1000, 500
 

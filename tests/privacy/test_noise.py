@@ -17,7 +17,8 @@ from scipy import stats
 
 from streampair import kernels
 from streampair.errors import SnapshotError
-from streampair.privacy import BLTNoise, NormalStream, ToeplitzNoise, square_root_coefficients
+from streampair.privacy.correlated import square_root_coefficients
+from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
 
 word = st.one_of(
     st.integers(0, 2**64 - 1),

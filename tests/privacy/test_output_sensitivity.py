@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from streampair import auc, buffers
 from streampair.assurance.canary import Impulses
 from streampair.errors import ConfigError
-from streampair.privacy import (
-    Influence,
+from streampair.privacy import Influence
+from streampair.privacy.mechanisms.output_plan import plan_output
+from streampair.privacy.recursion import (
     giga_steps,
     output_sensitivities,
     output_spend,
     paper_steps,
     paper_warmup,
-    plan_output,
 )
 
 some_buffer = st.one_of(

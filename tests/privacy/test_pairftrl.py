@@ -18,7 +18,8 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, buffers, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.privacy import Influence, epsilon_from, mu_from, plan_ftrl
+from streampair.privacy import Influence, epsilon_from, mu_from
+from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.report import Standing, build_report
 
 ROWS = list(datasets.Phishing())

@@ -17,7 +17,8 @@ from harness.learners import NAMES, PRIVATE, stream
 from streampair import auc, losses, metric
 from streampair.errors import SnapshotError
 from streampair.learners import settings
-from streampair.privacy import BLT, EntityLimit
+from streampair.privacy import EntityLimit
+from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, moments_plan, output_plan, warmup
 
 KEY = bytes(range(32))

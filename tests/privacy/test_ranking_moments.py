@@ -14,8 +14,9 @@ from scipy import stats
 from streampair import auc, buffers, kernels, losses, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.learners.tasks import RelevanceTask
-from streampair.privacy import mu_from, plan_second_moments, second_moments_diameter
+from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.moments import MomentsRun
+from streampair.privacy.mechanisms.moments_plan import plan_second_moments, second_moments_diameter
 from streampair.privacy.mechanisms.ranking_moments import RankingRun
 from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity

@@ -13,7 +13,8 @@ import pytest
 from scipy import stats
 
 from streampair import auc
-from streampair.privacy import BLT, FTRLPlan, plan_ftrl
+from streampair.privacy.correlated import BLT
+from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 
 Breaker = Callable[[FTRLPlan], FTRLPlan]
 
@@ -79,7 +80,7 @@ def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], twin: Break
 
 
 def test_noise_that_is_not_correlated_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streampair.privacy import ToeplitzNoise
+    from streampair.privacy.noise import ToeplitzNoise
 
     def rows(self: Any, count: int, stream: Any) -> np.ndarray:
         self.drawn += count

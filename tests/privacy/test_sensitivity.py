@@ -11,20 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import dense, fifo_influence
 
-from streampair import privacy
 from streampair.errors import ConfigError
-from streampair.privacy import (
-    BLT,
-    Influence,
-    Toeplitz,
+from streampair.privacy import Influence
+from streampair.privacy.correlated import BLT, Toeplitz
+from streampair.privacy.mechanisms.ftrl import plan_ftrl
+from streampair.privacy.sensitivity import (
+    SQUARE_WEIGHT,
     fifo_pattern,
     grid_step,
     moment_sensitivity,
     pattern_sensitivity,
-    plan_ftrl,
     window_sensitivity,
 )
-from streampair.privacy.sensitivity import SQUARE_WEIGHT
 
 blts = st.integers(1, 4).flatmap(
     lambda h: st.tuples(
@@ -144,22 +142,22 @@ def test_moments_by_brute_force() -> None:
 
 def test_a_plan_spends_its_budget_at_the_end_and_never_more() -> None:
     for horizon in (1, 2, 30, 31, 150):
-        plan = privacy.plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), horizon=horizon, **PLAIN)
+        plan = plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), horizon=horizon, **PLAIN)
         spends = [plan.mu_spent(t) for t in range(horizon + 1)]
         assert spends[0] == 0.0
         assert spends == sorted(spends)
         assert spends[-1] == pytest.approx(0.5, rel=1e-12)
-    endless = privacy.plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), **PLAIN)
+    endless = plan_ftrl(0.5, dim=4, influence=Influence.fifo(30), **PLAIN)
     assert endless.mu_spent(10) < endless.mu_spent(10**6) < endless.mu_spent(10**12) <= 0.5 * (1 + 1e-12)
 
 
 def test_a_plan_is_refused_when_its_noise_would_not_fit() -> None:
     with pytest.raises(ConfigError, match="raise epsilon"):
-        privacy.plan_ftrl(1e-12, dim=4, influence=Influence.fifo(1), horizon=10, **PLAIN)
+        plan_ftrl(1e-12, dim=4, influence=Influence.fifo(1), horizon=10, **PLAIN)
     with pytest.raises(ConfigError, match="needs a horizon"):
-        privacy.plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="toeplitz", **PLAIN)
+        plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="toeplitz", **PLAIN)
     with pytest.raises(ConfigError, match="strategy is 'nope'"):
-        privacy.plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="nope", **PLAIN)
+        plan_ftrl(1.0, dim=4, influence=Influence.fifo(1), strategy="nope", **PLAIN)
     with pytest.raises(ConfigError):
         fifo_pattern(0)
 

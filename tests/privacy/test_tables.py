@@ -28,12 +28,13 @@ from streampair import batch, losses
 from streampair.batch.perturbation import Network, clipped
 from streampair.batch.probabilities import MOVE, score_moments
 from streampair.batch.risk import score_slopes
-from streampair.privacy import delta_from, epsilon_from, giga_steps, mu_from
+from streampair.privacy import delta_from, epsilon_from, mu_from
 from streampair.privacy.mechanisms import offline
 from streampair.privacy.mechanisms.descent import contraction, descent_moves, mean_move
 from streampair.privacy.mechanisms.laplace import LaplaceStream
 from streampair.privacy.mechanisms.offline import VectorDoor, mu_of_pure, plan_table
 from streampair.privacy.noise import NormalStream
+from streampair.privacy.recursion import giga_steps
 
 LEMMA = {"name": "a vector", "lemma": "docs/privacy.md, Lemma 72"}
 # Twins that are broken in noise alone: by how much.

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from streampair import auc, metric, ranking
 from streampair.engine.envelope import pack
 from streampair.errors import RecordError
-from streampair.privacy import EntityLimit, Origin, second_moments_diameter
+from streampair.privacy import EntityLimit, Origin
+from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
 from streampair.privacy.origin import Origins
 
 KEY = bytes(range(32))

@@ -20,7 +20,8 @@ from river import preprocessing as rivers
 from streampair import auc
 from streampair.errors import ConfigError, RecordError
 from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
-from streampair.privacy import check_pipeline, pipeline, pipeline_report, second_moments_diameter
+from streampair.privacy import check_pipeline, pipeline, pipeline_report
+from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
 from streampair.records.frames import Table
 
 NAMES = ["a", "b", "c"]

@@ -209,7 +209,8 @@ def plan_ftrl(
 
     Examples
     --------
-    >>> from streampair.privacy import Influence, mu_from, plan_ftrl
+    >>> from streampair.privacy import Influence, mu_from
+    >>> from streampair.privacy.mechanisms.ftrl import plan_ftrl
     >>> plan = plan_ftrl(
     ...     mu_from(1.0, 1e-4), dim=9, influence=Influence.fifo(32), diameter=2.0, clip=1.0, radius=3.0,
     ...     horizon=1000,

@@ -59,7 +59,7 @@ def second_moments_diameter(weight: float = 1.0) -> float:
 
     Examples
     --------
-    >>> from streampair.privacy import second_moments_diameter
+    >>> from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
     >>> round(second_moments_diameter(1.0), 6)
     2.12132
     """
@@ -444,7 +444,8 @@ def plan_second_moments(
 
     Examples
     --------
-    >>> from streampair.privacy import mu_from, plan_second_moments
+    >>> from streampair.privacy import mu_from
+    >>> from streampair.privacy.mechanisms.moments_plan import plan_second_moments
     >>> plan = plan_second_moments(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
     (19, 1.0)

@@ -159,7 +159,8 @@ def plan_noisy(
 
     Examples
     --------
-    >>> from streampair.privacy import Influence, plan_noisy
+    >>> from streampair.privacy import Influence
+    >>> from streampair.privacy.mechanisms.noisy import plan_noisy
     >>> plan = plan_noisy(1.0, dim=4, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=3.0)
     >>> round(plan.sigma, 2), round(plan.mu_spent(10**9), 12)
     (2.25, 1.0)

@@ -56,7 +56,8 @@ def entity_spend(
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy import EntityLimit, Influence, giga_steps, output_sensitivities
+    >>> from streampair.privacy import EntityLimit, Influence
+    >>> from streampair.privacy.recursion import giga_steps, output_sensitivities
     >>> from streampair.privacy.mechanisms.output_entities import entity_spend
     >>> etas, factors = giga_steps(0.1, 4.0, 1000)
     >>> bounds = output_sensitivities(etas, factors, Influence.fifo(4), 2.0, 10.0)

@@ -283,7 +283,8 @@ def plan_output(
 
     Examples
     --------
-    >>> from streampair.privacy import Influence, plan_output
+    >>> from streampair.privacy import Influence
+    >>> from streampair.privacy.mechanisms.output_plan import plan_output
     >>> plan = plan_output(
     ...     1.0, dim=4, influence=Influence.fifo(8), diameter=2.0, clip=1.0, radius=1.0,
     ...     alpha=0.1, smoothness=4.0, horizon=1000,

@@ -103,7 +103,7 @@ def plan_warmup(
 
     Examples
     --------
-    >>> from streampair.privacy import plan_warmup
+    >>> from streampair.privacy.mechanisms.warmup import plan_warmup
     >>> plan = plan_warmup(1.0, dim=1, slots=100)
     >>> round(plan.sigma_sum, 4), round(plan.sigma_squares, 4)
     (2.0019, 1.2023)
