@@ -18,7 +18,7 @@ import numpy as np
 from _timing import Row, judged, main, ratio, table, timed, turns
 
 from streampair import losses
-from streampair.batch.risk import LinearRisk
+from streampair.offline.risk import LinearRisk
 
 # The goal is for the hinge at 100,000 records of 20 features.
 MOST = 30.0

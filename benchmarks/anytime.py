@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 import _timing
 
 from streampair.privacy import mu_from
-from streampair.privacy.mechanisms.moments_plan import plan_second_moments, second_moments_diameter
+from streampair.privacy.mechanisms.second_moments import plan_second_moments, second_moments_diameter
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 WEIGHTS = (None, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

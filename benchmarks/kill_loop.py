@@ -30,8 +30,8 @@ from streampair_connectors.kafka import Partition
 from streampair_connectors.stores import TopicStore
 from worker import broker, create
 
-from streampair.engine.log import Chain
-from streampair.engine.opening import Known
+from streampair.engine.recovery import Known
+from streampair.engine.wal import Chain
 
 PARTITIONS = 4
 TOPICS = ("events", "loop-scores", "loop-dead-letters")

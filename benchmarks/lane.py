@@ -25,8 +25,8 @@ import _timing
 import msgspec
 import numpy as np
 from river import datasets, linear_model
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import InputConfig
-from streampair_connectors.records import json_decoder
 
 from streampair import auc
 from streampair.engine import Event, Lane, Record, RegretConfig, Rows

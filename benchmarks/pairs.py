@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from _timing import Row, main, ratio, table, timed, turns
 
-from streampair import batch
+from streampair import offline
 
 COLUMNS = (
     ("what", "what", "<12"),
@@ -38,12 +38,12 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
 
     def epochs(count: int) -> float:
         start = time.process_time()
-        batch.DPPMetricLearner(1.0, 1e-7, epochs=count, connected=False).fit(rows, alike, pairs)
+        offline.DPPMetricLearner(1.0, 1e-7, epochs=count, connected=False).fit(rows, alike, pairs)
         return time.process_time() - start
 
     work = {
         "sort": timed(lambda: np.sort(pairs[:, 0] * n + pairs[:, 1]), time.process_time),
-        "kappa'": timed(lambda: batch.PairGraph(pairs, n).kappa_prime, time.process_time),
+        "kappa'": timed(lambda: offline.PairGraph(pairs, n).kappa_prime, time.process_time),
         "product": timed(lambda: (rows[pairs[:, 0]] - rows[pairs[:, 1]]) @ w, time.process_time),
         "epoch": lambda: (epochs(6) - epochs(1)) / 5.0,
     }

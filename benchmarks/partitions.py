@@ -32,9 +32,9 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 from lanes import Worker as Process
 from river import datasets
-from streampair_connectors.command_line import settle
+from streampair_connectors.cli.options import settle
 from streampair_connectors.config import parse_config
-from streampair_connectors.worker import Worker
+from streampair_connectors.worker.worker import Worker
 from worker import BROKER, LEARNERS, broker, create
 
 GOAL, MEMORY_GOAL = 0.8, 1.0

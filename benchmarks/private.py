@@ -31,8 +31,8 @@ from streampair_connectors.stores import DirectoryStore
 
 from streampair import auc, privacy
 from streampair.engine import Append
-from streampair.engine.log import Chain, Digests, LogKey, joined
-from streampair.privacy.entities import Admission
+from streampair.engine.wal import Chain, Digests, LogKey, joined
+from streampair.privacy.user_level import Admission
 
 DATA = list(datasets.Phishing())
 NAMES = sorted(DATA[0][0])

@@ -37,8 +37,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streampair import auc
-from streampair.privacy.mechanisms import woods
-from streampair.privacy.mechanisms.woods_rows import Rows
+from streampair.privacy.mechanisms import dp_forest
+from streampair.privacy.mechanisms.synthetic_sample import Rows
 
 GOALS = {"letter": 0.885, "ijcnn1": 0.94, "bank": 0.77, "adult": 0.895}
 ALLOWED = 0.005
@@ -81,7 +81,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
         scores = np.concatenate(vectors) @ linear
         return Rows(np.concatenate(leaves).T.copy(), weights, scores, scores)
 
-    with patch.object(woods, "rows_of", known):
+    with patch.object(dp_forest, "rows_of", known):
         w = rule._leader()[0]
     scores = np.concatenate([part @ w for part in marked(test)])
     return _sets.in_order("auc", data.y[test], scores)
@@ -126,7 +126,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 model = LEARNERS[learner](data, train, options.epsilon)
                 seconds.append(time.process_time() - start)
                 scores.setdefault(learner, []).append(_sets.judged(data, model, test))
-                if options.gram and isinstance(model._run.rule, woods.WoodsRun):
+                if options.gram and isinstance(model._run.rule, dp_forest.WoodsRun):
                     scores.setdefault(CEILING, []).append(_true_gram(model, data, train, test))
                 if options.linear and learner == "PrivateForest":
                     scores.setdefault(ALONE, []).append(_alone(model, data, test))

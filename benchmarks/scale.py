@@ -18,10 +18,10 @@ import math
 
 import numpy as np
 from _sets import DATA
-from streampair_connectors.reproducing import rows_of
+from streampair_connectors.cli.paper_tables import rows_of
 
-from streampair import batch, losses
-from streampair.privacy.recursion import paper_warmup
+from streampair import losses, offline
+from streampair.privacy.contraction import paper_warmup
 from streampair.reproduce import protocol
 
 SCALES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -55,7 +55,7 @@ def main() -> None:
                 known, others = protocol.split(everything, n, seed)
                 row, spent = [], 0.0
                 for epsilon in (WITHOUT_NOISE, 2.5):
-                    model = getattr(batch, name)(
+                    model = getattr(offline, name)(
                         epsilon, 1.0 / n, l2=alpha, radius=ball, calibration="paper", random_state=seed
                     ).fit(known.rows, known.positive)
                     row.append(protocol.ranked(model, others))

@@ -32,8 +32,8 @@ from _timing import timed, versus
 from river import linear_model
 
 from streampair import auc, buffers, losses
-from streampair import kernels as k
-from streampair.learners.history import History
+from streampair.base.buffer_storage import History
+from streampair.kernels import history as history_kernels
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -58,7 +58,7 @@ def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> History:
     history = History(single)
     for t, (x, label) in enumerate(zip(X, labels, strict=True)):
         history.reserve(t, 1, X.shape[1])
-        k.history_store(x, label, history.table, t, single)
+        history_kernels.history_store(x, label, history.table, t, single)
     return history
 
 
@@ -79,7 +79,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from streampair import kernels as k
-from streampair.learners.history import History
+from streampair.base.buffer_storage import History
 
 def status(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

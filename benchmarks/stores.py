@@ -29,7 +29,7 @@ import _timing
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from streampair_connectors.command_line import settle
+from streampair_connectors.cli.options import settle
 from worker import BROKER, LEARNERS, broker, create, fill, worker
 
 GOAL = 0.7

@@ -47,10 +47,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 from river import datasets, linear_model
-from streampair_connectors.command_line import settle
+from streampair_connectors.cli.options import settle
 from streampair_connectors.config import parse_config
-from streampair_connectors.telemetry import Telemetry
-from streampair_connectors.worker import Worker
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.worker.worker import Worker
 
 from streampair import auc
 

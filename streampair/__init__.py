@@ -3,7 +3,7 @@
     auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
     ranking         the same for real-valued relevance
     metric          learners of distances, for the steps that follow in a pipeline
-    batch           learners of a whole table, with scikit-learn's interface (the extra `batch`)
+    offline         learners of a whole table, with scikit-learn's interface (the extra `offline`)
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     schedules       sizes of the steps of gradient descent
@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streampair import (
         auc,
-        batch,
         buffers,
         evaluation,
         losses,
         metric,
+        offline,
         plots,
         preprocessing,
         privacy,
@@ -49,11 +49,11 @@ __version__ = _version("streampair")
 
 __all__ = [
     "auc",
-    "batch",
     "buffers",
     "evaluation",
     "losses",
     "metric",
+    "offline",
     "plots",
     "preprocessing",
     "privacy",

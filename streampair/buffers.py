@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from river import base
 
-from streampair import kernels
 from streampair.errors import ConfigError
+from streampair.kernels import buffers
 
 __all__ = ["Buffer", "ClassReservoir", "FIFO", "FullHistory", "Reservoir"]  # noqa: RUF022 (plain sorting, as everywhere)
 
@@ -77,7 +77,7 @@ class ClassReservoir(Buffer):
 
     @property
     def code(self) -> int:
-        return kernels.CLASSES
+        return buffers.CLASSES
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class FIFO(Buffer):
 
     @property
     def code(self) -> int:
-        return kernels.FIFO
+        return buffers.FIFO
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class FullHistory(Buffer):
 
     @property
     def code(self) -> int:
-        return kernels.FULL
+        return buffers.FULL
 
 
 @dataclass(frozen=True)
@@ -206,4 +206,4 @@ class Reservoir(Buffer):
 
     @property
     def code(self) -> int:
-        return kernels.RESERVOIR_REPLACE if self.replacement else kernels.RESERVOIR
+        return buffers.RESERVOIR_REPLACE if self.replacement else buffers.RESERVOIR

@@ -26,8 +26,8 @@ import scipy  # its modules are loaded on first use
 from numpy.typing import NDArray
 from river import base
 
-from streampair import kernels
 from streampair.errors import ConfigError
+from streampair.kernels import losses
 
 __all__ = [
     "Hinge",
@@ -238,7 +238,7 @@ class Logistic(PairLoss):
     4.0
     """
 
-    code = kernels.LOGISTIC
+    code = losses.LOGISTIC
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.logaddexp(0.0, -margin)
@@ -271,7 +271,7 @@ class Hinge(PairLoss):
     2.0
     """
 
-    code = kernels.HINGE
+    code = losses.HINGE
     pieces = ((1.0, -1.0, 0.0, 0.0),)
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,7 +300,7 @@ class SquaredHinge(PairLoss):
     (4.0, -4.0)
     """
 
-    code = kernels.SQUARED_HINGE
+    code = losses.SQUARED_HINGE
     pieces = ((1.0, 0.0, 2.0, 1.0),)
 
     def _value(self, margin: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -331,7 +331,7 @@ class Square(PairLoss):
     (4.0, 4.0)
     """
 
-    code = kernels.SQUARE
+    code = losses.SQUARE
     pieces = ((math.inf, 0.0, 2.0, 1.0),)
     decreasing = False
 
@@ -390,7 +390,7 @@ class MinimumErrorEntropy(PairLoss):
     1.2131
     """
 
-    code = kernels.ENTROPY
+    code = losses.ENTROPY
     convex = False
     decreasing = False
     of_errors = True

@@ -7,11 +7,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from streampair import buffers, losses, schedules
-from streampair.learners import choose
-from streampair.learners.faces import Transformer
-from streampair.learners.flat import FlatLearner
-from streampair.learners.private import PrivateLearner
-from streampair.learners.rules import MetricRule
+from streampair.base import validation
+from streampair.base.mixins import Transformer
+from streampair.base.online import FlatLearner, MetricRule
+from streampair.base.private import PrivateLearner
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
@@ -159,7 +158,7 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     solver: str = "auto"
     classes: Sequence[Any] | None = None
 
-    _choose = choose.metric_leader
+    _choose = validation.metric_leader
 
 
 @dataclass(eq=False, repr=False)
@@ -204,7 +203,7 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = choose.output
+    _choose = validation.output
 
 
 @dataclass(eq=False, repr=False)
@@ -249,7 +248,7 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = choose.centred_output
+    _choose = validation.centred_output
 
 
 @dataclass(eq=False, repr=False)
@@ -288,4 +287,4 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     _: KW_ONLY
     l2: float = 0.0
 
-    _choose = choose.noisy
+    _choose = validation.noisy

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
-from streampair import kernels
 from streampair.errors import ConfigError, RecordError
-from streampair.privacy.pipeline import is_stateless
-from streampair.records import cells as _cells
+from streampair.kernels import random
+from streampair.privacy.pipeline_check import is_stateless
+from streampair.records import features as _cells
 from streampair.records import features as _features
-from streampair.records import hashes
+from streampair.records import features as hashes
 from streampair.records.categories import Categories
 from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
 
@@ -272,7 +272,7 @@ class RandomFourier(base.MiniBatchTransformer):
             known = False
         out = np.full((1, self.components), math.nan)
         if known:
-            kernels.fourier_rows(row, frequencies, out)
+            random.fourier_rows(row, frequencies, out)
         return dict(zip(self._out, out[0].tolist(), strict=True))
 
     def transform_many(self, X: Any) -> Any:
@@ -283,7 +283,7 @@ class RandomFourier(base.MiniBatchTransformer):
         index = {name: j for j, name in enumerate(names)}
         out = np.full((len(rows), self.components), math.nan)
         if any(name in index for name in columns):
-            kernels.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
+            random.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
         if any(name in index for name in table.unreadable):
             out.fill(_cells.UNREADABLE)
         return table.matrix(out, self._out)

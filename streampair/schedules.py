@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from river import base
 
-from streampair import kernels
 from streampair.errors import ConfigError
+from streampair.kernels import state
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Schedule(base.Base):
     `code` is the integer by which the compiled kernels know the schedule, `scale` its largest factor.
     """
 
-    code: ClassVar[int] = kernels.INVERSE_SQRT
+    code: ClassVar[int] = state.INVERSE_SQRT
 
     def __str__(self) -> str:
         return repr(self)
@@ -89,7 +89,7 @@ class Constant(Schedule):
 
     rate: float
 
-    code = kernels.CONSTANT
+    code = state.CONSTANT
 
     def __post_init__(self) -> None:
         _check("rate", self.rate)
@@ -126,7 +126,7 @@ class InverseSqrt(Schedule):
 
     rate: float
 
-    code = kernels.INVERSE_SQRT
+    code = state.INVERSE_SQRT
 
     def __post_init__(self) -> None:
         _check("rate", self.rate)
@@ -172,7 +172,7 @@ class InverseTime(Schedule):
 
     alpha: float
 
-    code = kernels.INVERSE_TIME
+    code = state.INVERSE_TIME
 
     def __post_init__(self) -> None:
         _check("alpha", self.alpha)

@@ -31,8 +31,8 @@ JIT_MAY = {"collections", "contextlib", "hashlib", "logging", "os", "warnings"}
 # The one module, or the package with all its modules, that knows a third party.
 ONLY_IN = {
     "aiokafka": "streampair_connectors.kafka",
-    "prometheus_client": "streampair_connectors.telemetry",
-    "confluent_kafka": "streampair_connectors.embedded",
+    "prometheus_client": "streampair_connectors.observability.metrics",
+    "confluent_kafka": "streampair_connectors.kafka.embedded",
 }
 
 
@@ -40,8 +40,8 @@ ONLY_IN = {
 # it.
 FLOORS = (
     (
-        *("errors", "kernels", "losses buffers schedules", "records", "privacy", "learners"),
-        *("auc ranking metric preprocessing batch", "assurance plots reproduce", "connectors"),
+        *("errors", "kernels", "losses buffers schedules", "records", "privacy", "base"),
+        *("auc ranking metric preprocessing offline", "assurance plots reproduce", "connectors"),
     ),
     ("errors", "kernels", "losses", "evaluation", "engine", "connectors"),
 )
@@ -49,7 +49,7 @@ FLOORS = (
 # know no learner. It tells one where a record comes from. The rest of privacy/ is none of its business. The
 # tables of the papers are AUCs, and a plot of scores is.
 ALSO = {
-    "engine": {"privacy.ledger", "privacy.origin", "privacy.pipeline"},
+    "engine": {"privacy.ledger", "privacy.provenance", "privacy.pipeline_check"},
     "evaluation": {"records.labels"},
     "plots": {"evaluation"},
     "reproduce": {"evaluation"},
@@ -58,9 +58,10 @@ ALSO = {
 INSIDE = {
     "privacy": (
         (
-            "keys packed shown",
-            "accounting correlated ledger noise origin pipeline plausible recursion sensitivity",
-            "entities",
+            "keys shown",
+            "provenance",
+            "accounting contraction correlated ledger noise pipeline_check plausible sensitivity",
+            "user_level",
             "mechanisms",
             "report",
         ),
@@ -298,8 +299,8 @@ def test_only_the_doors_import_by_name() -> None:
         ),
         (
             "streampair/privacy/noise.py",
-            "def f():\n    from ..learners import base",
-            "streampair.learners.base",
+            "def f():\n    from ..base import learner",
+            "streampair.base.learner",
         ),
         ("streampair/privacy/noise.py", "from .ledger import Ledger", "streampair.privacy.ledger"),
         (
@@ -308,18 +309,18 @@ def test_only_the_doors_import_by_name() -> None:
             "streampair.assurance.planner",
         ),
         (
-            "streampair/privacy/entities.py",
+            "streampair/privacy/user_level.py",
             "from .mechanisms import base",
             "streampair.privacy.mechanisms.base",
         ),
-        ("streampair/learners/base.py", "from streampair.privacy import audit", "streampair.assurance.audit"),
-        ("streampair/learners/base.py", "from streampair.auc import PairOGD", "streampair.auc"),
+        ("streampair/base/learner.py", "from streampair.privacy import audit", "streampair.assurance.audit"),
+        ("streampair/base/learner.py", "from streampair.auc import PairOGD", "streampair.auc"),
         ("streampair/auc.py", "from streampair import ranking", "streampair.ranking"),
         ("streampair/auc.py", "from streampair.evaluation import RollingAUC", "streampair.evaluation"),
         (
             "streampair/engine/lane.py",
-            "from streampair.learners.base import Learner",
-            "streampair.learners.base",
+            "from streampair.base.learner import Learner",
+            "streampair.base.learner",
         ),
         ("streampair/engine/lane.py", "from streampair.privacy import Ledger", "streampair.privacy"),
         ("streampair/engine/lane.py", "from ..privacy import noise", "streampair.privacy.noise"),
@@ -329,14 +330,14 @@ def test_only_the_doors_import_by_name() -> None:
 def test_an_arrow_that_runs_upwards_is_seen(path: str, source: str, culprit: str) -> None:
     rooms = {
         f"streampair/{room}/__init__.py": ""
-        for room in ("kernels", "learners", "engine", "evaluation", "assurance")
+        for room in ("kernels", "base", "engine", "evaluation", "assurance")
     }
     rooms |= {f"streampair/{name}.py": "" for name in ("errors", "losses", "buffers", "auc", "ranking")}
     parts = (
         "privacy/noise",
         "privacy/ledger",
         "privacy/mechanisms/base",
-        "learners/base",
+        "base/learner",
         "assurance/audit",
         "assurance/planner",
     )
@@ -351,9 +352,9 @@ def test_an_arrow_that_runs_upwards_is_seen(path: str, source: str, culprit: str
 
 
 def test_what_a_lane_may_know_of_privacy_is_not_seen() -> None:
-    names = ("privacy/__init__", "privacy/ledger", "privacy/pipeline", "auc")
+    names = ("privacy/__init__", "privacy/ledger", "privacy/pipeline_check", "auc")
     parts = {f"streampair/{name}.py": "" for name in names}
-    lane = "from streampair.privacy.ledger import Ledger\nfrom ..privacy.pipeline import walk\n"
+    lane = "from streampair.privacy.ledger import Ledger\nfrom ..privacy.pipeline_check import walk\n"
     types = "if TYPE_CHECKING:\n    from streampair.auc import PairOGD\n"
     assert upward({**parts, "streampair/engine/lane.py": lane + types}) == []
 
@@ -400,12 +401,12 @@ def test_modules_import_only_what_they_may(file: Path) -> None:
         ("streampair/kernels/ogd.py", "from scipy.special import expit", "scipy"),
         ("streampair/kernels/ogd.py", "from numba import njit", "numba.njit"),
         ("streampair/engine/lane.py", "from time import monotonic", "time"),
-        ("streampair_connectors/worker.py", "import aiokafka", "aiokafka"),
+        ("streampair_connectors/worker/worker.py", "import aiokafka", "aiokafka"),
         ("streampair_connectors/kafka_tools.py", "from aiokafka import errors", "aiokafka"),
         ("streampair_connectors/deploy/kafka.py", "import aiokafka", "aiokafka"),
         ("streampair_connectors/kafka/admin.py", "import confluent_kafka", "confluent_kafka"),
-        ("streampair_connectors/cli.py", "from prometheus_client import Gauge", "prometheus_client"),
-        ("streampair_connectors/cli.py", "import confluent_kafka as ck", "confluent_kafka"),
+        ("streampair_connectors/cli/app.py", "from prometheus_client import Gauge", "prometheus_client"),
+        ("streampair_connectors/cli/app.py", "import confluent_kafka as ck", "confluent_kafka"),
     ],
 )
 def test_the_rules_catch_what_breaks_them(path: str, source: str, culprit: str) -> None:
@@ -436,7 +437,11 @@ SLOW = ("scipy.stats", "scipy.special", "scipy.optimize", "river.metrics", "pand
 @pytest.mark.parametrize(
     ("code", "slow"),
     [
-        ("import streampair_connectors.worker, streampair_connectors.server, streampair.auc", []),
+        (
+            "import streampair_connectors.worker.worker, streampair.auc\n"
+            "import streampair_connectors.observability.server",
+            [],
+        ),
         ("import river.metrics", ["scipy.stats", "scipy.special", "scipy.optimize", "river.metrics"]),
     ],
     ids=["ours", "a twin that is slow"],

@@ -1,5 +1,5 @@
 """Everything of streampair that does I/O: Kafka, files, stores, metrics and the command line.
 
 The library itself (`streampair`) is pure: it never opens a file or a socket. This package
-connects its lanes to the world. Entry point: :func:`streampair_connectors.cli.main`.
+connects its lanes to the world. Entry point: :func:`streampair_connectors.cli.app.main`.
 """

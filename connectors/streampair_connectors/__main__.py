@@ -1,6 +1,6 @@
 """`python -m streampair_connectors` is the `streampair` command."""
 
-from streampair_connectors.cli import main
+from streampair_connectors.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
 
 PLACE = "<!-- commands -->"
 

@@ -25,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.assurance.canary import PUSH, Content, Impulses, Scene, Trial, slots_of
+from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError
-from streampair.learners.private import PrivateLearner
-from streampair.privacy.mechanisms.output import Output
+from streampair.privacy.mechanisms.dp_forest import Woods
+from streampair.privacy.mechanisms.output_perturbation import Output
 from streampair.privacy.mechanisms.private_auc import Evaluated
-from streampair.privacy.mechanisms.woods import Woods
+from streampair.privacy.pipeline_check import class_name
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
 
@@ -321,7 +322,7 @@ def audit(
     if isinstance(settings.mechanism, Evaluated):
         parts.append(_part(learner, "auc", slots, runs, progress))
     return AuditReport(
-        learner=f"{type(learner).__module__}.{type(learner).__qualname__}",
+        learner=class_name(learner),
         epsilon=float(settings.epsilon),
         delta=float(settings.delta),
         parts=tuple(parts),

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.privacy.mechanisms.forgetting_plan import BLOCKS
-from streampair.privacy.mechanisms.moments import Moments
+from streampair.privacy.mechanisms.decayed_moments import BLOCKS
+from streampair.privacy.mechanisms.dp_forest import Woods
 from streampair.privacy.mechanisms.private_auc import EvaluatedRun
-from streampair.privacy.mechanisms.woods import Woods
-from streampair.privacy.origin import Origin, Origins
+from streampair.privacy.mechanisms.second_moments import Moments
+from streampair.privacy.provenance import Origin, Origins
 from streampair.records.labels import TwoLabels
 
 __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]

@@ -1,8 +1,8 @@
 """What privacy will cost, before there is any data: noise, expected level and settings of each mechanism.
 
 The noise is that of the learners themselves, as they would be built. The level is that of a reference task
-(`streampair.assurance.references`), which needs no data. Real features are correlated and not normal, so a
-real stream does better or worse; which mechanism wins, and from how many records on, carries over.
+(`streampair.assurance.reference_tasks`), which needs no data. Real features are correlated and not normal, so
+a real stream does better or worse; which mechanism wins, and from how many records on, carries over.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from streampair import auc as auc_learners
 from streampair import metric as metric_learners
 from streampair import ranking as ranking_learners
-from streampair.assurance.references import Distances, Reference, Relevances, TwoClasses
+from streampair.assurance.reference_tasks import Distances, Reference, Relevances, TwoClasses
+from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.learners.private import PrivateLearner
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.entities import EntityLimit
+from streampair.privacy.mechanisms.dp_forest import worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL
-from streampair.privacy.mechanisms.moments import MOST_FEATURES
-from streampair.privacy.mechanisms.output_plan import LONGEST_OUTPUT
-from streampair.privacy.mechanisms.woods import worthwhile
+from streampair.privacy.mechanisms.output_perturbation import LONGEST_OUTPUT
+from streampair.privacy.mechanisms.second_moments import MOST_FEATURES
 from streampair.privacy.plausible import doubts
+from streampair.privacy.user_level import EntityLimit
 
 __all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan"]
 

@@ -3,10 +3,8 @@
 No I/O, no clock, no asyncio.
 """
 
+from streampair.engine.durable_lane import LoggedLane
 from streampair.engine.lane import Lane
-from streampair.engine.log import LogDamaged, LogKey, Place, Register
-from streampair.engine.logged import LoggedLane
-from streampair.engine.opening import Facts
 from streampair.engine.records import (
     Append,
     Breaker,
@@ -21,7 +19,9 @@ from streampair.engine.records import (
     Scored,
     Wanted,
 )
+from streampair.engine.recovery import Facts
 from streampair.engine.shadow import Shadow
+from streampair.engine.wal import LogDamaged, LogKey, Place, Register
 
 __all__ = [
     "Append",

@@ -24,10 +24,8 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine.batch import Batch
-from streampair.engine.dates import Dates
-from streampair.engine.envelope import check_key, is_signed, pack
-from streampair.engine.model import Model
 from streampair.engine.monitor import Monitor
+from streampair.engine.pipeline import Model
 from streampair.engine.protocols import buffer_records, positive_label, weight_norm, weights_shown
 from streampair.engine.records import (
     Breaker,
@@ -39,7 +37,17 @@ from streampair.engine.records import (
     RegretConfig,
     Scored,
 )
-from streampair.engine.snapshot import Snapshot, dated, since_of, summary, unreadable
+from streampair.engine.snapshot import (
+    Dates,
+    Snapshot,
+    check_key,
+    dated,
+    is_signed,
+    pack,
+    since_of,
+    summary,
+    unreadable,
+)
 from streampair.errors import ConfigError, LaneStopped, SnapshotError
 from streampair.evaluation import RegretEstimate
 
@@ -364,7 +372,7 @@ class Lane:
         Returns
         -------
         bytes
-            See `streampair.engine.envelope`. As sensitive as the data.
+            See `streampair.engine.snapshot`. As sensitive as the data.
 
         Raises
         ------

@@ -8,10 +8,9 @@ The engine knows learners by these alone: it imports none, and asks for nothing 
 
 There are two questions about privacy, and two answers. The engine asks ``isinstance(x, PrivateModel)``: can a
 lane keep the account of this learner? What may stand in a pipeline is asked by
-`streampair.privacy.pipeline.is_private`, which stands below the engine and takes whatever has a null step for
-private: it refuses, and a refusal should come on the slightest sign. `engine.model` refuses a learner that is
-private there and no `PrivateModel` here, so that no account is ever left out without a word. Each question is
-asked in its own room; that is why nothing below has to import the protocols.
+`streampair.privacy.pipeline_check.is_private`, which does not import the engine and takes whatever has a null
+step for private: it refuses, and a refusal should come on the slightest sign. `engine.pipeline` refuses a
+learner that is private there and no `PrivateModel` here, so that no account is left out silently.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from streampair.engine.records import Rows
 from streampair.errors import RecordError
-from streampair.privacy.origin import Origin
+from streampair.privacy.provenance import Origin
 
 __all__ = [
     "OwnModel",
@@ -266,7 +265,7 @@ class Ready(Protocol):
 def ready_many(learner: object) -> Callable[..., Ready | None] | None:
     """From records and labels to what learns them all at once; None if it has no such thing.
 
-    That of a private learner is told where the records come from, too: `streampair.privacy.origin.Origins`.
+    That of a private learner also takes where the records come from: `streampair.privacy.provenance.Origins`.
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
     return getattr(learner, "ready_many", None)

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streampair.engine.log import Digests, joined, split
 from streampair.engine.protocols import PrivateModel, noise_digest
 from streampair.engine.records import Record
+from streampair.engine.wal import Digests, joined, split
 from streampair.errors import PrivacyError
 from streampair.privacy.ledger import DIGEST_BYTES, Ledger, Line, repeats
 

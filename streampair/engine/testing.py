@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streampair.engine.lanelog import place_of
-from streampair.engine.log import Place
-from streampair.engine.logged import LoggedLane
-from streampair.engine.opening import Facts, How
+from streampair.engine.durable_lane import LoggedLane, place_of
 from streampair.engine.records import Append, Commit, Event, LaneOutput, Record, Scored, Wanted
+from streampair.engine.recovery import Facts, How
+from streampair.engine.wal import Place
 from streampair.errors import RecordError, StoreError
 
 __all__ = ["Died", "Driver", "Group", "LaneFiles", "MemoryStore", "decode_json"]

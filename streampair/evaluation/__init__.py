@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.auc_window import AUCWindow
 from streampair.evaluation.estimate import RegretEstimate
-from streampair.evaluation.kinds import MetricRegret, RelevanceRegret
+from streampair.evaluation.pair_reservoir import Drawn
 from streampair.evaluation.quality import Quality, quality_of
-from streampair.evaluation.regret import PairRegret
-from streampair.evaluation.rows import Records
-from streampair.evaluation.sampler import Drawn
+from streampair.evaluation.records_io import Records
+from streampair.evaluation.regret import MetricRegret, PairRegret, RelevanceRegret
 
 if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC

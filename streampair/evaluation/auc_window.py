@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import kernels as k
 from streampair.errors import ConfigError, SnapshotError
+from streampair.kernels import rolling_auc
 
 __all__ = ["AUCWindow"]
 
@@ -38,13 +38,15 @@ class AUCWindow:
     def _clear(self) -> None:
         self._labels: list[int] = []
         self._scores: list[float] = []
-        self._state = np.zeros(k.AUC_HEADER + 2 * self.size + k.AUC_NODE * (self.size + 1))
-        self._state[k.AUC_WINDOW] = self.size
+        self._state = np.zeros(
+            rolling_auc.AUC_HEADER + 2 * self.size + rolling_auc.AUC_NODE * (self.size + 1)
+        )
+        self._state[rolling_auc.AUC_WINDOW] = self.size
 
     def add(self, positive: bool, score: float) -> None:
         """Add one event, and forget the oldest when the window is full. The score must not be NaN."""
         self._settle()
-        k.auc_add(self._state, score, 1 if positive else 0)
+        rolling_auc.auc_add(self._state, score, 1 if positive else 0)
 
     def extend(self, labels: Sequence[int], scores: Sequence[float]) -> None:
         """Add many events: labels True or False, or 1 or 0, and scores that are known not to be NaN.
@@ -65,32 +67,36 @@ class AUCWindow:
             labels, scores = labels[-self.size :], scores[-self.size :]
             self._clear()
         self._labels, self._scores = [], []
-        k.auc_add_many(self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_))
+        rolling_auc.auc_add_many(
+            self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_)
+        )
 
     def revert(self, positive: bool, score: float) -> bool:
         """Take the latest event with this label and score back out; False if there is none."""
         self._settle()
-        return bool(k.auc_revert(self._state, score, 1 if positive else 0))
+        return bool(rolling_auc.auc_revert(self._state, score, 1 if positive else 0))
 
     def get(self) -> float:
         """The AUC of the window; NaN if it lacks one of the classes."""
         self._settle()
-        pairs = 2.0 * self._state[k.AUC_POSITIVE] * self._state[k.AUC_NEGATIVE]
+        pairs = 2.0 * self._state[rolling_auc.AUC_POSITIVE] * self._state[rolling_auc.AUC_NEGATIVE]
         # Wins and half the ties, counted in whole numbers: exact, whatever the window.
-        return float(self._state[k.AUC_WINS] / pairs) if pairs else math.nan
+        return float(self._state[rolling_auc.AUC_WINS] / pairs) if pairs else math.nan
 
     @property
     def n(self) -> int:
         """Number of events in the window."""
         self._settle()
-        return int(self._state[k.AUC_COUNT])
+        return int(self._state[rolling_auc.AUC_COUNT])
 
     def events(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Scores and labels (n,) of the window, the oldest first: copies."""
         self._settle()
-        oldest = int(self._state[k.AUC_NEXT]) - self.n
+        oldest = int(self._state[rolling_auc.AUC_NEXT]) - self.n
         order = (oldest + np.arange(self.n)) % self.size
-        return self._state[k.AUC_HEADER + order], self._state[k.AUC_HEADER + self.size + order] == 1.0
+        return self._state[rolling_auc.AUC_HEADER + order], self._state[
+            rolling_auc.AUC_HEADER + self.size + order
+        ] == 1.0
 
     def to_state(self) -> dict[str, object]:
         """The window as plain values, for a snapshot."""
@@ -110,7 +116,7 @@ class AUCWindow:
         if wrong or scores.ndim != 1 or np.isnan(scores).any():
             raise SnapshotError("the window of the AUC cannot be read", fix="restore an undamaged snapshot")
         self._clear()
-        k.auc_add_many(self._state, scores[-self.size :].copy(), labels[-self.size :].copy())
+        rolling_auc.auc_add_many(self._state, scores[-self.size :].copy(), labels[-self.size :].copy())
 
     def __getstate__(self) -> dict[str, object]:
         # The window alone: the tree is several times its size, and most of it may be unused.

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import kernels, losses
+from streampair import losses
 from streampair.evaluation.pairs import Linear, Pairs
+from streampair.kernels import comparator
 
 __all__ = ["minimise"]
 
@@ -82,7 +83,7 @@ def minimise(
         most = pairs.patience * iterations // len(widths)
         if rows is not None and _compiled(loss):
             w = w.copy()
-            kernels.descent(rows, share, loss.code, width, radius, w, reach, most)
+            comparator.descent(rows, share, loss.code, width, radius, w, reach, most)
         else:
             w = _accelerate(pairs, share, loss, width, radius, w, reach, most)
         value = float(share @ loss.value(pairs.arguments(w)))

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import kernels
+from streampair.kernels import symmetric
 
 __all__ = ["Linear", "Pairs", "Quadratic"]
 
@@ -165,7 +165,7 @@ class Quadratic(Pairs):
         """On the cone first, then on the ball around its apex: on a cone the two make one projection."""
         if self._psd:
             nearest = w.reshape(self._d, self._d).copy()
-            kernels.project_psd(nearest)
+            symmetric.project_psd(nearest)
             w = nearest.ravel()
         return super().project(w, radius)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from streampair import kernels
+from streampair.kernels import dp_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +110,7 @@ def quality_of(
     counts = np.zeros((2, BINS), dtype=np.int64)
     spread = float(scores.std())
     slope = 1.0 / spread if spread > 0.0 else 1.0
-    kernels.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * float(scores.mean()), counts)
+    dp_steps.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * float(scores.mean()), counts)
     positives, negatives = counts.tolist()
     placed = _placed(ranked)
     drift, late = False, labels[-_WATCHED:]

@@ -1,43 +1,26 @@
-"""The regret of a learner, estimated online from a stratified sample of pairs.
-
-Estimated is H20 Eq. 4 with the full-history penalty of H20 Eq. 3::
-
-    R_T = sum_{t=2..T} L_t(w_{t-1}) - min_{|w| <= R} sum_{t=2..T} L_t(w),
-    L_t(w) = 1/(t-1) sum_{i<t} loss((y_t - y_i)(s_w(x_t) - s_w(x_i)))
-
-over the pairs of unequal labels: the others have margin 0 under every w, so they cancel in the regret, and
-they cost nothing in `pair_loss` and `comparator_loss` either.
-
-The first `exact` steps are kept whole, all their pairs. Of the later steps a sample is kept for each label,
-so that rare labels are seen as well as frequent ones. It thins out with time: the j-th step of a label enters
-with odds of about 1/sqrt(j), as the regret of a learner that converges does, or else the few early steps that
-make up most of it would be missed. (Sequential bottom-k sampling with exponential ranks: Efraimidis and
-Spirakis 2006; Cohen and Kaplan 2007. On a stationary stream it costs 15 % in the standard error.) Each step
-comes with one partner, drawn uniformly from a reservoir of the past records of the other label (Li 1994,
-Algorithm L), and with the margin that the learner had on that pair at that time. A step of label c that met m
-records of the other label among t - 1 has weight m/(t-1), so that in expectation
-
-    sum_t L_t = (exact part) + sum_c N_c mean_c(weight * loss),
-
-with the N_c steps of label c after the exact part, and means weighted by the inverse of the probability of
-inclusion. Both samples know beforehand which record enters next, so all others cost nothing.
-
-Randomness comes from one Mersenne Twister of its own, which is part of the saved state.
-"""
+"""Regret of pairwise learners: of two classes, of relevances, of classes of a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streampair.evaluation.estimate import PairSample, RegretEstimate, estimate
-from streampair.evaluation.pair_sampler import PairSampler
-from streampair.evaluation.sampling import stands_for
+from streampair.evaluation.estimate import PairSample, RegretEstimate, estimate, judge, plain_design
+from streampair.evaluation.pair_reservoir import Drawn, Features, PairSampler, Sampler, Scorer, stands_for
+from streampair.evaluation.pairs import Linear, Pairs, Quadratic
+from streampair.evaluation.records_io import Records, Row
 from streampair.kernels import sampling as layout
 
-__all__ = ["PairRegret"]
+__all__ = [
+    "LabelledRegret",
+    "MetricRegret",
+    "PairRegret",
+    "RelevanceRegret",
+]
 
 
 class PairRegret(PairSampler):
@@ -131,3 +114,353 @@ class PairRegret(PairSampler):
             kept=(kept[0], kept[1]),
             steps=(counted[0], counted[1]),
         )
+
+
+Array = NDArray[np.float64]
+
+
+class LabelledRegret(Sampler):
+    """Online estimate of the regret over all pairs of records; see `RelevanceRegret` and `MetricRegret`.
+
+    Parameters
+    ----------
+    loss, radius, pairs, exact, seed
+        As in `PairRegret`.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
+
+    _strata: ClassVar[int] = 1
+
+    # ---- what a kind of label provides -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def label(self, y: Any) -> float:
+        """The number of a label; NaN for one that cannot be used."""
+
+    @abc.abstractmethod
+    def paired(self, label: Any, others: Any) -> Any:
+        """Whether pairs of records with these labels, none of them NaN, depend on the weights; by element."""
+
+    @abc.abstractmethod
+    def margins(
+        self, x: Any, label: float, others: Sequence[Any], labels: Sequence[float], score: float, by: Scorer
+    ) -> Array:
+        """What the loss of the pairs of x with others is applied to, before x is learned."""
+
+    @abc.abstractmethod
+    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+        """Pairs of designs (n, d), with their labels (n,)."""
+
+    # ---- observing -------------------------------------------------------------------------------------
+
+    def _stratum(self, y: Any) -> int:
+        return 0
+
+    def _numbers_of(self, ys: Sequence[Any]) -> Array:
+        return np.array([self.label(y) for y in ys], dtype=np.float64)
+
+    def _makes_pair(self, label: float, other: float) -> bool:
+        return label == label and other == other and bool(self.paired(label, other))
+
+    def _weigh(self, places: NDArray[np.int64]) -> None:
+        """1 for a pair, 0 where the labels make none."""
+        steps = self._sample.steps
+        own, other = steps[places, layout.STEP_LABEL], steps[places, layout.STEP_OTHER]
+        usable = ~(np.isnan(own) | np.isnan(other))
+        steps[places, layout.STEP_WEIGHT] = usable & self.paired(own, other)
+
+    def _margin(self, place: int, score: float, theirs: float) -> float:
+        """By the labels; 0 where they make no pair."""
+        columns = [layout.STEP_LABEL, layout.STEP_OTHER, layout.STEP_WEIGHT]
+        own, other, weight = self._sample.steps[place, columns].tolist()
+        return float(self.margins(None, own, [theirs], [other], score, float)[0]) if weight else 0.0
+
+    def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
+        """As in the base."""
+        early = self.seen < self.exact
+        keep_record, keep_step, place = self._sample.next(0)
+        if self.unusable is not None or not (early or keep_record or keep_step):
+            return None
+        label, row, value = self.label(y), self._given(x), 0.0
+        if row is None:
+            return None, 0.0
+        if early:
+            others = [(x2, y2) for x2, y2 in self._first if self._makes_pair(label, y2)]
+            if others:
+                rows, labels = zip(*others, strict=True)
+                arguments = self.margins(x, label, rows, labels, score, scorer)
+                value = float(np.sum(self.loss.value(arguments))) / self.seen
+        elif keep_step:
+            other = float(self._sample.records[place, layout.RECORD_LABEL])
+            if self._makes_pair(label, other):
+                partner = self._sample.at("past", [place])[0]
+                value = float(self.margins(x, label, [partner], [other], score, scorer)[0])
+        return row, value
+
+    # ---- estimating ------------------------------------------------------------------------------------
+
+    def estimate(self, design_many: Callable[[list[Any]], Any] | None = None) -> RegretEstimate | None:
+        """As in `PairRegret`."""
+        n = self.seen
+        self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 1024 * self.pairs)
+        if n < 2 or self.unusable is not None:
+            return None
+        steps = self._sample.steps
+        counted = self._sample.counted(0)
+        scale = stands_for(*self._sample.ranks(0), counted, self.exact)
+        slots = np.flatnonzero(scale > 0.0)
+        first, labels = (
+            [row for row, _ in self._first],
+            np.array([label for _, label in self._first], dtype=np.float64),
+        )
+        own, partner = self._sample.at("own", slots), self._sample.at("partner", slots)
+        # One call: the columns of the plain design depend on the rows it is given.
+        design = plain_design if design_many is None else design_many
+        x = np.asarray(design([*first, *own, *partner]), dtype=np.float64)
+        later, earlier = np.tril_indices(len(first), -1)
+        usable = ~np.isnan(labels)
+        keep = usable[later] & usable[earlier] & self.paired(labels[later], labels[earlier])
+        later, earlier = later[keep], earlier[keep]
+        at, m = len(first), len(own)
+        pairs = self.pairs_of(
+            x[np.concatenate([later, np.arange(at, at + m)])],
+            x[np.concatenate([earlier, np.arange(at + m, at + 2 * m)])],
+            np.concatenate([labels[later], steps[slots, layout.STEP_LABEL]]),
+            np.concatenate([labels[earlier], steps[slots, layout.STEP_OTHER]]),
+        )
+        sample = PairSample(
+            n=n,
+            exact=n <= self.exact,
+            first=first,
+            first_labels=np.zeros(len(first), dtype=np.bool_),
+            first_loss=self._first_loss,
+            own=own,
+            partner=partner,
+            own_id=steps[slots, layout.STEP_ID],
+            partner_id=steps[slots, layout.STEP_PARTNER],
+            labels=np.zeros(m, dtype=np.bool_),  # one stratum
+            margin=steps[slots, layout.STEP_MARGIN],
+            weight=steps[slots, layout.STEP_WEIGHT],
+            scale=scale[slots],
+            kept=(m, 0),
+            steps=(counted, 0),
+        )
+        result, self._warm = judge(sample, pairs, 1.0 / later, self.loss, self.radius, self._warm)
+        return result
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def params(self) -> dict[str, object]:
+        """What a saved sample must have been made with."""
+        return {"kind": type(self).__name__, **super().params()}
+
+    def to_state(self) -> dict[str, object]:
+        """The sample as plain values and arrays, for a snapshot."""
+        state = super().to_state()
+        (log_w,) = cast("list[float]", state["log_w"])
+        return {**state, "log_w": log_w}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """As in the base."""
+        super().load_state({**state, "log_w": [state.get("log_w")]})
+
+    def _counted(self) -> dict[str, object]:
+        steps, records = self._sample.steps, self._sample.records
+        return {
+            "seen": self.seen,
+            "own_label": steps[:, layout.STEP_LABEL].copy(),
+            "partner_label": steps[:, layout.STEP_OTHER].copy(),
+            "past_label": records[:, layout.RECORD_LABEL].copy(),
+        }
+
+    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+        return [int(state["seen"])]
+
+    def _labels_of_first(self) -> NDArray[Any]:
+        return np.array([label for _, label in self._first], dtype=np.float64)
+
+
+#: A matrix of more has so many entries that to look for the best one would hold a lane up for many seconds.
+MOST_FEATURES = 64
+
+
+class RelevanceRegret(LabelledRegret):
+    """Online estimate of the regret of a learner that ranks by a relevance.
+
+    The margin of a pair is ``(y - y') (s - s')`` in its relevances and scores; with a loss of errors
+    (`losses.MinimumErrorEntropy`) its argument is ``(y - y') - (s - s')``, and pairs of equal relevance count
+    as well. That loss is not convex: the comparator is then a good one, not provably the best.
+
+    Parameters
+    ----------
+    loss
+        Pair loss with ``value(margins)`` and ``slope(margins)``; None is the hinge.
+    radius
+        Radius of the ball of comparators.
+    label
+        From a label to the relevance as the learner takes it, NaN for one that cannot be used: its
+        `label_number`.
+    pairs, exact, seed
+        As in `PairRegret`.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> from streampair.evaluation import RelevanceRegret
+    >>> rng = random.Random(0)
+    >>> model = ranking.PairOGD(seed=1)
+    >>> regret = RelevanceRegret(model.pair_loss, model.comparator_radius, label=model.label_number)
+    >>> for _ in range(1000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     y = 0.7 * x["stars"] - 0.5 * x["price"]
+    ...     regret.observe(x, y, model.score_one(x), model.score_one)
+    ...     model.learn_one(x, y)
+    >>> estimate = regret.estimate(model.design_many)
+    >>> estimate.n, estimate.exact, estimate.total > 0.0
+    (1000, False, True)
+    """
+
+    def __init__(
+        self,
+        loss: Any = None,
+        radius: float = 1.0,
+        *,
+        label: Callable[[Any], float] = float,
+        pairs: int = 1024,
+        exact: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(loss, radius, pairs=pairs, exact=exact, seed=seed)
+        self._label = label
+        self._of_errors = bool(getattr(self.loss, "of_errors", False))
+
+    def label(self, y: Any) -> float:
+        """The relevance."""
+        return float(self._label(y))
+
+    def paired(self, label: Any, others: Any) -> Any:
+        """Pairs of equal relevance have margin 0 under all weights."""
+        return label == label if self._of_errors else label != others
+
+    def margins(
+        self, x: Any, label: float, others: Sequence[Any], labels: Sequence[float], score: float, by: Scorer
+    ) -> Array:
+        """By the scores."""
+        apart, scores = label - np.array(labels), score - np.array([by(other) for other in others])
+        return apart - scores if self._of_errors else apart * scores
+
+    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+        """Linear in the weights."""
+        apart = np.nan_to_num(labels - others)  # pairs without labels have no weight
+        if self._of_errors:
+            return Linear(partner - own, apart)
+        return Linear(apart[:, None] * (own - partner))
+
+
+class MetricRegret(LabelledRegret):
+    """Online estimate of the regret of a learner of a metric: the pair loss of a Mahalanobis matrix.
+
+    The margin of a pair is ``s (1 - u'Wu)`` with the difference u of the two records as the learner sees them
+    and s = 1 for two records of one class, else -1. Comparators are the symmetric matrices, or the positive
+    semi-definite ones, of at most this Frobenius norm. With a record of more than 64 features the estimation
+    ends, and `unusable` says why.
+
+    Parameters
+    ----------
+    loss
+        Pair loss with ``value(margins)`` and ``slope(margins)``; None is the hinge.
+    radius
+        Largest Frobenius norm of a comparator.
+    quadratic
+        From a record and several others to ``u'Wu`` of each pair: the learner's `quadratic_many`.
+    label
+        From a label to the number of its class, NaN for one that cannot be used: its `label_number`.
+    psd
+        Whether comparators have to be positive semi-definite.
+    pairs, exact, seed
+        As in `PairRegret`.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import metric
+    >>> from streampair.evaluation import MetricRegret
+    >>> model = metric.PairOGD(seed=1)
+    >>> regret = MetricRegret(model.pair_loss, model.comparator_radius, quadratic=model.quadratic_many,
+    ...                       label=model.label_number, psd=model.psd)
+    >>> for x, y in datasets.Phishing():
+    ...     regret.observe(x, y)
+    ...     model.learn_one(x, y)
+    >>> estimate = regret.estimate(model.design_many)
+    >>> estimate.n, estimate.exact, estimate.pair_loss > estimate.comparator_loss
+    (1250, False, True)
+    """
+
+    def __init__(
+        self,
+        loss: Any = None,
+        radius: float = 1.0,
+        *,
+        quadratic: Callable[[Any, Sequence[Any]], Array],
+        label: Callable[[Any], float] = float,
+        psd: bool = True,
+        pairs: int = 1024,
+        exact: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(loss, radius, pairs=pairs, exact=exact, seed=seed)
+        self._quadratic, self._label, self._psd = quadratic, label, psd
+
+    def observe(self, x: Any, y: Any, score: float = 0.0, scorer: Scorer = float) -> None:
+        """As in the base; a metric has no use for scores."""
+        super().observe(x, y, score, scorer)
+
+    def commit(self, seen: Any, y: Any) -> None:
+        """As in the base; records of too many features end the estimation."""
+        if self.unusable is None and seen is not None and len(seen[0] or ()) > MOST_FEATURES:
+            self.give_up(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
+        super().commit(seen, y)
+
+    def draw(
+        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
+    ) -> Drawn | None:
+        """None: distances to partners are asked for one by one."""
+        return None
+
+    def label(self, y: Any) -> float:
+        """The number of the class."""
+        return float(self._label(y))
+
+    def paired(self, label: Any, others: Any) -> Any:
+        """All pairs count."""
+        return label == label
+
+    def margins(
+        self, x: Any, label: float, others: Sequence[Any], labels: Sequence[float], score: float, by: Scorer
+    ) -> Array:
+        """By the matrix."""
+        signs = np.where(np.array(labels) == label, 1.0, -1.0)
+        return signs * (1.0 - self._quadratic(x, others))
+
+    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+        """Linear in the entries of W."""
+        return Quadratic(own - partner, np.where(labels == others, 1.0, -1.0), psd=self._psd)
+
+    def params(self) -> dict[str, object]:
+        """What a saved sample must have been made with."""
+        return {**super().params(), "psd": self._psd}

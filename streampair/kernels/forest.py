@@ -1,70 +1,704 @@
-"""Random trees whose leaves are fitted online, by four experts that share them, and the stack of the experts.
-
-A leaf draws a column, keeps one of its values, and parts later values from it; which columns are drawn more
-often is all that labels say of a tree. Expert k sees each tree cut to its first nodes, so that one descent
-serves all.
-
-The whole state is one flat array: scalars; columns (moments, weights, the record and its standardised
-values); weights of texts; nodes; weights of the nodes; scratch. A value of a record is a number, a text (a
-NaN that carries a hash) or missing (a NaN that carries nothing).
-"""
+"""An online forest that ranks: its flat state, trees, scores, pairs, parts of a score, several classes."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.forest_layout import (
-    EXPERTS,
-    FOREST_BEST,
-    FOREST_BRISK,
-    FOREST_CAP,
-    FOREST_COUNT,
-    FOREST_D,
-    FOREST_ETA,
-    FOREST_FEW,
-    FOREST_GAMMA,
-    FOREST_GUIDED,
-    FOREST_HEADER,
-    FOREST_LOSSES,
-    FOREST_MEAN,
-    FOREST_NODES,
-    FOREST_PAIRS,
-    FOREST_READY,
-    FOREST_RECORDS,
-    FOREST_SEEN,
-    FOREST_SINCE,
-    FOREST_SLOW,
-    FOREST_SPREAD,
-    FOREST_STACK,
-    FOREST_STEPS,
-    FOREST_TASK,
-    FOREST_TEXTS,
-    FOREST_TREES,
-    INDEX,
-    PAYLOAD,
-    PRESENT_AT,
-    RECORD_AT,
-    SCORES,
-    SLOW,
-    forest_cut,
-    forest_places,
-    forest_weights_at,
-)
-from streampair.kernels.forest_pairs import forest_pair, forest_step
-from streampair.kernels.forest_scores import forest_evaluate, forest_stacked
-from streampair.kernels.forest_trees import (
-    forest_bucket,
-    forest_empty,
-    forest_gain,
-    forest_grow,
-    forest_moments,
-)
-from streampair.kernels.numerics import exp_negative, log_positive, sigmoid
+from streampair.kernels.losses import loss_slope
+from streampair.kernels.numerics import exp_negative, log_positive, sigmoid, uniform
+from streampair.kernels.platt import link_learn
 from streampair.kernels.sparse import sort_places
 from streampair.kernels.vectors import MAX_ABS
+
+Bits: TypeAlias = NDArray[np.int64]
+Links: TypeAlias = NDArray[np.int32]
+
+# Scalars.
+FOREST_D = 0
+FOREST_CAP = 1
+FOREST_TREES = 2
+FOREST_NODES = 3
+FOREST_SEED = 4
+FOREST_TEXTS = 5  # places for weights of texts: 0 until there is one
+FOREST_TASK = 6  # 0: logistic loss of records; 1: squared loss on real labels; FOREST_PAIRS + code: of pairs
+FOREST_RECORDS = 7
+FOREST_DRAWS = 8  # random numbers drawn
+FOREST_READY = 9  # the scratch has the leaves and scores of the record in `last`; 2: of the one that has FEW
+FOREST_SINCE = 10  # records since the slow expert began
+FOREST_BEST = 11  # the best average loss that it has had since
+FOREST_SLOW = 12  # its own sum of weights, as it may begin again
+FOREST_SEEN = 13  # the sum of weights of the average losses
+FOREST_MEAN = 14  # of the labels, if the loss is squared
+FOREST_SPREAD = 15  # their sum of squared distances from it
+FOREST_STACK = 16  # weights of the experts in the stack
+FOREST_STEPS = 20  # sums that set their steps
+FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum of weights
+SCORES = 28  # scratch: scores of the experts
+FOREST_GUIDED = 32  # 1: half of the columns are drawn by what decisions by them have gained
+FOREST_BASE = 33  # running mean of the targets
+FOREST_BRISK = 34  # 1: stack and deepest expert take larger steps where things move
+FOREST_FEW = 35  # 1: the record was scattered, and its places are the `COUNT` ones of the list
+FOREST_COUNT = 36  # columns that the record has, once its leaves were found
+FOREST_DECIDED = 37  # 1 + columns that have decided anything; 0: they are to be counted
+FOREST_HEADER = 38
+
+FOREST_PAIRS = 2
+
+EXPERTS = 4
+FOREST_BUCKETS = 4096
+# Cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised; gains, decisions, worth;
+# and two lists of columns: those that the record has, those that have decided anything.
+FOREST_COLUMN = 19
+RECORD_AT = 11
+GAINS_AT = 14
+PRESENT_AT = 17
+DECIDED_AT = 18
+FOREST_KEPT = 32  # last records of each class that further ones are paired with
+FOREST_LINK = 32  # cells of the link from score to probability: as many as the scalars of other learners
+SLOW = 2  # the expert that never forgets: it is reset instead
+
+FOREST_ETA = (0.1, 0.2, 0.02, 0.1)  # step sizes of the experts
+FOREST_GAMMA = (0.99, 0.95, 1.0, 1.0)  # what is left of their sums of squares from one record to the next
+
+_CUT = (0, 31, 127, 1 << 30)
+PAYLOAD = (1 << 51) - 1
+# Masks that change no place, and no tree nor node: they tell the compiler that none is negative, which would
+# be counted from the end.
+INDEX = 0x7FFFFFFF
+SHORT = 0xFFFF
+
+
+@kernel
+def forest_cut(expert: int, nodes: int) -> int:
+    """How many nodes of a tree an expert sees."""
+    return min(_CUT[expert], nodes)
+
+
+@kernel
+def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
+    """Where a state has its texts, nodes, the weights of the nodes of each cut expert, scratch; its length.
+
+    What labels have a say in stands before the trees: a block, which each of several classes has, is as long.
+
+    Returns
+    -------
+    tuple
+        (texts, weights of the nodes, used nodes of each tree, nodes, scratch, length).
+    """
+    at_texts = FOREST_HEADER + FOREST_COLUMN * cap
+    at_weights = at_texts + 2 * EXPERTS * texts
+    cells = 0
+    for k in range(1, EXPERTS):
+        cells += forest_cut(k, nodes)
+    at_used = at_weights + 2 * trees * cells
+    at_nodes = at_used + trees
+    at_scratch = at_nodes + 2 * trees * nodes
+    return at_texts, at_weights, at_used, at_nodes, at_scratch, at_scratch + (EXPERTS + 1) * trees
+
+
+@kernel
+def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
+    """Where the weights of the nodes of an expert begin, among those of all."""
+    at = 0
+    for k in range(1, expert):
+        at += 2 * trees * forest_cut(k, nodes)
+    return at
+
+
+@kernel
+def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
+    """Where a forest that learns from pairs has what they need, behind all else.
+
+    Returns
+    -------
+    tuple
+        (how many records of each class came, the record at hand with its standardised values, its leaves and
+        scores, the records that are kept, length); the link is at 0.
+    """
+    at_own = FOREST_LINK + 2
+    at_leaves = at_own + 2 * cap
+    at_kept = at_leaves + EXPERTS * trees + EXPERTS
+    return FOREST_LINK, at_own, at_leaves, at_kept, at_kept + 2 * FOREST_KEPT * cap
+
+
+_VISITS = 20
+_SALTS = 8
+_KEPT = 0.999  # of the gains, from one record to the next
+_SHARE = 0.01  # of a target in the running mean
+
+
+@kernel
+def _bit(hashed: int, salt: int) -> bool:
+    """A public coin for a text, under a salt."""
+    return uniform(hashed, salt, 7) < 0.5
+
+
+@kernel
+def _hash(bits: int, value: float) -> int:
+    """The hash that a text carries; 0 for a number and for nothing."""
+    return bits & PAYLOAD if value != value else 0
+
+
+@kernel
+def forest_bucket(column: int, hashed: int) -> int:
+    """The place of the weights of a text in a column."""
+    return int(uniform(hashed, column, 11) * FOREST_BUCKETS)
+
+
+@kernel
+def forest_right(column: int, mark: float, x: Array, bits: Bits) -> int:
+    """Which child a record goes to: a number beyond the mark and a text to the right, nothing to the left.
+
+    A node that parts texts (its column is inverted) tosses their coin under the salt that is its mark.
+    """
+    if column >= 0:
+        value = x[column]
+        if value != value:
+            return 1 if bits[column] & PAYLOAD else 0
+        return int(value > mark)
+    return 1 if _bit(_hash(bits[~column], x[~column]), int(mark)) else 0
+
+
+@kernel
+def forest_draw(s: Array) -> float:
+    u = uniform(int(s[FOREST_SEED]), int(s[FOREST_DRAWS]), 0)
+    s[FOREST_DRAWS] += 1.0
+    return u
+
+
+@kernel
+def forest_moments(s: Array) -> None:
+    """Let the numbers of the record into the means and variances of their columns."""
+    cap = int(s[FOREST_CAP])
+    at = FOREST_HEADER + PRESENT_AT * cap
+    present = s[at : at + cap].view(np.int64)
+    pairs = s[FOREST_TASK] >= FOREST_PAIRS  # then the list is of the partner
+    for i in range(int(s[FOREST_D] if pairs else s[FOREST_COUNT])):
+        j = i if pairs else present[i]
+        value = s[FOREST_HEADER + RECORD_AT * cap + j]
+        if value == value:
+            s[FOREST_HEADER + j] += 1.0
+            apart = value - s[FOREST_HEADER + cap + j]
+            s[FOREST_HEADER + cap + j] += apart / s[FOREST_HEADER + j]
+            s[FOREST_HEADER + 2 * cap + j] += apart * (value - s[FOREST_HEADER + cap + j])
+
+
+@kernel
+def _decided(s: Array) -> Bits:
+    """The columns that have decided anything, ascending: all others have gained nothing."""
+    cap = int(s[FOREST_CAP])
+    first = FOREST_HEADER + DECIDED_AT * cap
+    columns = s[first : first + cap].view(np.int64)
+    if s[FOREST_DECIDED] == 0.0:
+        count = 0
+        gains = FOREST_HEADER + GAINS_AT * cap
+        for j in range(int(s[FOREST_D])):
+            if s[gains + j] != 0.0 or s[gains + cap + j] != 0.0:
+                columns[count] = j
+                count += 1
+        s[FOREST_DECIDED] = 1.0 + count
+    return columns[: int(s[FOREST_DECIDED]) - 1]
+
+
+@kernel
+def _decides(s: Array, column: int) -> None:
+    """Let a column into the list of those that have decided anything."""
+    known = _decided(s)
+    low, high = 0, known.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if known[middle] < column:
+            low = middle + 1
+        else:
+            high = middle
+    if low < known.shape[0] and known[low] == column:
+        return
+    s[FOREST_DECIDED] += 1.0
+    longer = _decided(s)
+    for i in range(longer.shape[0] - 1, low, -1):
+        longer[i] = longer[i - 1]
+    longer[low] = column
+
+
+@kernel
+def _worths(s: Array) -> float:
+    """What a decision by each column has gained in the mean, with one that gained nothing; their sum.
+
+    A column whose decisions have lost is worth 0.
+    """
+    cap = int(s[FOREST_CAP])
+    at = FOREST_HEADER + GAINS_AT * cap
+    total = 0.0
+    for column in _decided(s):
+        j = at + column
+        worth = s[j] / (1.0 + s[j + cap]) if s[j] > 0.0 else 0.0
+        s[j + 2 * cap] = worth
+        total += worth
+    return total
+
+
+@kernel
+def _column(s: Array, u: float, total: float) -> int:
+    """The column of a random number: any, or in a guided forest for one half of them by worth."""
+    d = int(s[FOREST_D])
+    if s[FOREST_GUIDED] == 0.0:
+        return int(u * d)
+    if u < 0.5:
+        return int(2.0 * u * d)
+    u = 2.0 * u - 1.0
+    if total == 0.0:
+        return int(u * d)
+    left, last = u * total, 0
+    at = FOREST_HEADER + (GAINS_AT + 2) * int(s[FOREST_CAP])
+    for j in _decided(s):
+        worth = s[at + j]
+        if worth > 0.0:
+            left -= worth
+            last = j
+            if left < 0.0:
+                break
+    return last
+
+
+@kernel
+def _drawn(s: Array, total: float) -> tuple[int, float]:
+    """A column, and the sum of the worths, computed for the first of a record that asks."""
+    u = forest_draw(s)
+    if total < 0.0 and u >= 0.5 and s[FOREST_GUIDED] == 1.0:
+        total = _worths(s)
+    return _column(s, u, total), total
+
+
+@kernel
+def forest_gain(s: Array, target: float) -> None:
+    """Let the decisions that one tree makes about the record into the gains of their columns.
+
+    A decision gains what the difference between the weights on both sides, by the deepest expert, has in
+    common with the target: of a column that tells nothing, nothing in the mean. The trees take turns.
+    """
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_weights, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
+    gains = FOREST_HEADER + GAINS_AT * cap
+    for j in _decided(s):
+        s[gains + j] *= _KEPT
+        s[gains + cap + j] *= _KEPT
+    apart = target - s[FOREST_BASE]
+    s[FOREST_BASE] += _SHARE * apart
+    first = int(s[FOREST_RECORDS]) % trees * nodes
+    at = at_weights + forest_weights_at(EXPERTS - 1, trees, nodes) + 2 * first
+    node = 0
+    while True:
+        child = links[4 * (first + node) + 3]
+        if child <= 0:
+            break
+        column = links[4 * (first + node) + 2]
+        right = forest_right(column, marks[2 * (first + node)], x, bits)
+        if column < 0:
+            column = ~column
+        node = child + right
+        s[gains + column] += (s[at + 2 * node] - s[at + 2 * (child + 1 - right)]) * apart
+        s[gains + cap + column] += 1.0
+        if s[gains + cap + column] == 1.0:  # any other is in the list
+            _decides(s, column)
+
+
+@kernel
+def forest_grow(s: Array, others: Array) -> None:
+    """Let the record visit its leaves: each draws a column, keeps one of its values, and at last splits.
+
+    `others` (classes, cells) are the blocks of further classes.
+    """
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_weights, at_used, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_scratch]
+    mark_bits, links = marks.view(np.int64), marks.view(np.int32)
+    leaves = s[at_scratch:end].view(np.int64)
+    cells, spare = s.view(np.int64), end - 1  # the last cell of the scratch
+    seed, draws = int(s[FOREST_SEED]), int(s[FOREST_DRAWS])
+    total = -1.0  # of the worths: none are known yet
+    for t in range(trees):
+        used = int(s[at_used + t])
+        if used + 2 > nodes:
+            continue
+        node = (t * nodes + leaves[4 * t + 3]) & INDEX
+        visits = 1 - links[4 * node + 3]
+        column = links[4 * node + 2] & INDEX
+        if 1 < visits < _VISITS:
+            # Nearly all visits: the value is kept or not without a branch, which nobody could predict.
+            links[4 * node + 3] = -visits
+            at = at_nodes + 2 * node if uniform(seed, draws, 0) * visits < 1.0 else spare
+            cells[at & INDEX] = bits[column]
+            draws += 1
+            continue
+        s[FOREST_DRAWS] = draws
+        if visits <= _VISITS:
+            links[4 * node + 3] = -visits
+        if visits == 1 or not _part(s, marks, mark_bits, links, node, x, bits):
+            column, total = _drawn(s, total)
+            links[4 * node + 2] = column
+            mark_bits[2 * node] = bits[column]
+        else:
+            links[4 * node + 3] = used
+            s[at_used + t] = used + 2.0
+            _inherit(s, at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+            for i in range(others.shape[0]):
+                _inherit(others[i], at_weights, trees, nodes, t, leaves[4 * t + 3], used)
+        draws = int(s[FOREST_DRAWS])
+    s[FOREST_DRAWS] = draws
+
+
+@kernel
+def _part(s: Array, marks: Array, mark_bits: Bits, links: Links, node: int, x: Array, bits: Bits) -> bool:
+    """Make a leaf a node that parts the value that it keeps from that of the record; False if it cannot."""
+    column = links[4 * node + 2]
+    kept, value = marks[2 * node], x[column]
+    if mark_bits[2 * node] == bits[column] or kept == value:
+        return False
+    one, two = _hash(mark_bits[2 * node], kept), _hash(bits[column], value)
+    if one != 0 or two != 0:
+        for _ in range(_SALTS):
+            salt = math.floor(forest_draw(s) * 1048576.0)
+            if _bit(one, int(salt)) != _bit(two, int(salt)):
+                marks[2 * node] = salt
+                links[4 * node + 2] = ~column
+                return True
+        return False
+    if kept != kept or value != value:
+        if kept != kept and value != value:
+            return False
+        marks[2 * node] = -math.inf  # nothing to the left, any number to the right
+        return True
+    low, high = min(kept, value), max(kept, value)
+    mark = low + forest_draw(s) * (high - low)
+    marks[2 * node] = mark if mark < high else low
+    return True
+
+
+@kernel
+def _inherit(block: Array, at_weights: int, trees: int, nodes: int, tree: int, node: int, child: int) -> None:
+    """Both children begin with the weights of the parent, and half of what set its steps."""
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        if child + 1 < cut:
+            parent = at + 2 * (tree * cut + node)
+            for i in range(2):
+                own = at + 2 * (tree * cut + child + i)
+                block[own] = block[parent]
+                block[own + 1] = 0.5 * block[parent + 1]
+        at += 2 * trees * cut
+
+
+@kernel
+def _forget(block: Array, at_weights: int, trees: int, nodes: int, tree: int) -> None:
+    """What the leaves of a tree have learned becomes 0."""
+    at = at_weights
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        for i in range(at + 2 * tree * cut, at + 2 * (tree + 1) * cut):
+            block[i] = 0.0
+        at += 2 * trees * cut
+
+
+@kernel
+def forest_empty(s: Array, others: Array, tree: int) -> None:
+    """A tree becomes a root that knows nothing, of no class."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_weights, at_used, at_nodes, _, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    s[at_used + tree] = 1.0
+    for i in range(at_nodes + 2 * tree * nodes, at_nodes + 2 * (tree + 1) * nodes):
+        s[i] = 0.0
+    _forget(s, at_weights, trees, nodes, tree)
+    for i in range(others.shape[0]):
+        _forget(others[i], at_weights, trees, nodes, tree)
+
+
+_CLIP = 4.0
+
+
+@kernel
+def _deeper(
+    x: Array,
+    bits: Bits,
+    plain: bool,
+    marks: Array,
+    links: Links,
+    leaves: Bits,
+    going: Bits,
+    nodes: int,
+    cut: int,
+) -> None:
+    """Let a record go on in each tree from where it is, to the last node below `cut`.
+
+    All trees a level down, then the next level: no step waits for the one before it. Which way it goes, and
+    whether at all, is chosen and not branched on, for nobody could predict it: a leaf takes a step as well,
+    and stays. So a cut tree is a pass of its own.
+    """
+    count = going.shape[0]
+    for t in range(count):
+        going[t] = t
+    while count > 0:
+        left = 0
+        for i in range(count):
+            t = going[i] & SHORT
+            node = leaves[4 * t + 3] & SHORT
+            at = t * (nodes & SHORT) + node
+            child, column = links[4 * at + 3], links[4 * at + 2]
+            if plain and column >= 0:
+                right = int(x[column] > marks[2 * at])
+            else:
+                right = forest_right(column, marks[2 * at], x, bits)
+            goes = (child > 0) & (child < cut)
+            leaves[4 * t + 3] = child + right if goes else node
+            going[left] = t
+            left += int(goes)
+        count = left
+
+
+@kernel
+def _list_present(s: Array, bits: Bits, known: Bits, present: Bits) -> None:
+    """Keep a record that was packed as the last one, and list its columns."""
+    count = 0
+    for j in range(bits.shape[0]):
+        known[j] = bits[j]
+        present[count] = j
+        x = s[FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP]) + j]
+        count += 1 if x == x or bits[j] & PAYLOAD else 0
+    s[FOREST_COUNT] = count
+
+
+@kernel
+def forest_descend(s: Array) -> bool:
+    """Standardise the record in the state and find its leaves; False if those at hand are its own."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, _, _, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, known = x.view(np.int64), last.view(np.int64)
+    at = FOREST_HEADER + PRESENT_AT * cap
+    present = s[at : at + cap].view(np.int64)
+    few = s[FOREST_FEW] == 1.0
+    if few:
+        if s[FOREST_READY] == 2.0:
+            return False
+    else:
+        if s[FOREST_READY] == 1.0:
+            same = True
+            for j in range(d):
+                same = same and bits[j] == known[j]
+            if same:
+                return False
+        for j in range(d):
+            z[j] = 0.0
+        _list_present(s, bits, known, present)
+    count = int(s[FOREST_COUNT])
+    plain = count == d  # a number in each column
+    for i in range(count):
+        j = present[i]
+        value = x[j]
+        z[j] = 0.0
+        if value == value:
+            spread = s[FOREST_HEADER + 2 * cap + j]
+            if spread > 0.0:
+                scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
+                z[j] = min(max(scaled, -_CLIP), _CLIP)
+        else:
+            plain = False
+    marks = s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
+    leaves = s[at_scratch:end].view(np.int64)
+    going = s[end - trees : end].view(np.int64)
+    for t in range(trees):
+        leaves[4 * t + 3] = 0
+    at = 0
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        if d > 0:
+            _deeper(x, bits, plain, marks, links, leaves, going, nodes, cut)
+        for t in range(trees):
+            leaves[4 * t + k - 1] = at + 2 * (t * cut + leaves[4 * t + 3])
+        at += 2 * trees * cut
+    s[FOREST_READY] = 2.0 if few else 1.0
+    return True
+
+
+@kernel
+def forest_add(s: Array, block: Array) -> None:
+    """Scores that the experts of a block give the record whose leaves are at hand."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, texts = int(s[FOREST_TREES]), int(s[FOREST_TEXTS])
+    at_texts, at_weights, at_used, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    bits, leaves = x.view(np.int64), s[at_scratch:end].view(np.int64)
+    weights = block[at_weights:at_used]
+    s0 = 0.0
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    first = FOREST_HEADER + PRESENT_AT * cap
+    present = s[first : first + cap].view(np.int64)
+    for i in range(int(s[FOREST_COUNT])):
+        j = present[i]
+        if x[j] == x[j]:
+            at = FOREST_HEADER + 3 * cap + EXPERTS * j
+            s0 += z[j] * block[at]
+            s1 += z[j] * block[at + 1]
+            s2 += z[j] * block[at + 2]
+            s3 += z[j] * block[at + 3]
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            s0 += block[at]
+            s1 += block[at + 1]
+            s2 += block[at + 2]
+            s3 += block[at + 3]
+    for t in range(trees):
+        s1 += weights[leaves[4 * t] & INDEX]
+        s2 += weights[leaves[4 * t + 1] & INDEX]
+        s3 += weights[leaves[4 * t + 2] & INDEX]
+    block[SCORES] = s0
+    block[SCORES + 1] = s1
+    block[SCORES + 2] = s2
+    block[SCORES + 3] = s3
+
+
+@kernel
+def forest_stacked(block: Array) -> float:
+    """What the stack makes of the scores of a block."""
+    score = 0.0
+    for k in range(EXPERTS):
+        score += block[FOREST_STACK + k] * block[SCORES + k]
+    return score
+
+
+@kernel
+def forest_evaluate(s: Array) -> float:
+    """Score of the record in the state, by the stack of all experts; its leaves are at hand then."""
+    if forest_descend(s):
+        forest_add(s, s)
+    return forest_stacked(s)
+
+
+@kernel
+def forest_step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float) -> None:
+    """One step of a weight, against the derivative h, by the sum of squares that fades."""
+    s[total] = gamma * s[total] + h * h
+    s[weight] -= np.divide(eta * h, math.sqrt(s[total] + 0.1))  # `/` would look for a 0
+
+
+@kernel
+def forest_pair(s: Array, target: float) -> bool:
+    """Learn the record that is evaluated, of class 1 or 0, beside one of the other class; False if none came.
+
+    Then the scores at hand are the differences of those of the two records.
+    """
+    d, cap, trees = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TREES])
+    _, _, _, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, int(s[FOREST_TEXTS]))
+    tail = s[end:]
+    came, at_own, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
+    bits = s[FOREST_HEADER + RECORD_AT * cap :].view(np.int64)
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap :]
+    leaves = s[at_scratch:end].view(np.int64)
+    own, own_leaves = tail[at_own:at_leaves].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
+    kept = tail[at_kept:].view(np.int64)
+    link_learn(tail, forest_stacked(s), 2.0 * target - 1.0)
+    mine = 1 if target > 0.5 else 0
+    known = int(tail[came + 1 - mine])
+    if known > 0:
+        for j in range(d):
+            own[j] = bits[j]
+            tail[at_own + cap + j] = z[j]
+        for i in range(EXPERTS * trees):
+            own_leaves[i] = leaves[i]
+        for k in range(EXPERTS):
+            tail[at_kept - EXPERTS + k] = s[SCORES + k]
+        slot = (1 - mine) * FOREST_KEPT + int(forest_draw(s) * min(known, FOREST_KEPT))
+        for j in range(d):
+            bits[j] = kept[slot * cap + j]
+        s[FOREST_READY] = 0.0
+        forest_descend(s)
+        forest_add(s, s)
+        _fit_pair(s, 1.0 if mine == 1 else -1.0)
+        # The trees are to be visited by the record itself, not by its partner.
+        for j in range(d):
+            bits[j] = own[j]
+        for i in range(EXPERTS * trees):
+            leaves[i] = own_leaves[i]
+    slot = mine * FOREST_KEPT + int(tail[came + mine]) % FOREST_KEPT
+    for j in range(d):
+        kept[slot * cap + j] = bits[j]
+    tail[came + mine] += 1.0
+    return known > 0
+
+
+@kernel
+def _fit_pair(s: Array, sign: float) -> None:
+    """Step experts and stack along the loss of the record that was put aside and its partner, at hand."""
+    d, cap, trees = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TREES])
+    texts = int(s[FOREST_TEXTS])
+    at_texts, at_weights, _, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
+    tail = s[end:]
+    _, at_own, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
+    own, own_z = tail[at_own : at_own + d], tail[at_own + cap : at_own + cap + d]
+    bits, own_bits = x.view(np.int64), own.view(np.int64)
+    leaves, own_leaves = s[at_scratch:end].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
+    code = int(s[FOREST_TASK]) - FOREST_PAIRS
+    apart = 0.0
+    for k in range(EXPERTS):
+        s[SCORES + k] = tail[at_kept - EXPERTS + k] - s[SCORES + k]
+        apart += s[FOREST_STACK + k] * s[SCORES + k]
+    q = sign * loss_slope(code, sign * apart)
+    share = 50.0 / trees
+    for k in range(EXPERTS):
+        g = sign * loss_slope(code, sign * s[SCORES + k])
+        eta, gamma = FOREST_ETA[k], FOREST_GAMMA[k]
+        for j in range(d):
+            if x[j] == x[j] or own[j] == own[j]:
+                at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
+                forest_step(s, at, at + EXPERTS * cap, g * (own_z[j] - z[j]), eta, gamma)
+            one, two = own_bits[j] & PAYLOAD, bits[j] & PAYLOAD
+            if texts == 0 or own_bits[j] == bits[j]:
+                continue
+            if own[j] != own[j] and one != 0:
+                at = at_texts + 2 * EXPERTS * forest_bucket(j, one) + k
+                forest_step(s, at, at + EXPERTS, g, eta, gamma)
+            if x[j] != x[j] and two != 0:
+                at = at_texts + 2 * EXPERTS * forest_bucket(j, two) + k
+                forest_step(s, at, at + EXPERTS, -g, eta, gamma)
+        if k > 0:
+            h2 = g * g
+            h = eta * share * g
+            for t in range(trees):
+                one, two = own_leaves[4 * t + k - 1], leaves[4 * t + k - 1]
+                if one != two:
+                    total = gamma * s[at_weights + one + 1] + h2
+                    s[at_weights + one + 1] = total
+                    s[at_weights + one] -= h / math.sqrt(total + 0.1)
+                    total = gamma * s[at_weights + two + 1] + h2
+                    s[at_weights + two + 1] = total
+                    s[at_weights + two] += h / math.sqrt(total + 0.1)
+        r = q * s[SCORES + k]
+        s[FOREST_STEPS + k] = 0.999 * s[FOREST_STEPS + k] + r * r
+        step = 0.03 * r / math.sqrt(s[FOREST_STEPS + k] + 1.0)
+        s[FOREST_STACK + k] = max(0.0, s[FOREST_STACK + k] - step)
+
 
 _EVERY = 1000  # records after which a tree is emptied
 _WORST = 5.0
@@ -364,3 +998,156 @@ def forest_fresh(s: Array) -> None:
     for t in range(int(s[FOREST_TREES])):
         forest_empty(s, s[:0].reshape(0, 0), t)
     forest_begin(s)
+
+
+@kernel
+def _means(links: Links, weights: Array, first: int, cut: int, used: int, means: Array) -> None:
+    """What each node of a tree that is cut stands for: its weight, or the mean of its children."""
+    for node in range(min(used, cut) - 1, -1, -1):
+        child = links[4 * (first + node) + 3]
+        if child > 0 and child + 1 < cut:
+            means[node] = 0.5 * (means[child] + means[child + 1])
+        else:
+            means[node] = weights[2 * node]
+
+
+@kernel
+def forest_explain(s: Array, block: Array, out: Array) -> None:
+    """Parts of the score of the record in the state that is usable: of each column, and of none, (d + 1,).
+
+    By the experts of a block, which of one class is the state itself.
+
+    Down a path the part of a column is how much the mean below changes where it decides; what the roots stand
+    for belongs to none. The parts add up to the score, but for rounding.
+    """
+    forest_descend(s)
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits = x.view(np.int64)
+    marks = s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
+    means = np.zeros(nodes)
+    out[:] = 0.0
+    for k in range(EXPERTS):
+        share = block[FOREST_STACK + k]
+        for j in range(d):
+            if x[j] == x[j]:
+                z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
+                out[j] += share * z * block[FOREST_HEADER + 3 * cap + EXPERTS * j + k]
+            elif texts > 0 and bits[j] & PAYLOAD:
+                out[j] += share * block[at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k]
+        if k == 0:
+            continue
+        cut = forest_cut(k, nodes)
+        for t in range(trees):
+            first = t * nodes
+            at = at_weights + forest_weights_at(k, trees, nodes) + 2 * t * cut
+            _means(links, block[at:at_used], first, cut, int(s[at_used + t]), means)
+            node = 0
+            out[d] += share * means[0]
+            while True:
+                child = links[4 * (first + node) + 3]
+                if child <= 0 or child + 1 >= cut:
+                    break
+                column = links[4 * (first + node) + 2]
+                child += forest_right(column, marks[2 * (first + node)], x, bits)
+                out[column if column >= 0 else ~column] += share * (means[child] - means[node])
+                node = child
+    if s[FOREST_TASK] == 1.0:  # in the unit of the labels, as the score is
+        out *= forest_deviation(s)
+        out[d] += s[FOREST_MEAN]
+
+
+@kernel
+def forest_importances(s: Array, block: Array, out: Array) -> None:
+    """How much each column (d,) moves the score: its linear weights, and the splits that it decides.
+
+    A split counts by the difference of its children's means, halved at each level.
+    """
+    cap = int(s[FOREST_CAP])
+    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
+    _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    links = s[at_nodes:at_scratch].view(np.int32)
+    means, parts = np.zeros(nodes), np.zeros(nodes)
+    out[:] = 0.0
+    for k in range(EXPERTS):
+        share = block[FOREST_STACK + k]
+        for j in range(out.shape[0]):
+            out[j] += share * abs(block[FOREST_HEADER + 3 * cap + EXPERTS * j + k])
+        if k == 0:
+            continue
+        cut = forest_cut(k, nodes)
+        for t in range(trees):
+            first = t * nodes
+            used = min(int(s[at_used + t]), cut)
+            at = at_weights + forest_weights_at(k, trees, nodes) + 2 * t * cut
+            _means(links, block[at:at_used], first, cut, used, means)
+            parts[0] = 1.0
+            for node in range(used):
+                child = links[4 * (first + node) + 3]
+                if child > 0 and child + 1 < cut:
+                    column = links[4 * (first + node) + 2]
+                    apart = abs(means[child + 1] - means[child])
+                    out[column if column >= 0 else ~column] += share * parts[node] * apart
+                    parts[child] = parts[child + 1] = 0.5 * parts[node]
+
+
+@kernel
+def _score(s: Array, others: Array, scores: Array) -> None:
+    """Scores (1 + others,) of the record in the state."""
+    if forest_descend(s):
+        forest_add(s, s)
+        for i in range(others.shape[0]):
+            forest_add(s, others[i])
+    scores[0] = forest_stacked(s)
+    for i in range(others.shape[0]):
+        scores[1 + i] = forest_stacked(others[i])
+
+
+@kernel
+def _learn(s: Array, others: Array, which: int) -> None:
+    """Learn the record that was scored: each class is told whether it is its own."""
+    forest_fit(s, s, 1.0 if which == 0 else 0.0)
+    for i in range(others.shape[0]):
+        forest_fit(s, others[i], 1.0 if which == 1 + i else 0.0)
+    forest_visit(s, others)
+
+
+@kernel
+def forest_score_classes(s: Array, others: Array, gaps: bool, scores: Array) -> int:
+    """Scores (1 + others,) of the record in the state; 1 if it cannot be used."""
+    if not forest_usable(s, gaps):
+        return 1
+    _score(s, others, scores)
+    return 0
+
+
+@kernel
+def forest_learn_class(s: Array, others: Array, which: int, gaps: bool) -> int:
+    """Learn the record in the state, of the class `which`; 1 if it cannot be used."""
+    if not forest_usable(s, gaps):
+        return 1
+    _score(s, others, np.empty(1 + others.shape[0]))
+    _learn(s, others, which)
+    return 0
+
+
+@kernel
+def forest_score_classes_many(s: Array, others: Array, rows: Array, scores: Array) -> None:
+    """Scores (n, 1 + others) of usable rows (n, d)."""
+    for i in range(rows.shape[0]):
+        forest_load(s, rows[i])
+        _score(s, others, scores[i])
+
+
+@kernel
+def forest_learn_classes(
+    s: Array, others: Array, rows: Array, classes: NDArray[np.int64], scores: Array
+) -> None:
+    """Learn usable rows (n, d) in order; `scores` (n, 1 + others) gets those of each before it."""
+    for i in range(rows.shape[0]):
+        forest_load(s, rows[i])
+        _score(s, others, scores[i])
+        _learn(s, others, classes[i])

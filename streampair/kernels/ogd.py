@@ -8,8 +8,8 @@ import numpy as np
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
-from streampair.kernels.link import link_due, link_learn, link_proba
 from streampair.kernels.losses import loss_of_errors, pair_slope
+from streampair.kernels.platt import link_due, link_learn, link_proba
 from streampair.kernels.state import (
     AVERAGE,
     CAP,

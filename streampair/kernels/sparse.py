@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.link import link_due, link_learn, link_proba
 from streampair.kernels.losses import ENTROPY, pair_slope
 from streampair.kernels.ogd import ogd_rate
+from streampair.kernels.platt import link_due, link_learn, link_proba
 from streampair.kernels.state import AVERAGE, CAP, FEW, FILLED, HEADER, LOSS, RADIUS, RECORDS, WIDTH, D
 from streampair.kernels.vectors import MAX_ABS, project_ball, view
 

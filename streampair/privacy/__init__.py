@@ -19,12 +19,12 @@ from streampair.privacy.accounting import (
     mu_from,
     rho_from,
 )
-from streampair.privacy.entities import EntityLimit
 from streampair.privacy.ledger import Ledger, Line
 from streampair.privacy.noise import ChainedNoise, NoiseKey
-from streampair.privacy.origin import Origin
-from streampair.privacy.pipeline import check_pipeline, pipeline_report
+from streampair.privacy.pipeline_check import check_pipeline, pipeline_report
+from streampair.privacy.provenance import Origin
 from streampair.privacy.sensitivity import Influence
+from streampair.privacy.user_level import EntityLimit
 
 if TYPE_CHECKING:
     from streampair.assurance.audit import AuditPart, AuditReport, audit

@@ -423,8 +423,8 @@ class PrivacyReport:
         The mechanism card: for each kind of release its domain, sensitivity, sigma, mu^2, what replacing and
         blanking a record cost, what floating point may add to delta, and what is assumed of the cipher.
     auc
-        The private AUC, as the fields of `streampair.privacy.mechanisms.auc_plan.PrivateAUC`; None: none is
-        asked for (`auc_share`).
+        The private AUC, as the fields of `streampair.privacy.mechanisms.private_auc.PrivateAUC`; None
+        without `auc_share`.
     """
 
     epsilon_spent: float

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import scipy  # its modules are loaded on first use
 
-from streampair import kernels
 from streampair.errors import ConfigError
+from streampair.kernels import random, vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,7 +115,7 @@ class Toeplitz:
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
         b = np.cumsum(self.inverse[: max(steps, 0)])
-        return math.sqrt(float(kernels.dot(b, b)))
+        return math.sqrt(float(vectors.dot(b, b)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class BLT:
         """Variance of the noise in the prefix sums of `steps` whole numbers of terms, for unit z."""
         t = np.asarray(steps, dtype=np.float64)
         out = np.empty(t.size)
-        kernels.blt_variances(self.omega, self.decay, t.ravel(), out)
+        random.blt_variances(self.omega, self.decay, t.ravel(), out)
         return out.reshape(t.shape)
 
     def error(self, steps: int) -> float:

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streampair import kernels
 from streampair.errors import SnapshotError
+from streampair.kernels import hashing, random
 from streampair.privacy.keys import MAC, NoiseKey
-from streampair.privacy.packed import Packed
+from streampair.privacy.provenance import Packed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ class NormalStream:
                 words = np.frombuffer(self._cipher.update(bytes(24 * self._PAIRS)), dtype="<u8")
                 self._block = np.empty(2 * self._PAIRS)
                 self._next = 0
-                kernels.normals_from_bits(words.astype(np.uint64), self._block)
+                random.normals_from_bits(words.astype(np.uint64), self._block)
             step = min(count - done, len(self._block) - self._next)
             out[done : done + step] = self._block[self._next : self._next + step]
             # A number is used once and then gone.
@@ -283,7 +284,7 @@ class ChainedNoise:
         said = self._said(records, first)
         if isinstance(said, Packed) and not kernels.DISABLED:
             chained = np.frombuffer(self._chain, dtype=np.uint8).copy()
-            kernels.hash_chain(chained, said.rows)
+            hashing.hash_chain(chained, said.rows)
             self._chain = chained.tobytes()
         else:
             for one in said:
@@ -313,7 +314,7 @@ class ChainedNoise:
         """The next `count` normals of this step, shape (count,)."""
         words = self.words(count)
         out = np.empty(len(words) // 3 * 2)
-        kernels.normals_from_bits(words, out)
+        random.normals_from_bits(words, out)
         return out[:count]
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -408,7 +409,7 @@ class ToeplitzNoise:
             self._history = grown
         self._history[self.drawn : end] = stream.take(count * self._dim).reshape(count, self._dim)
         out = np.empty((count, self._dim))
-        kernels.toeplitz_noise(self._inverse, self._history, self.drawn, self._sigma, out)
+        random.toeplitz_noise(self._inverse, self._history, self.drawn, self._sigma, out)
         self.drawn = end
         return out
 
@@ -454,7 +455,7 @@ class BLTNoise:
         """The next `count` rows, shape (count, d)."""
         dim = self.memory.shape[1]
         z = stream.take(count * dim).reshape(count, dim)
-        kernels.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
+        random.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
         return z
 
     def to_state(self) -> Floats:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
-from streampair.privacy.mechanisms.base import Release, Settings
-from streampair.privacy.mechanisms.run import Run
+from streampair.privacy.mechanisms.base import Release, Run, Settings
 
 __all__ = ["Standing", "build_report"]
 

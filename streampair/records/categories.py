@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streampair.errors import ConfigError
-from streampair.records import cells as _cells
+from streampair.records import features as _cells
 
 __all__ = ["Categories"]
 

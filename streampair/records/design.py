@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import kernels
 from streampair.errors import RecordError
-from streampair.records import cells as _cells
+from streampair.kernels import design, vectors
+from streampair.records import features as _cells
 from streampair.records import features as _features
 
 __all__ = ["Design", "check_finite", "check_scored"]
@@ -60,7 +60,7 @@ def _values(x: Any, names: Sequence[Hashable] | None) -> list[float]:
 
 def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
     """RecordError for the first known feature that is not finite."""
-    if kernels.unusable_row(rows, kernels.MAX_FINITE):  # there is one, if only of an unknown feature
+    if vectors.unusable_row(rows, vectors.MAX_FINITE):  # there is one, if only of an unknown feature
         bad = np.argwhere(~np.isfinite(rows[:, known]))
         if len(bad):
             i, j = int(bad[0][0]), known[int(bad[0][1])]
@@ -195,7 +195,7 @@ class Design:
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """Designs of raw rows into `ready`, and 1 or 0 into `usable`: whether all of a row is finite."""
-        kernels.prepare_rows(
+        design.prepare_rows(
             raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, usable
         )
 
@@ -209,8 +209,8 @@ class Design:
         """Linear scores (n,) of raw rows, some at a time: designs may be far longer than the rows."""
         for at in range(0, len(raw), self.chunk):
             part = raw[at : at + self.chunk]
-            kernels.score_many(weights, self.prepared(part), out[at : at + len(part)])
+            vectors.score_many(weights, self.prepared(part), out[at : at + len(part)])
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""
-        kernels.clip_rows(raw, self._scale, self._shift, ready, usable)
+        design.clip_rows(raw, self._scale, self._shift, ready, usable)

@@ -1,8 +1,12 @@
-"""Feature names to columns and back, and the checks that every record passes before anything changes."""
+"""Features of records: names, hashes of names and of texts, and values as arrays."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
+import math
+import re
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -11,22 +15,211 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.errors import RecordError
-from streampair.kernels import MAX_ABS
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import random
+from streampair.kernels.vectors import MAX_ABS
 
 __all__ = [
+    "EXACT",
+    "UNREADABLE",
+    "are_rounded",
     "arrange",
+    "as_code",
     "as_number",
+    "checked_seed",
+    "checked_size",
+    "code_or_number",
     "copied",
+    "digest",
+    "frequencies",
     "getter",
     "in_order",
+    "label",
+    "number",
     "packed",
     "packed_each",
     "read_record",
+    "real",
     "unusable_value",
+    "which",
 ]
 
 Array = NDArray[np.float64]
+
+
+def digest(seed: int, token: str, bits: int) -> int:
+    """A whole number below 2**bits that depends on the seed and the token."""
+    salt = seed.to_bytes(16, "little", signed=True)
+    text = token.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, salt=salt).digest(), "little") >> (64 - bits)
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed, if it is one.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**127) <= seed < 2**127:
+        raise ConfigError(
+            f"seed is {seed!r}",
+            fix="give an integer: the coins are public, and must be the same after every start",
+        )
+    return seed
+
+
+def checked_size(name: str, value: Any) -> int:
+    """The number of columns that a parameter of this name asks for.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ConfigError(f"{name} is {value!r}", fix="give an integer from 1 to 1000000")
+    return value
+
+
+@functools.lru_cache(maxsize=16)
+def frequencies(
+    seed: int, pairs: int, gamma: float, columns: tuple[Hashable, ...]
+) -> tuple[tuple[Hashable, ...], Array]:
+    """Columns in their order, and the frequency vectors (pairs, columns) for the features of that name."""
+    names = tuple(in_order(columns))
+    out = np.empty((pairs, len(names)))
+    column = np.empty(pairs)
+    for j, name in enumerate(names):
+        random.normals_from_seed(digest(seed, f"{type(name).__name__}:{name}", 62), column)
+        out[:, j] = math.sqrt(2.0 * gamma) * column
+    return names, out
+
+
+_QUIET = 0x7FF8_0000_0000_0000
+_PAYLOAD = (1 << 51) - 1
+_LONG = 100
+
+
+def as_code(text: str) -> float:
+    """The NaN that stands for a text: the same in every process, and another for nearly every other text.
+
+    Two of n texts share one with a probability of about n^2 / 2^51. A NaN that carries nothing is no text.
+    """
+    # Long texts are not remembered: a thousand of them could be much.
+    return _code.__wrapped__(text) if len(text) > _LONG else _code(text)
+
+
+def code_or_number(cell: Any) -> float:
+    """`as_code` of a text, and `as_number` of anything else."""
+    return as_code(cell) if isinstance(cell, str) else as_number(cell)
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(text: str) -> float:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    bits = _QUIET | (1 + (int.from_bytes(digest, "big") >> 14))
+    code: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return code
+
+
+def which(rows: Array) -> NDArray[np.bool_]:
+    """Which cells of an array in C order are texts."""
+    found: NDArray[np.bool_] = np.isnan(rows) & ((rows.view(np.int64) & _PAYLOAD) != 0)
+    return found
+
+
+EXACT = 2.0**53
+"""Floats tell whole numbers apart up to here."""
+
+UNREADABLE: float = as_code("a column that cannot be read record by record")
+"""The NaN in all cells of a column whose type has lost what its cells were."""
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
+_SPECIAL = re.compile(r"[+-]?(?:inf|infinity|nan)", re.ASCII | re.IGNORECASE)
+_FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+
+
+def number(cell: Any) -> float:
+    """A number, a truth value, or a text that reads as one, as pandas and polars read CSV: perhaps NaN.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> from streampair.records import cells
+    >>> cells.number(2), cells.number("0.5"), cells.number(" 1e3 "), cells.number("True")
+    (2.0, 0.5, 1000.0, 1.0)
+    """
+    if isinstance(cell, str | bytes):
+        found = _of_text(_text(cell))
+        if found is None:
+            raise ValueError("a text that is no number")
+        return float(found)
+    return as_number(cell)
+
+
+def real(cell: Any) -> float | None:
+    """`number`, if it is finite, else None. Never raises."""
+    try:
+        found = number(cell)
+    except Exception:  # whatever it is: a value may bring its own
+        return None
+    return found if abs(found) < np.inf else None
+
+
+def label(y: Any) -> Any:
+    """What a label is compared as: a text that reads as a number or a truth value is that.
+
+    Examples
+    --------
+    >>> from streampair.records import cells
+    >>> cells.label("1"), cells.label("True"), cells.label("fraud"), cells.label(0.5)
+    (1, True, 'fraud', 0.5)
+    """
+    if not isinstance(y, str | bytes):
+        return y
+    text = _text(y)
+    found = _of_text(text)
+    return text if found is None else found
+
+
+def are_rounded(values: NDArray[Any] | list[Any]) -> bool:
+    """Whether there are whole numbers in an array of floats which floats cannot tell apart."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        return False
+    return bool((np.abs(values[np.isfinite(values)]) >= EXACT).any())
+
+
+def _text(cell: str | bytes) -> str:
+    return cell.decode("latin-1") if isinstance(cell, bytes) else str(cell)
+
+
+def _of_text(text: str) -> float | int | bool | None:
+    # Long texts are not remembered: a thousand of them could be much.
+    return _read.__wrapped__(text) if len(text) > _LONG else _read(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(text: str) -> float | int | bool | None:
+    text = text.strip(" \t\r\n\f\v")
+    if text in _FLAGS:
+        return _FLAGS[text]
+    if _WHOLE.fullmatch(text):
+        whole = int(text)
+        try:
+            float(whole)
+        except OverflowError:
+            return float(text)  # infinite
+        return whole
+    if _NUMBER.fullmatch(text) or _SPECIAL.fullmatch(text):
+        return float(text)
+    return None
+
+
 _ONE = struct.Struct("d")
 
 

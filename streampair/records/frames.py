@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from river import utils
 
 from streampair.errors import RecordError
-from streampair.kernels import rows_of_columns
-from streampair.records import cells as _cells
+from streampair.kernels.vectors import rows_of_columns
+from streampair.records import features as _cells
 from streampair.records import features as _features
 
 __all__ = ["Table", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streampair.errors import ConfigError, RecordError
-from streampair.records import cells
+from streampair.records import features
 from streampair.records.features import short
 
 __all__ = ["TwoLabels"]
@@ -69,7 +69,7 @@ class TwoLabels:
     """
 
     def __init__(self, positive: Any, negative: Any = None) -> None:
-        high, low = cells.label(positive), cells.label(negative)
+        high, low = features.label(positive), features.label(negative)
         if high is None or (isinstance(high, float) and math.isnan(high)):
             raise ConfigError(
                 f"positive is {positive!r}, which marks an unknown label",
@@ -85,7 +85,7 @@ class TwoLabels:
         self.positive = positive
         # Of "1" it is not 0: predictions show labels as the stream has them.
         self.negative = _opposite(positive) if negative is None else negative
-        self.high, self.low = high, cells.label(self.negative)
+        self.high, self.low = high, features.label(self.negative)
 
     def sign(self, y: Any) -> float:
         """+1 for the label that ranks high, -1 for one that ranks low.
@@ -95,7 +95,7 @@ class TwoLabels:
         RecordError
             If the label is unknown (None, NaN or masked), cannot be compared, or is neither.
         """
-        given, y = y, cells.label(y)
+        given, y = y, features.label(y)
         try:
             differs = y != y
             unknown = y is None or differs is np.ma.masked or bool(differs)

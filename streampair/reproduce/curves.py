@@ -192,7 +192,7 @@ def _risk(weights: Floats, data: Sample) -> float:
 
 def _least(data: Sample, steps: int = 100) -> Floats:
     """Weights in the unit ball of about the least risk: projected gradient descent, accelerated."""
-    from streampair.batch.risk import LinearRisk
+    from streampair.offline.risk import LinearRisk
 
     risk = LinearRisk(data.rows, np.where(data.positive, 1.0, -1.0), losses.Logistic())
     w = ahead = np.zeros(data.rows.shape[1])

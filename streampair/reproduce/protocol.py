@@ -204,9 +204,9 @@ def _default(job: Mapping[str, Any], known: Sample, delta: float, seed: int) -> 
     if not job["epsilon"]:
         return _streamed(online.PairOGD(seed=seed), known)
     if job["pure"]:
-        from streampair import batch
+        from streampair import offline
 
-        learner = batch.DPGDC(job["epsilon"], 0.0, task=job["task"], random_state=seed)
+        learner = offline.DPGDC(job["epsilon"], 0.0, task=job["task"], random_state=seed)
         return learner.fit(known.rows, known.positive)
     more: dict[str, Any] = {"classes": [False, True]} if job["task"] == "metric" else {}
     n, d = known.rows.shape
@@ -267,19 +267,19 @@ def _of_paper(job: Mapping[str, Any], known: Sample, delta: float, seed: int) ->
 
 
 def learner_of(path: str) -> Any:
-    """A learner of `streampair.batch` by its path.
+    """A learner of `streampair.offline` by its path.
 
     Raises
     ------
     ConfigError
         If this version has none of that name.
     """
-    from streampair import batch
+    from streampair import offline
 
     name = path.rpartition(".")[2]
-    if not hasattr(batch, name):
+    if not hasattr(offline, name):
         raise ConfigError(f"needs {path}, which this version does not have", fix="use one that has it")
-    return getattr(batch, name)
+    return getattr(offline, name)
 
 
 def _key(seed: int) -> bytes:

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import auc, buffers, losses
-from streampair.batch.base import Problem
-from streampair.batch.stochastic import pair_steps
 from streampair.errors import ConfigError
 from streampair.evaluation import RollingAUC
+from streampair.offline.base import Problem
+from streampair.offline.pair_sgd import pair_steps
 
 __all__ = ["METHODS", "PUBLISHED", "Cell", "DataSet", "Fold", "binary", "cell", "folds", "held_out"]
 
@@ -94,7 +94,7 @@ def _ours(step: float, radius: float, seed: int) -> Any:
 
 
 class _RandomPairs:
-    """The steps of `batch.PairSGD` with random pairs, of a stream: two records that follow are a pair.
+    """The steps of `offline.PairSGD` with random pairs, of a stream: two records that follow are a pair.
 
     Every record is drawn at random, so the pair is, too; a pass over the stream has half as many steps as
     records.

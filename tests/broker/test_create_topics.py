@@ -14,10 +14,10 @@ from harness.applications import App, events
 from harness.kafka import Cluster
 from harness.tiers import STOPPABLE_TIERS, open_cluster
 from harness.worker_process import WorkerProcess
-from streampair_connectors import cli
+from streampair_connectors.cli import app as cli
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import describe_topics
-from streampair_connectors.topics import create_missing
+from streampair_connectors.kafka.topics import create_missing
 from typer.testing import CliRunner
 
 Unique = Callable[[str], str]

@@ -18,13 +18,13 @@ from aiokafka.admin.new_partitions import NewPartitions
 from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair_connectors import worker as worker_module
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, Takeovers, ended, read_register
-from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
-from streampair_connectors.lanes import Opener, OpenLane
-from streampair_connectors.pace import Pace
-from streampair_connectors.worker import Worker
+from streampair_connectors.kafka.static_membership import describe_group, member_of, rejoin
+from streampair_connectors.worker import worker as worker_module
+from streampair_connectors.worker.flow_control import Pace
+from streampair_connectors.worker.lane_manager import Opener, OpenLane
+from streampair_connectors.worker.worker import Worker
 
 from streampair.engine import LoggedLane
 from streampair.errors import PrivacyError, SourceError

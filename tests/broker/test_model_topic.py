@@ -11,7 +11,7 @@ import pytest
 from harness.applications import FEATURES, LOGISTIC, PAIR_FTRL, App, Inside, events, produce
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.models import LaneModel, encode_model, merge, read_models
+from streampair_connectors.worker.merged_models import LaneModel, encode_model, merge, read_models
 
 from streampair.errors import ConfigError, RecordError, SourceError
 

@@ -24,7 +24,7 @@ from streampair_connectors.kafka import (
     read_register,
     write_register_offline,
 )
-from streampair_connectors.kafka import register as module
+from streampair_connectors.kafka import offset_metadata as module
 
 from streampair.errors import Fenced, SourceError, StoreError
 

@@ -28,7 +28,7 @@ from harness.certificates import Authority
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
 from streampair_connectors import kafka as client
-from streampair_connectors.checks import check_config
+from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import Config, KafkaConfig, load_config
 from streampair_connectors.kafka.log_topic import SETTINGS
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from harness.applications import App, Running
 from harness.kafka import Cluster
-from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import load_config
+from streampair_connectors.worker.factory import build_learner
 
 FOREST = 'class = "streampair.auc.MulticlassForest"\noptions = { trees = 4, nodes = 31, seed = 1 }'
 RIVER = (

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from harness.applications import PAIR_OGD, App, Inside, Running, events, same, scores_by_offset
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair_connectors.cli import app as command
+from streampair_connectors.cli.app import app as command
 from streampair_connectors.config import KafkaConfig, load_config
 from streampair_connectors.kafka import (
     LogTopic,

@@ -15,8 +15,8 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events, read_until, same, scores_by_offset
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair_connectors import cli
-from streampair_connectors.backlog import Backlog
+from streampair_connectors.cli import app as cli
+from streampair_connectors.worker.flow_control import Backlog
 from typer.testing import CliRunner
 
 from streampair.errors import SourceError

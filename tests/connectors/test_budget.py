@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from harness.lane_on_disk import LaneOnDisk
-from streampair_connectors.assemble import build_lane
-from streampair_connectors.budget import LaneBudget, total_of
-from streampair_connectors.checks import Report, _check_entities
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
+from streampair_connectors.cli.check import Report, _check_entities
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore
+from streampair_connectors.stores.spending import LaneBudget, total_of
+from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine import Record

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from streampair_connectors.kafka import ended
-from streampair_connectors.kafka._client import unbroken
+from streampair_connectors.kafka.client import unbroken
 
 
 def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:

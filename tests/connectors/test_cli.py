@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import typer
 from sklearn.metrics import roc_auc_score
-from streampair_connectors import auditing
-from streampair_connectors.assemble import build_learner
-from streampair_connectors.cli import app
+from streampair_connectors.cli import audit
+from streampair_connectors.cli.app import app
 from streampair_connectors.config import parse_config
+from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
 from streampair import __version__
@@ -418,7 +418,7 @@ def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         TOML.replace("auc.PairOGD", "auc.PairFTRL") + "[learner.options]\nepsilon = 8.0\nhorizon = 40\n"
     )
     # The key is thrown away after an audit: here it is fixed, and with it the noise.
-    monkeypatch.setattr(auditing.secrets, "token_bytes", lambda count: bytes(count))
+    monkeypatch.setattr(audit.secrets, "token_bytes", lambda count: bytes(count))
     told = call("audit", config, "--runs", 60).stdout
     assert "verdict: nothing contradicts the claim" in told
     assert "the best attack, exactly" in told

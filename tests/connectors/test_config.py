@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.assemble import build_lane, build_learner
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig, load_config, parse_config
-from streampair_connectors.records import json_decoder
+from streampair_connectors.worker.factory import build_lane, build_learner
 
 from streampair.auc import PairFTRL, PairOGD
 from streampair.errors import ConfigError, PrivacyError, StreampairError

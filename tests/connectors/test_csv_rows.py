@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from streampair_connectors.codecs.records import csv_decoder
 from streampair_connectors.config import InputConfig
-from streampair_connectors.records import csv_decoder
 
 from streampair.engine import Event, Record, Rows
 from streampair.errors import RecordError

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from streampair_connectors import kafka
 from streampair_connectors.config import KafkaConfig, parse_config
 from streampair_connectors.kafka import Message, Partition, Producer, read_all
-from streampair_connectors.stores import disk
-from streampair_connectors.worker import Worker
+from streampair_connectors.stores import directory as disk
+from streampair_connectors.worker.worker import Worker
 
 from streampair.errors import SourceError
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.embedded
 
 try:
     import confluent_kafka
-    from streampair_connectors.embedded import EmbeddedBroker
+    from streampair_connectors.kafka.embedded import EmbeddedBroker
 except ImportError:
     pytest.skip("confluent-kafka is missing", allow_module_level=True)
 
@@ -65,7 +65,7 @@ def test_closing_twice_is_harmless() -> None:
 
 def test_nothing_is_printed() -> None:
     script = (
-        "from streampair_connectors.embedded import EmbeddedBroker\n"
+        "from streampair_connectors.kafka.embedded import EmbeddedBroker\n"
         "with EmbeddedBroker() as b: b.create_topic('t')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from streampair_connectors import logs
-from streampair_connectors.backlog import Backlog
-from streampair_connectors.health import Health
-from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.observability import logs
+from streampair_connectors.observability.health import Health
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.worker.flow_control import Backlog
 
 from streampair.errors import SourceError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.assemble import build_learner, is_private
 from streampair_connectors.config import parse_config
+from streampair_connectors.worker.factory import build_learner, is_private
 
 from streampair.errors import ConfigError
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from streampair_connectors.models import LaneModel, decode_model, encode_model, merge, model_of
+from streampair_connectors.worker.merged_models import LaneModel, decode_model, encode_model, merge, model_of
 
 from streampair import auc, metric, ranking
 from streampair.errors import ConfigError, RecordError

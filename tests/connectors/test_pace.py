@@ -7,8 +7,8 @@ import random
 import threading
 
 import pytest
-from streampair_connectors.pace import Pace, commit_interval
-from streampair_connectors.timing import Estimates
+from streampair_connectors.worker.flow_control import Pace, commit_interval
+from streampair_connectors.worker.timing import Estimates
 
 
 class Clock:

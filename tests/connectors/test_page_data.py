@@ -16,15 +16,15 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.assemble import build_logged_lane
-from streampair_connectors.card import lane_card
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.history import POINTS, RELEASES, History, Track
-from streampair_connectors.page import frame, frame_json, routes
-from streampair_connectors.records import json_decoder
-from streampair_connectors.series import SERIES, STAGES, LaneLabels
-from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.observability.dashboard import frame, frame_json, routes
+from streampair_connectors.observability.history import POINTS, RELEASES, History, Track
+from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.privacy_card import lane_card
+from streampair_connectors.observability.server import MetricsServer
+from streampair_connectors.worker.factory import build_logged_lane
 
 from streampair.engine import Facts, LaneGauges, Record
 from streampair.engine.lane import SHADOWED
@@ -348,7 +348,7 @@ def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:
 
 
 def test_the_files_of_the_page_are_found_and_small() -> None:
-    folder = resources.files("streampair_connectors.page") / "assets"
+    folder = resources.files("streampair_connectors.observability.dashboard") / "assets"
     names = {file.name for file in folder.iterdir()}
     assert names == {"page.html", *routes.ASSETS}
     texts = {name: routes.asset(name).decode() for name in names}

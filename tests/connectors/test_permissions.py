@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from streampair_connectors.config import KafkaConfig, parse_config
-from streampair_connectors.kafka._client import client_options
-from streampair_connectors.permissions import _refused_bits, check_directory, check_private
+from streampair_connectors.config.permissions import _refused_bits, check_directory, check_private
+from streampair_connectors.kafka.client import client_options
 from streampair_connectors.stores import DirectoryStore
 
 from streampair.errors import ConfigError, StoreError, StreampairError

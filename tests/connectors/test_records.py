@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from streampair_connectors.codecs.records import Encoder, csv_decoder, json_decoder, score_from_bytes
 from streampair_connectors.config import InputConfig
-from streampair_connectors.records import Encoder, csv_decoder, json_decoder, score_from_bytes
 
 from streampair.engine.lane import DeadLetter, Event, Record, Scored
 from streampair.errors import RecordError

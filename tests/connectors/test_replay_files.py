@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streampair_connectors import files, reading, replaying
+from streampair_connectors.cli import replay as replaying
 from streampair_connectors.config import parse_config
-from streampair_connectors.files import Replay
+from streampair_connectors.worker import replay as files
+from streampair_connectors.worker import replay as reading
+from streampair_connectors.worker.replay import Replay
 
 from streampair.engine import Record
 

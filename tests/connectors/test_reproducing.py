@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streampair_connectors import reproductions
-from streampair_connectors.cli import app
-from streampair_connectors.reproducing import read_set
+from streampair_connectors.cli import paper_tables
+from streampair_connectors.cli.app import app
+from streampair_connectors.cli.paper_tables import read_set
 from typer.testing import CliRunner
 
 from streampair.errors import ConfigError, SourceError
@@ -148,8 +148,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return measure(job, data, seed)
 
     monkeypatch.setattr(measuring, "measure", counted)
-    reproductions._sample.cache_clear()
-    reproductions._digest.cache_clear()
+    paper_tables._sample.cache_clear()
+    paper_tables._digest.cache_clear()
     return made
 
 
@@ -181,8 +181,8 @@ def test_other_data_are_measured_anew(tmp_path: Path, few: list[Any]) -> None:
     arguments = ["xue2021", "--data", tmp_path, "--cache", tmp_path / "c", "--seeds", 2]
     call(*arguments)
     write(tmp_path, "diabetes", 130)
-    reproductions._sample.cache_clear()
-    reproductions._digest.cache_clear()
+    paper_tables._sample.cache_clear()
+    paper_tables._digest.cache_clear()
     few.clear()
     call(*arguments)
     assert len(few) == 12

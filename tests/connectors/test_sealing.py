@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streampair_connectors.sealing import OVERHEAD, Seal
+from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
 from streampair.errors import ConfigError, StoreError
 

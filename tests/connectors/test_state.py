@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness.lane_on_disk import LaneOnDisk
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
 from typer.testing import CliRunner
 
 from streampair.engine import Record

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.assemble import lane_id
-from streampair_connectors.checks import check_config
+from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
-from streampair_connectors.stores import DirectoryLane, DirectoryStore, DiskStore, disk
+from streampair_connectors.stores import DirectoryLane, DirectoryStore, DiskStore
+from streampair_connectors.stores import directory as disk
 from streampair_connectors.stores.offline import OfflineDirectory
+from streampair_connectors.worker.factory import lane_id
 
 from streampair.engine import Append, Commit
 from streampair.errors import StoreError

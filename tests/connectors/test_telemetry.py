@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.assemble import build_lane, build_logged_lane
-from streampair_connectors.checkpoint import Checkpoint
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
-from streampair_connectors.records import json_decoder
-from streampair_connectors.series import HEALTH_STATES, OUTCOMES, SERIES, STAGES, LaneLabels, Series
-from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import Telemetry
-from streampair_connectors.timing import DecodeClock, LaneTimer
+from streampair_connectors.observability.metric_definitions import (
+    HEALTH_STATES,
+    OUTCOMES,
+    SERIES,
+    STAGES,
+    LaneLabels,
+    Series,
+)
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.server import MetricsServer
+from streampair_connectors.worker.checkpoint import Checkpoint
+from streampair_connectors.worker.factory import build_lane, build_logged_lane
+from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
 from streampair.engine import Facts, LaneGauges, Record
 from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from harness import support
 from streampair_connectors import kafka
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
-from streampair_connectors.topics import missing_topic, output_topics
+from streampair_connectors.kafka.topics import missing_topic, output_topics
 from typer.testing import CliRunner
 
 try:
     import confluent_kafka  # noqa: F401
-    from streampair_connectors.embedded import EmbeddedBroker
+    from streampair_connectors.kafka.embedded import EmbeddedBroker
 except ImportError:
     pytest.skip("confluent-kafka is missing", allow_module_level=True)
 

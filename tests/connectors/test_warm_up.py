@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from harness import support
 from harness.worker_process import WorkerProcess
-from streampair_connectors import assemble, compiling
+from streampair_connectors.worker import compiling, factory
 
 from streampair import auc, metric, ranking
 from streampair.kernels import _jit
+from streampair.privacy.pipeline_check import class_name
 
 pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT nothing is compiled")
 
@@ -29,7 +30,7 @@ from streampair.kernels import Kernel
 from streampair.privacy import NoiseKey
 from streampair_connectors import assemble
 from streampair_connectors.config import parse_config
-from streampair_connectors.records import json_decoder
+from streampair_connectors.codecs.records import json_decoder
 
 class Clock:
     later = 0.0
@@ -187,5 +188,5 @@ def test_the_image_compiles_for_every_learner() -> None:
     learners = {f"{module.__name__}.{name}" for module in (auc, metric, ranking) for name in module.__all__}
     assert {path for path, _, _ in compiling.CONFIGS} == learners
     for path, options, more in compiling.CONFIGS:
-        learner = assemble.build_learner(compiling.config_of(path, options, more))
-        assert f"{type(learner).__module__}.{type(learner).__name__}" == path
+        learner = factory.build_learner(compiling.config_of(path, options, more))
+        assert class_name(learner) == path

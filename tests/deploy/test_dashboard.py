@@ -23,7 +23,7 @@ from harness.promql import series_of, uses
 from harness.provoked import Provoked
 from harness.tiers import open_cluster
 from harness.worker_process import WorkerProcess, wait_for
-from streampair_connectors.series import SERIES
+from streampair_connectors.observability.metric_definitions import SERIES
 
 DEPLOY = support.ROOT / "deploy"
 FILES = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
@@ -233,8 +233,8 @@ def value(live: Live, expression: str) -> float:
 
 def releases_of_any_stream(config: Path) -> int:
     """Releases after so many slots, whatever is in them."""
-    from streampair_connectors.assemble import build_learner
     from streampair_connectors.config import load_config
+    from streampair_connectors.worker.factory import build_learner
 
     learner = build_learner(load_config(config))
     for _ in range(GOOD + BAD):

@@ -14,8 +14,8 @@ import yaml
 from harness import support
 from packaging.requirements import Requirement
 from river import datasets
-from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import load_config
+from streampair_connectors.worker.factory import build_learner
 
 DEPLOY = support.ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())

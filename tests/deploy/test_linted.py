@@ -18,8 +18,8 @@ import yaml
 from compose_spec import PyCompose
 from harness import support
 from harness.worker_process import fetch, wait_for
-from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import load_config
+from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError
 
@@ -73,7 +73,7 @@ def compiled_in(dockerfile: str) -> bool:
     build, run = dockerfile.split("\nFROM python:3.11-slim\n")
     names = [re.findall(r"NUMBA_CPU_NAME=(\S+)", stage) for stage in (build, run)]
     return (
-        "RUN /opt/streampair/bin/python -m streampair_connectors.compiling" in build
+        "RUN /opt/streampair/bin/python -m streampair_connectors.worker.compiling" in build
         and "NUMBA_CACHE_DIR" not in build
         and names[0] == names[1] == ["generic"]
         and "COPY --from=build /opt/streampair /opt/streampair" in run

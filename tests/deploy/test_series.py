@@ -12,7 +12,7 @@ import pytest
 import yaml
 from harness import support
 from harness.promql import ADDED, mistakes, uses
-from streampair_connectors.series import LANE, SERIES
+from streampair_connectors.observability.metric_definitions import LANE, SERIES
 
 DEPLOY = support.ROOT / "deploy"
 RULES: list[dict[str, Any]] = [

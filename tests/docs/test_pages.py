@@ -54,8 +54,8 @@ def test_the_first_example_is_ten_lines_and_learns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", pages.all_blocks("toml"), ids=where)
 def test_configurations_are_accepted(block: pages.Block, tmp_path: Path) -> None:
-    from streampair_connectors.assemble import build_learner
     from streampair_connectors.config import load_config
+    from streampair_connectors.worker.factory import build_learner
 
     (tmp_path / "signing.key").write_text("00" * 32)
     file = tmp_path / "example.toml"
@@ -89,7 +89,7 @@ def commands(block: pages.Block) -> list[str]:
 
 def command_line(words: list[str]) -> None:
     """Parse a call of `streampair` to its last option, and run nothing."""
-    from streampair_connectors.cli import app
+    from streampair_connectors.cli.app import app
 
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):

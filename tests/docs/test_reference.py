@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from streampair_connectors import config
 from streampair_connectors.config import Config, StepConfig
-from streampair_connectors.series import HEALTH_STATES
+from streampair_connectors.observability.metric_definitions import HEALTH_STATES
 
 CONFIGURATION = pages.text_of("docs/configuration.md")
 OPERATIONS = pages.text_of("docs/operations.md")

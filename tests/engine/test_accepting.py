@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import LogDamaged, accepting
-from streampair.engine.log import Chain, Digests, split
+from streampair.engine import LogDamaged, recovery
 from streampair.engine.testing import Died, Driver, Group
+from streampair.engine.wal import Chain, Digests, split
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 
 KEY = bytes(range(32))
@@ -192,12 +192,12 @@ def test_one_fork_whatever_the_age_is_too_few(lie: str, monkeypatch: pytest.Monk
     """The twin."""
     world = aged(lie)
     assert 5 <= world.forks <= world.charged
-    honest = accepting.forks_to_accept
+    honest = recovery.forks_to_accept
 
     def one(*told: Any, **options: Any) -> tuple[int, int]:
         return honest(*told, **options)[0], 1
 
-    monkeypatch.setattr(accepting, "forks_to_accept", one)
+    monkeypatch.setattr(recovery, "forks_to_accept", one)
     world = aged(lie)
     assert world.forks > world.charged
 
@@ -292,7 +292,7 @@ def test_only_what_is_refused_is_accepted() -> None:
     world = worked()
     store = copy.deepcopy(world.store)
     for how, told in (("register", "the group's register is there"), ("rollback", "is not older")):
-        with pytest.raises(accepting.NothingToAccept, match=told):
+        with pytest.raises(recovery.NothingToAccept, match=told):
             world.accept(how, "2026-11-22")  # type: ignore[arg-type]
     world.group.register = ""
     with pytest.raises(PrivacyError, match="has no register"):
@@ -304,7 +304,7 @@ def test_only_what_is_refused_is_accepted() -> None:
     public = Driver(lambda: auc.PairOGD(seed=1))
     public.feed(EVENTS[:5])
     public.group = Group()
-    with pytest.raises(accepting.NothingToAccept, match="keeps no privacy account"):
+    with pytest.raises(recovery.NothingToAccept, match="keeps no privacy account"):
         public.accept("register", "2026-11-22")
 
 

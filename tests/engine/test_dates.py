@@ -9,7 +9,7 @@ import pytest
 
 from streampair import auc
 from streampair.engine import Facts, LoggedLane, Record
-from streampair.engine.dates import KEPT, Dates, rows_of
+from streampair.engine.snapshot import KEPT, Dates, rows_of
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
 

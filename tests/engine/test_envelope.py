@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 from river import linear_model, preprocessing
 
 from streampair import auc
-from streampair.engine import envelope
-from streampair.engine.envelope import pack, unpack
+from streampair.engine import snapshot as envelope
+from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError, LaneStopped, SnapshotError
 

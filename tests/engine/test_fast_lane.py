@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, ranking
-from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch, reading
+from streampair.base.mini_batch import ReadyRows
+from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
-from streampair.learners.ready import ReadyRows
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
 
@@ -33,7 +33,7 @@ def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "ready_many", lambda learner: None)
-        patch.setattr(reading, "decode_many", lambda decode: None)
+        patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 
 

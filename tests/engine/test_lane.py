@@ -23,7 +23,7 @@ from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_b
 from streampair import auc, losses, metric, ranking
 from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
-from streampair.engine.model import Model
+from streampair.engine.pipeline import Model
 from streampair.engine.records import Rows
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from streampair import auc
 from streampair.engine import LogDamaged, LogKey, Register
-from streampair.engine.log import Attempt, Chain, Digests
 from streampair.engine.testing import Died, Driver, Group
+from streampair.engine.wal import Attempt, Chain, Digests
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 from streampair.privacy import EntityLimit, NoiseKey
 
@@ -437,12 +437,12 @@ def test_a_span_that_is_gone_is_refused() -> None:
 
 def test_another_release_does_not_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = worked(every=100)
-    monkeypatch.setattr("streampair.engine.opening.__version__", "9.9")
+    monkeypatch.setattr("streampair.engine.recovery.__version__", "9.9")
     refused(driver, "start release .* once more", SnapshotError)
     monkeypatch.undo()
     driver.start()
     driver.commit(clean=True)
-    monkeypatch.setattr("streampair.engine.opening.__version__", "9.9")
+    monkeypatch.setattr("streampair.engine.recovery.__version__", "9.9")
     driver.start()  # a clean stop leaves nothing to replay
 
 

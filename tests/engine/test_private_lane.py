@@ -18,8 +18,8 @@ from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
 from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
-from streampair.privacy import check_pipeline, pipeline
-from streampair.privacy.entities import Admission
+from streampair.privacy import check_pipeline, pipeline_check
+from streampair.privacy.user_level import Admission
 
 GOOD = ({"a": 0.1, "b": -0.4, "c": 0.3}, True)
 
@@ -335,7 +335,7 @@ def test_a_foreign_lane_has_no_privacy_report() -> None:
     assert Driver(linear_model.LogisticRegression, snapshots=False).lane.privacy is None
 
 
-@pytest.mark.parametrize("name", sorted(pipeline.STATELESS))
+@pytest.mark.parametrize("name", sorted(pipeline_check.STATELESS))
 def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name

@@ -12,7 +12,7 @@ from streampair import auc, metric, ranking
 from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, missing
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
-from streampair.privacy.pipeline import is_private
+from streampair.privacy.pipeline_check import is_private
 
 LEARNERS = [
     kind

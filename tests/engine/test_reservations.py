@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from streampair import auc
 from streampair.engine import Append, Facts, Lane, LoggedLane, Record
-from streampair.engine.log import Chain, Digests, LogDamaged, Register, split
 from streampair.engine.reservations import Reservations
 from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.engine.wal import Chain, Digests, LogDamaged, Register, split
 from streampair.errors import LaneStopped, PrivacyError, SnapshotError
 from streampair.privacy import epsilon_from
 

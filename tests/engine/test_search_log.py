@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from harness import lying, search_log
 
-from streampair.engine import opening
-from streampair.engine.lanelog import LaneLog
-from streampair.engine.log import Chain, Digests, LogDamaged
-from streampair.engine.opening import Known
+from streampair.engine import recovery
+from streampair.engine.durable_lane import LaneLog
+from streampair.engine.recovery import Known
+from streampair.engine.wal import Chain, Digests, LogDamaged
 from streampair.privacy import Ledger, ledger
 
 SCRIPTS = 3000
@@ -71,7 +71,7 @@ def twin(change: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.Monkey
 
 @twin
 def the_register_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "_check_register", lambda *_: None)
+    patch.setattr(recovery, "_check_register", lambda *_: None)
 
 
 @twin

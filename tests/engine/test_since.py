@@ -10,7 +10,7 @@ import pytest
 
 from streampair import auc
 from streampair.engine import Facts, Lane, LoggedLane, Record
-from streampair.engine.envelope import pack, unpack
+from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
 

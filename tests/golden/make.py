@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from streampair import auc, buffers, losses, metric, ranking
-from streampair.engine.log import Chain, Saved
 from streampair.engine.testing import Driver, MemoryStore
+from streampair.engine.wal import Chain, Saved
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
 

@@ -16,20 +16,20 @@ from typing import Any, TypeVar
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from streampair_connectors.assemble import build_lane
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
-from streampair_connectors.records import json_decoder
+from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicStore
-from streampair_connectors.telemetry import Telemetry
-from streampair_connectors.worker import Worker
+from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.worker import Worker
 
 from harness.kafka import Cluster
 from harness.worker_process import WorkerProcess
-from streampair.engine.envelope import unpack
 from streampair.engine.lane import Record
-from streampair.engine.log import Chain
-from streampair.engine.opening import Known
+from streampair.engine.recovery import Known
+from streampair.engine.snapshot import unpack
+from streampair.engine.wal import Chain
 
 T = TypeVar("T")
 

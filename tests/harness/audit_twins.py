@@ -13,14 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, kernels, losses, metric, ranking
-from streampair.learners.run import SlotRun
-from streampair.learners.tasks import RelevanceTask
+from streampair import auc, buffers, losses, metric, ranking
+from streampair.base.dp_session import SlotRun
+from streampair.base.targets import RelevanceTask
+from streampair.kernels import dp_steps, random_trees
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.mechanisms import auc_plan, forgetting_plan, ftrl, moments_plan, warmup, woods_plan
+from streampair.privacy.mechanisms import (
+    decayed_moments,
+    dp_forest,
+    ftrl,
+    private_auc,
+    second_moments,
+    standardization,
+)
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.records.design import Design
-from streampair.records.woods import BINS
+from streampair.records.random_trees import BINS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Prepare = Callable[[Design, np.ndarray, np.ndarray, np.ndarray], None]
@@ -36,24 +44,24 @@ def small_diameter(patch: pytest.MonkeyPatch) -> None:
     """D is a tenth too small."""
     for loss in (losses.Hinge, losses.Logistic):
         _scaled(patch, loss, "diameter")
-    _scaled(patch, moments_plan, "_DIAMETER")
-    _scaled(patch, forgetting_plan, "_DIAMETER")
-    _scaled(patch, woods_plan, "woods_diameter")
-    _scaled(patch, warmup, "moment_sensitivity")
+    _scaled(patch, second_moments, "_DIAMETER")
+    _scaled(patch, decayed_moments, "_DIAMETER")
+    _scaled(patch, dp_forest, "woods_diameter")
+    _scaled(patch, standardization, "moment_sensitivity")
 
 
 def small_noise(patch: pytest.MonkeyPatch) -> None:
     """What leaves has a tenth less noise than the plan says."""
-    emit, output, toeplitz = ExactSums.emit, kernels.output_releases, ftrl.ToeplitzNoise
+    emit, output, toeplitz = ExactSums.emit, dp_steps.output_releases, ftrl.ToeplitzNoise
     patch.setattr(ExactSums, "emit", lambda self, noise: emit(self, 0.9 * noise))
-    patch.setattr(kernels, "output_releases", lambda cells, z, *more: output(cells, 0.9 * z, *more))
+    patch.setattr(dp_steps, "output_releases", lambda cells, z, *more: output(cells, 0.9 * z, *more))
     patch.setattr(ftrl, "ToeplitzNoise", lambda c, dim, sigma: toeplitz(c, dim, 0.9 * sigma))
 
 
 def first_row_alone(patch: pytest.MonkeyPatch) -> None:
     """A record is charged the release of its own block, and none of those that its block fades in."""
-    rows = forgetting_plan.ForgettingPlan._rows_mu2
-    patch.setattr(forgetting_plan.ForgettingPlan, "_rows_mu2", lambda self, count: rows(self, 1))
+    rows = decayed_moments.ForgettingPlan._rows_mu2
+    patch.setattr(decayed_moments.ForgettingPlan, "_rows_mu2", lambda self, count: rows(self, 1))
 
 
 def no_ball(patch: pytest.MonkeyPatch) -> None:
@@ -91,14 +99,14 @@ def learned_twice(patch: pytest.MonkeyPatch) -> None:
 
 def one_record(patch: pytest.MonkeyPatch) -> None:
     """The account knows of one record of an entity, however many are learned from."""
-    true = moments_plan.placed.__wrapped__  # what the twin finds must not be remembered
-    patch.setattr(moments_plan, "placed", lambda ends, limit, *more: true(ends, EntityLimit(1), *more))
+    true = second_moments.placed.__wrapped__  # what the twin finds must not be remembered
+    patch.setattr(second_moments, "placed", lambda ends, limit, *more: true(ends, EntityLimit(1), *more))
     patch.setattr(EntityLimit, "within", lambda self, slots: min(slots, 1))
 
 
 def blanked(patch: pytest.MonkeyPatch) -> None:
     """A histogram is charged as if a record could only come or go, and not change bins."""
-    patch.setattr(auc_plan, "_MOVE", 1.0)
+    patch.setattr(private_auc, "_MOVE", 1.0)
 
 
 def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
@@ -106,15 +114,15 @@ def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
     emit = ExactSums.emit
 
     def occupied(self: ExactSums, noise: np.ndarray) -> np.ndarray:
-        return emit(self, noise * (self.to_state() != 0) if noise.shape == (2, auc_plan.BINS) else noise)
+        return emit(self, noise * (self.to_state() != 0) if noise.shape == (2, private_auc.BINS) else noise)
 
     patch.setattr(ExactSums, "emit", occupied)
 
 
 def no_leaves(patch: pytest.MonkeyPatch) -> None:
     """The noise is that of second moments and histograms alone."""
-    true = woods_plan.woods_diameter
-    patch.setattr(woods_plan, "woods_diameter", lambda d, leaf, mark, trees: true(d, 0.0, mark, trees))
+    true = dp_forest.woods_diameter
+    patch.setattr(dp_forest, "woods_diameter", lambda d, leaf, mark, trees: true(d, 0.0, mark, trees))
 
 
 #: Of a forest as an audit makes it: two features, and two trees of four leaves.
@@ -146,7 +154,7 @@ def counts_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 def centred_leaves(patch: pytest.MonkeyPatch) -> None:
     """Labels are centred before they are summed, and not after that."""
-    true = kernels.wood_sums
+    true = random_trees.wood_sums
 
     def centred(rows: Any, labels: Any, d: int, leaves: int, sums: np.ndarray) -> None:
         first, before = sums.size - (rows.shape[1] - d) - leaves, sums.copy()
@@ -154,7 +162,7 @@ def centred_leaves(patch: pytest.MonkeyPatch) -> None:
         counted = slice(first, first + leaves)
         sums[first + leaves : first + 2 * leaves] -= sums[counted] - before[counted]
 
-    patch.setattr(kernels, "wood_sums", centred)
+    patch.setattr(random_trees, "wood_sums", centred)
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,7 @@ def _work(order: dict[str, Any]) -> None:
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
         Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
-    from streampair_connectors.cli import main
+    from streampair_connectors.cli.app import main
 
     sys.argv = ["streampair", "run", order["config"], "--log-level", "info"]
     main()
@@ -349,8 +349,8 @@ def _work(order: dict[str, Any]) -> None:
 
 def _warm_up(path: str, env: dict[str, str]) -> None:
     """Load all kernels of a lane before the fork: they take longer than all else in a worker's start."""
-    from streampair_connectors.assemble import warm_up
     from streampair_connectors.config import load_config
+    from streampair_connectors.worker.factory import warm_up
 
     os.environ.update(env)
     warm_up(load_config(Path(path)))

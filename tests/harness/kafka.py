@@ -94,7 +94,7 @@ class EmbeddedCluster(Cluster):
             import confluent_kafka
         except ImportError:
             raise Unavailable("the in-process broker", "pip install 'streampair[demo]'") from None
-        from streampair_connectors.embedded import EmbeddedBroker
+        from streampair_connectors.kafka.embedded import EmbeddedBroker
 
         self.version = f"librdkafka {confluent_kafka.libversion()[0]}"
         self._broker = EmbeddedBroker()

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from streampair_connectors.assemble import build_logged_lane, draws_key, lane_id
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.records import json_decoder
 from streampair_connectors.stores import DirectoryStore
+from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
 
 from streampair.engine import Append, LoggedLane, Record
 from streampair.engine.testing import Driver, Group

@@ -10,8 +10,8 @@ from typing import Any
 from river import compose, linear_model, preprocessing
 
 from streampair import auc, losses, metric, ranking
-from streampair.engine.envelope import pack, unpack
 from streampair.engine.lane import RegretConfig
+from streampair.engine.snapshot import pack, unpack
 from streampair.preprocessing import Bounds, UnitBall
 
 KEY = b"a key for tests only, 32 bytes.."

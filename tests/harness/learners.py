@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from streampair import auc, buffers, losses, metric, ranking
-from streampair.engine.envelope import pack
+from streampair.engine.snapshot import pack
+from streampair.privacy.pipeline_check import class_name
 
 KEY = bytes(range(32))
 NAMES = [f"f{i}" for i in range(5)]
@@ -109,7 +110,7 @@ for family in (auc, ranking, metric):
 
 
 def name_of(model: Any) -> str:
-    return f"{type(model).__module__.split('.')[-1]}.{type(model).__name__}"
+    return ".".join(class_name(model).split(".")[-2:])
 
 
 every_learner = pytest.mark.parametrize(

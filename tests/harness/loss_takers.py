@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from streampair import auc, batch, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, offline, ranking
 
 KEY = bytes(range(32))
 NAMES = ["a", "b", "c"]
@@ -53,7 +53,7 @@ def _online(module: ModuleType, learner: str, **params: Any) -> Callable[[losses
 def _batch(learner: str, **params: Any) -> Callable[[losses.PairLoss | None], Weights]:
     def weights(loss: losses.PairLoss | None) -> Weights:
         rows, _, classes = _table()
-        model = getattr(batch, learner)(loss=loss, random_state=3, **params).fit(rows, classes)
+        model = getattr(offline, learner)(loss=loss, random_state=3, **params).fit(rows, classes)
         return np.asarray(model.coef_ if model.task == "auc" else model.metric_).ravel()
 
     return weights
@@ -105,7 +105,7 @@ TAKERS: dict[str, Callable[[losses.PairLoss | None], Weights]] = dict(_all())
 def public_takers() -> set[str]:
     """Public learners that have a field `loss`, and do not refuse every loss."""
     found = set()
-    for module in (auc, ranking, metric, batch):
+    for module in (auc, ranking, metric, offline):
         for name in module.__all__:
             made = getattr(module, name)
             fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from streampair.engine import Append, Event, LogKey, Place, Record, Register, Scored
-from streampair.engine.log import Accepted, Attempt, Chain, Saved, Tip
 from streampair.engine.testing import Died, Driver, Group, MemoryStore
+from streampair.engine.wal import Accepted, Attempt, Chain, Saved, Tip
 from streampair.errors import PrivacyError, StreampairError
 from streampair.privacy import NoiseKey, Origin
 from streampair.privacy.noise import SILENT

@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.learners import LEARNERS, NAMES, PRIVATE, name_of, stream
 from streampair import auc
-from streampair.privacy.mechanisms import leader
+from streampair.privacy.mechanisms import second_moments
 
 HALF, WHOLE = 130, 180
 KEY = bytes(range(32))
@@ -66,7 +66,7 @@ def eigen() -> str:
 
 def by_library(model: Any, events: list[Any]) -> str:
     """The twin: the leader of the moments by LAPACK, as it was."""
-    true = leader.kernels.ridge_solution
+    true = second_moments.moments.ridge_solution
 
     def solve(second: Any, cross: Any, ridge: float, noise: float, out: Any) -> float:
         values, vectors = np.linalg.eigh(second)
@@ -76,11 +76,11 @@ def by_library(model: Any, events: list[Any]) -> str:
         out[:] = vectors @ ((vectors.T @ cross) * inverse)
         return float(inverse.sum())
 
-    leader.kernels.ridge_solution = solve
+    second_moments.moments.ridge_solution = solve
     try:
         return run(model, events)
     finally:
-        leader.kernels.ridge_solution = true
+        second_moments.moments.ridge_solution = true
 
 
 def write(file: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from streampair_connectors.series import SERIES, Series
+from streampair_connectors.observability.metric_definitions import SERIES, Series
 
 # Labels that Prometheus adds to what it scrapes, and that of a histogram's buckets.
 ADDED = frozenset({"instance", "job"})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from streampair_connectors.cli import app as command
+from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
 from harness.applications import App, Running, events, read_until

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import batch, losses
+from streampair import losses, offline
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.offline import VectorDoor, plan_table
 from streampair.privacy.noise import NormalStream
@@ -104,27 +104,27 @@ def drawn() -> float:
 
 AUDITED: dict[str, Callable[[], Any]] = {
     # In a ball this small the slope at 0 is nearly the steepest.
-    "DPGDSC": lambda: batch.DPGDSC(12.0, 1e-4, l2=20.0, steps=10, radius=0.05),
-    "DPGDC": lambda: batch.DPGDC(12.0, 1e-4, steps=4, learning_rate=0.05, radius=0.05),
-    "OffPairStrC": lambda: batch.OffPairStrC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
-    "DPEGD": lambda: batch.DPEGD(12.0, 1e-4, learning_rate=0.002, steps=4, radius=0.05, random_state=1),
-    "LocalizedPairSGD": lambda: batch.LocalizedPairSGD(
+    "DPGDSC": lambda: offline.DPGDSC(12.0, 1e-4, l2=20.0, steps=10, radius=0.05),
+    "DPGDC": lambda: offline.DPGDC(12.0, 1e-4, steps=4, learning_rate=0.05, radius=0.05),
+    "OffPairStrC": lambda: offline.OffPairStrC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
+    "DPEGD": lambda: offline.DPEGD(12.0, 1e-4, learning_rate=0.002, steps=4, radius=0.05, random_state=1),
+    "LocalizedPairSGD": lambda: offline.LocalizedPairSGD(
         12.0, 1e-4, learning_rate=0.002, radius=0.05, random_state=149
     ),
-    "DPGDC2": lambda: batch.DPGDC2(12.0, 1e-4, steps=4, loss=losses.Hinge()),
-    "GradientPerturbation": lambda: batch.GradientPerturbation(12.0, 1e-4, steps=4, loss=losses.Hinge()),
+    "DPGDC2": lambda: offline.DPGDC2(12.0, 1e-4, steps=4, loss=losses.Hinge()),
+    "GradientPerturbation": lambda: offline.GradientPerturbation(12.0, 1e-4, steps=4, loss=losses.Hinge()),
 }
 
 
 CANARIES: dict[str, Callable[[], Any]] = {
     **AUDITED,
-    "OffPairStrC, last": lambda: batch.OffPairStrC(
+    "OffPairStrC, last": lambda: offline.OffPairStrC(
         12.0, 1e-4, l2=20.0, radius=0.05, random_state=1, output="last"
     ),
-    "OffPairC": lambda: batch.OffPairC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
-    "DPGDSC, pure": lambda: batch.DPGDSC(12.0, 0.0, l2=20.0, steps=10, radius=0.05),
-    "DPGDC2, metric, logistic": lambda: batch.DPGDC2(12.0, 1e-4, steps=4, task="metric", radius=0.05),
-    "DPGDC2, metric": lambda: batch.DPGDC2(
+    "OffPairC": lambda: offline.OffPairC(12.0, 1e-4, l2=20.0, radius=0.05, random_state=1),
+    "DPGDSC, pure": lambda: offline.DPGDSC(12.0, 0.0, l2=20.0, steps=10, radius=0.05),
+    "DPGDC2, metric, logistic": lambda: offline.DPGDC2(12.0, 1e-4, steps=4, task="metric", radius=0.05),
+    "DPGDC2, metric": lambda: offline.DPGDC2(
         12.0, 1e-4, steps=4, loss=losses.Hinge(), task="metric", radius=0.05
     ),
 }
@@ -145,12 +145,12 @@ def canary(name: str) -> float:
 
 def broken(name: str) -> dict[str, float]:
     """The same of two twins: above 1 one is caught."""
-    found, emit, right = _most(name), ExactSums.emit, batch.base.Problem.diameter.fget
+    found, emit, right = _most(name), ExactSums.emit, offline.base.Problem.diameter.fget
     assert right is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactSums, "emit", lambda sums, noise: emit(sums, 0.69 * noise))
         quiet = found / drawn()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch.base.Problem, "diameter", property(lambda problem: 0.69 * right(problem)))
+        patch.setattr(offline.base.Problem, "diameter", property(lambda problem: 0.69 * right(problem)))
         narrow = _most(name) / drawn()
     return {"too little noise": quiet, "too small a diameter": narrow}

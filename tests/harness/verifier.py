@@ -28,12 +28,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError
-from streampair_connectors.assemble import build_logged_lane
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
-from streampair_connectors.kafka.register import read_register
-from streampair_connectors.records import json_decoder
+from streampair_connectors.kafka.offset_metadata import read_register
 from streampair_connectors.stores import DirectoryStore, TopicStore
+from streampair_connectors.worker.factory import build_logged_lane
 
 from harness import support
 from harness.applications import PAIR_FTRL, App, events, same
@@ -41,9 +41,9 @@ from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair.engine import LoggedLane
-from streampair.engine.log import Chain, LogKey, Register
-from streampair.engine.opening import Known
+from streampair.engine.recovery import Known
 from streampair.engine.testing import Driver
+from streampair.engine.wal import Chain, LogKey, Register
 from streampair.privacy import NoiseKey
 
 __all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "stream"]

@@ -9,8 +9,8 @@ import random
 from typing import Any
 
 import pandas as pd
-from streampair_connectors.assemble import warm_up
 from streampair_connectors.config import parse_config
+from streampair_connectors.worker.factory import warm_up
 
 from harness.learners import LEARNERS, NAMES
 from streampair.engine.protocols import ready_many, two_classes

@@ -6,24 +6,12 @@ twin.
 
 from naive.all_pairs import metric_risk_gradient, pair_sums, pair_sums_logistic, risk_gradient
 from naive.buffers import Buffer, binomial, row_to_replace
-from naive.correlated import blt_variances
-from naive.descent import descent
+from naive.comparator import descent
 from naive.design import clipped, prepared
-from naive.entities import admitted, cell, table
-from naive.forest import Forest, Text
-from naive.forest_classes import Classes
-from naive.forest_layout import pair_places, places
-from naive.forest_pairs import PairForest
-from naive.forest_parts import importances, parts
-from naive.fourier import fourier, normals_from_seed
-from naive.hashing import blake2b, hash_chain
-from naive.history import FullHistory, history_gradient, history_store
-from naive.laplace import laplace_integers
-from naive.least_squares import LeastSquares
-from naive.link import Link, due, probabilities
-from naive.losses import entropy, loss_of_errors, loss_slope, loss_value, pair_slope, slope
-from naive.metric import PairMetric, map_rows
-from naive.moments import (
+from naive.dp_steps import (
+    Gradient,
+    Pair,
+    Places,
     best_weights,
     block_influence,
     cells,
@@ -33,12 +21,33 @@ from naive.moments import (
     contribution,
     cross_sums,
     dearest_windows,
+    ftrl,
+    ftrl_turns,
+    gradient,
     leader_slot,
     leader_sums,
+    linear_pair,
+    mean_gradient,
+    metric_pair,
     moment_sums,
+    noisy,
+    noisy_turns,
+    null,
+    output,
+    pair_gradient,
+    partner_gradient,
+    released,
+    rounded_gradient,
+    score_and_cells,
     score_sums,
 )
-from naive.noise import blt_noise, dense, normals, normals_in_order, toeplitz_noise
+from naive.entities import admitted, cell, table
+from naive.forest import Classes, Forest, PairForest, Text, importances, pair_places, parts, places
+from naive.hashing import blake2b, hash_chain
+from naive.history import FullHistory, history_gradient, history_store
+from naive.least_squares import LeastSquares
+from naive.losses import entropy, loss_of_errors, loss_slope, loss_value, pair_slope, slope
+from naive.metric import PairMetric, map_rows
 from naive.numerics import (
     MASK,
     cos_octant,
@@ -55,30 +64,20 @@ from naive.numerics import (
 )
 from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
+from naive.pair_graph import components, contrastive_sum, graph_pieces
 from naive.pairs import pair_descent
-from naive.private import (
-    Pair,
-    Places,
-    gradient,
-    linear_pair,
-    mean_gradient,
-    metric_pair,
-    null,
-    pair_gradient,
-    partner_gradient,
+from naive.platt import Link, due, probabilities
+from naive.random import (
+    blt_noise,
+    blt_variances,
+    dense,
+    fourier,
+    laplace_integers,
+    normals,
+    normals_from_seed,
+    normals_in_order,
+    toeplitz_noise,
 )
-from naive.private_steps import (
-    Gradient,
-    ftrl,
-    ftrl_turns,
-    noisy,
-    noisy_turns,
-    output,
-    released,
-    rounded_gradient,
-    score_and_cells,
-)
-from naive.relations import components, contrastive_sum, graph_pieces
 from naive.rolling_auc import Window
 from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst

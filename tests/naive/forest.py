@@ -1,13 +1,43 @@
-"""Random trees under four experts and a stack, node by node; a value is a number, a `Text` or None."""
+"""The forest, a record at a time, with objects for nodes."""
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from naive.forest_layout import CUTS
+from naive.losses import loss_slope
 from naive.numerics import sigmoid, uniform
+from naive.platt import Link
+
+CUTS = (0, 31, 127, 10**9)
+
+
+def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
+    """Where the sections begin, and where the last ends."""
+    lengths = [
+        38 + 19 * cap,  # scalars and columns
+        8 * texts,  # a weight and its sum for each expert
+        sum(2 * trees * min(cut, nodes) for cut in CUTS),
+        trees,
+        2 * trees * nodes,
+        5 * trees,
+    ]
+    return [sum(lengths[: i + 1]) for i in range(len(lengths))]
+
+
+def pair_places(trees: int, cap: int) -> list[int]:
+    """Where what pairs need begins, and where it ends."""
+    lengths = [
+        32,  # the link
+        2,  # how many came, of each class
+        2 * cap,  # the record and its standardised values
+        4 * trees + 4,  # its leaves and scores
+        2 * 32 * cap,  # 32 records of each class
+    ]
+    return [sum(lengths[: i + 1]) for i in range(len(lengths))]
+
 
 ETA = (0.1, 0.2, 0.02, 0.1)
 GAMMA = (0.99, 0.95, 1.0, 1.0)
@@ -296,3 +326,140 @@ class Forest:
         low, high = min(one, two), max(one, two)
         leaf.mark = low + self.draw() * (high - low)
         return True
+
+
+class PairForest(Forest):
+    """`auc.Forest` with a pair loss."""
+
+    def __init__(self, trees: int, nodes: int, seed: int, loss: str, guided: bool = False) -> None:
+        super().__init__(trees, nodes, seed, guided=guided)
+        self.pair_loss = loss
+        self.came: dict[bool, list[list[Value]]] = {True: [], False: []}
+        self.link = Link()
+
+    def learn(self, x: list[Value], label: float) -> None:
+        y = label > 0.0
+        self.link.learn(self.stacked(x), 1.0 if y else -1.0)
+        last = self.came[not y][-32:]
+        if last:
+            # The places of those that are kept are taken in turn.
+            turn = (len(self.came[not y]) - len(last)) % 32
+            i = int(self.draw() * len(last))
+            partner = last[(i - turn) % 32]
+            differences = self.fit_pair(x, partner, 1.0 if y else -1.0)
+            for k in range(4):
+                self.losses[k].append(self.loss(differences[k], float(y)))
+            self.judge()
+        self.gain(x, float(y))
+        self.came[y].append(x)
+        self.visit_all(x)
+
+    def fit_pair(self, x: list[Value], partner: list[Value], sign: float) -> list[float]:
+        """Step along the loss of a pair; the differences of the scores before that."""
+        apart = [one - two for one, two in zip(self.scores(x), self.scores(partner), strict=True)]
+        q = sign * loss_slope(
+            self.pair_loss, sign * sum(a * s for a, s in zip(self.stack, apart, strict=True))
+        )
+        for k in range(4):
+            g = sign * loss_slope(self.pair_loss, sign * apart[k])
+            for j, (one, two) in enumerate(zip(x, partner, strict=True)):
+                numbers = [self.z(j, v) if isinstance(v, float) else 0.0 for v in (one, two)]
+                if isinstance(one, float) or isinstance(two, float):
+                    weight = self.linear.setdefault((k, j), Weight())
+                    weight.step(g * (numbers[0] - numbers[1]), 1.0, ETA[k], GAMMA[k])
+                terms = self.terms(k, x)[j], self.terms(k, partner)[j]
+                if one != two:
+                    for value, term, h in zip((one, two), terms, (g, -g), strict=True):
+                        if isinstance(value, Text) and term is not None:
+                            term[0].step(h, 1.0, ETA[k], GAMMA[k])
+            if k > 0:
+                for root in self.roots:
+                    leaves = self.leaf(k, root, x), self.leaf(k, root, partner)
+                    if leaves[0] is not leaves[1]:
+                        for leaf, h in zip(leaves, (g, -g), strict=True):
+                            leaf.weights[k].step(h, 50.0 / len(self.roots), ETA[k], GAMMA[k])
+            r = q * apart[k]
+            self.steps[k] = 0.999 * self.steps[k] + r * r
+            self.stack[k] = max(0.0, self.stack[k] - 0.03 * r / (self.steps[k] + 1.0) ** 0.5)
+        return apart
+
+
+def below(node: Node, k: int) -> float:
+    """The weight of an expert, or the mean of the children that it sees."""
+    children = node.seen_by(k)
+    return sum(below(child, k) for child in children) / 2 if children else node.weights[k].w
+
+
+def parts(forest: Forest, x: list[Value]) -> list[float]:
+    """Of each column, and of none."""
+    out = [0.0] * (len(x) + 1)
+    for k, a in enumerate(forest.stack):
+        for j, term in enumerate(forest.terms(k, x)):
+            if term is not None:
+                out[j] += a * term[0].w * term[1]
+        for root in forest.roots if k > 0 else []:
+            node = root
+            out[-1] += a * below(root, k)
+            while node.seen_by(k):
+                child = node.child(x)
+                out[node.column] += a * (below(child, k) - below(node, k))
+                node = child
+    if forest.squared:
+        mean, deviation = forest.of_labels()
+        return [deviation * part for part in out[:-1]] + [mean + deviation * out[-1]]
+    return out
+
+
+def importances(forest: Forest, d: int) -> list[float]:
+    """Of each column: its linear weights, and what its splits change, halved at each level."""
+    out = [0.0] * d
+
+    def add(node: Node, k: int, share: float) -> None:
+        children = node.seen_by(k)
+        if children:
+            low, high = (below(child, k) for child in children)
+            out[node.column] += share * abs(high - low)
+            for child in children:
+                add(child, k, 0.5 * share)
+
+    for k, a in enumerate(forest.stack):
+        for j in range(d):
+            if (k, j) in forest.linear:
+                out[j] += a * abs(forest.linear[k, j].w)
+        for root in forest.roots if k > 0 else []:
+            add(root, k, a)
+    return out
+
+
+class Classes:
+    """All of `auc.MulticlassForest` on the columns of a row; classes are numbered as they come."""
+
+    def __init__(self, trees: int, nodes: int, seed: int) -> None:
+        self.forests = [Forest(trees, nodes, seed)]
+        self.known = 0
+
+    def admit(self) -> None:
+        """One more class: a copy of the trees, in which no leaf has learned."""
+        if self.known > 0:
+            other = copy.deepcopy(self.forests[0])
+            other.linear, other.texts = {}, {}
+            other.stack, other.steps = [0.25] * 4, [0.0] * 4
+            other.losses, other.best, other.resets = [[] for _ in range(4)], 5.0, 0
+            for root in other.roots:
+                ignorant(root)
+            self.forests.append(other)
+        self.known += 1
+
+    def learn(self, x: list[Value], which: int) -> None:
+        for number, forest in enumerate(self.forests):
+            forest.learn(x, 1.0 if number == which else -1.0)
+
+    def scores(self, x: list[Value]) -> list[float]:
+        return [forest.score(x) for forest in self.forests]
+
+
+def ignorant(node: Node) -> None:
+    """Nothing is learned in a node, nor below."""
+    node.weights = [Weight() for _ in range(4)]
+    for child in node.children:
+        ignorant(child)

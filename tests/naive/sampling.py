@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.sampling import stands_for
+from streampair.evaluation.pair_reservoir import stands_for
 
 Array = NDArray[np.float64]
 

@@ -21,16 +21,16 @@ from axe_playwright_python.sync_playwright import Axe
 from harness.browser import browser
 from harness.lane_on_disk import LaneOnDisk
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.assemble import build_lane
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
+from streampair_connectors.cli.replay import _Background
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.page import frame, routes
-from streampair_connectors.page.report import report_html
-from streampair_connectors.records import json_decoder
-from streampair_connectors.replaying import _Background
-from streampair_connectors.series import STAGES, LaneLabels
-from streampair_connectors.server import MetricsServer
-from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.observability.dashboard import frame, routes
+from streampair_connectors.observability.dashboard.report import report_html
+from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.server import MetricsServer
+from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine import LaneGauges, Record

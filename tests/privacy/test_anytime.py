@@ -11,9 +11,9 @@ import pytest
 from streampair import auc
 from streampair.errors import ConfigError
 from streampair.privacy import mu_from
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import (
+from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
+    MomentsRun,
     SecondMomentsPlan,
     plan_second_moments,
     second_moments_diameter,

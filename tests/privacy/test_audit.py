@@ -16,18 +16,19 @@ from harness.audit_twins import CASES, LOOSE, Break
 
 from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
+from streampair.base import dp_session
 from streampair.errors import ConfigError
-from streampair.learners import identity
 from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.correlated import BLT
-from streampair.privacy.entities import EntityInfluence
-from streampair.privacy.mechanisms import ftrl, moments, noisy
+from streampair.privacy.mechanisms import ftrl, second_moments
+from streampair.privacy.mechanisms import gradient_perturbation as noisy
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
-from streampair.privacy.mechanisms.moments_plan import plan_second_moments
-from streampair.privacy.mechanisms.noisy import plan_noisy
+from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
+from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import pattern_sensitivity
+from streampair.privacy.user_level import EntityInfluence
 
 MU, DELTA = 3.0, 1e-3
 EPSILON = epsilon_from(MU, DELTA)
@@ -161,7 +162,7 @@ LEARNERS = {
 def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that differs from run to run of a test, but not from one test session to the next."""
     numbers = itertools.count()
-    monkeypatch.setattr(identity, "NormalStream", lambda seed: NormalStream(next(numbers)))
+    monkeypatch.setattr(dp_session, "NormalStream", lambda seed: NormalStream(next(numbers)))
 
 
 def audited(runs: int = 60, **options: Any) -> privacy.AuditReport:
@@ -205,7 +206,7 @@ def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pyte
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
     assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
     leader = plan_second_moments
-    monkeypatch.setattr(moments, "plan_second_moments", lambda mu, **k: leader(1.02 * mu, **k))
+    monkeypatch.setattr(second_moments, "plan_second_moments", lambda mu, **k: leader(1.02 * mu, **k))
     verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict
     assert "learning: the account comes to" in verdict
 

@@ -21,7 +21,7 @@ from scipy import stats
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import ChainedNoise, NoiseKey
 from streampair.privacy.noise import MAC, SILENT
-from streampair.privacy.packed import Packed
+from streampair.privacy.provenance import Packed
 
 KEY = NoiseKey(bytes(range(32)))
 

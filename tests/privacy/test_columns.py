@@ -22,9 +22,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, metric, preprocessing, ranking
+from streampair.base.dp_session import SlotRun
 from streampair.errors import RecordError
-from streampair.learners.run import SlotRun
-from streampair.records import cells, frames
+from streampair.records import features, frames
 
 LEARNERS: dict[str, Callable[[], Any]] = {
     "auc": partial(auc.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"]),
@@ -199,22 +199,22 @@ def test_a_text_is_the_number_that_pandas_and_polars_read_in_a_column_of_numbers
         if len(column) == 1 and str(column.dtype).lower() in ("float64", "int64", "bool", "boolean"):
             read = float(column[0]) if column[0] is not None else math.nan
             if read == read:
-                assert cells.number(text) == read
+                assert features.number(text) == read
 
 
 def test_a_cell_by_hand() -> None:
-    assert [cells.number(x) for x in (2, True, "2", b"2.5", " 1e3\n", "TRUE", "false", "-.5")] == [
+    assert [features.number(x) for x in (2, True, "2", b"2.5", " 1e3\n", "TRUE", "false", "-.5")] == [
         *(2.0, 1.0, 2.0, 2.5, 1000.0, 1.0, 0.0, -0.5)
     ]
     for word in ("", "abc", "1_000", "0x1F", "1,5", "- 1", "1j", "\u0661", "yes", "1 2"):
-        assert cells.real(word) is None
+        assert features.real(word) is None
         with pytest.raises(ValueError, match="no number"):
-            cells.number(word)
-    assert [cells.real(x) for x in ("nan", "inf", "1e400", "9" * 400, None, [], 10**400)] == [None] * 7
-    assert [cells.label(y) for y in ("1", "1.0", "True", "yes", b"no", 0.5, None)] == [
+            features.number(word)
+    assert [features.real(x) for x in ("nan", "inf", "1e400", "9" * 400, None, [], 10**400)] == [None] * 7
+    assert [features.label(y) for y in ("1", "1.0", "True", "yes", b"no", 0.5, None)] == [
         *(1, 1.0, True, "yes", "no", 0.5, None)
     ]
-    assert cells.label(str(2**60 + 1)) == 2**60 + 1
+    assert features.label(str(2**60 + 1)) == 2**60 + 1
 
 
 # ---- from outside ----------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_a_record_is_the_same_alone_and_in_a_frame(name: str, data: st.DataObjec
     scores = many.score_learn_many(X, pd.Series(columns["y"], dtype=object)).to_numpy()
     for i in range(6):
         x = {name: columns[name][i] for name in ("a", "b")}
-        readable = all(cells.real(value) is not None for value in x.values())
+        readable = all(features.real(value) is not None for value in x.values())
         assert math.isnan(scores[i]) is not readable
         if readable:
             one.score_one(x)

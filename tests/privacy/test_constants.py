@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streampair import kernels, losses
+from streampair import losses
+from streampair.kernels import dp_steps
 
 Gradient = Callable[[np.ndarray, np.ndarray, float, np.ndarray, float], np.ndarray]
 
@@ -29,7 +30,7 @@ RADIUS = 3.0
 def kernel(loss: losses.PairLoss, clip: float, tangent: bool) -> Gradient:
     def gradient(w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, label: float) -> np.ndarray:
         out = np.empty(len(x))
-        kernels.pair_gradient(w, x, y, p[None], np.array([label]), 1, 1.0, loss.code, clip, tangent, out)
+        dp_steps.pair_gradient(w, x, y, p[None], np.array([label]), 1, 1.0, loss.code, clip, tangent, out)
         return out
 
     return gradient

@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streampair import auc, buffers, losses
-from streampair import kernels as k
 from streampair.errors import ConfigError, PrivacyError
+from streampair.kernels import buffers as buffers_kernels
+from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Influence, epsilon_from
-from streampair.privacy.entities import EntityInfluence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
-from streampair.privacy.mechanisms.noisy import NoisyRun, plan_noisy
-from streampair.privacy.mechanisms.output import OutputRun
-from streampair.privacy.mechanisms.output_plan import plan_output, plan_output_paper
+from streampair.privacy.mechanisms.gradient_perturbation import NoisyRun, plan_noisy
+from streampair.privacy.mechanisms.output_perturbation import OutputRun, plan_output, plan_output_paper
 from streampair.privacy.noise import NormalStream
+from streampair.privacy.user_level import EntityInfluence
 
-PAIRS = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
+PAIRS = {dp_steps.LINEAR_PAIRS: naive.linear_pair, dp_steps.METRIC_PAIRS: naive.metric_pair}
 POLICIES = {
-    "window": BufferPlan(k.FIFO, Influence.fifo(3)),
-    "sample": BufferPlan(k.RESERVOIR, Influence.reservoir(3, 4)),
-    "all": BufferPlan(k.FULL, Influence.history()),
+    "window": BufferPlan(buffers_kernels.FIFO, Influence.fifo(3)),
+    "sample": BufferPlan(buffers_kernels.RESERVOIR, Influence.reservoir(3, 4)),
+    "all": BufferPlan(buffers_kernels.FULL, Influence.history()),
 }
 unit = st.floats(-1, 1, width=32)
 
@@ -40,15 +40,15 @@ unit = st.floats(-1, 1, width=32)
 def streams(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows in the unit ball, labels of a family, and the family."""
     dim, steps = draw(st.integers(1, 3)), draw(st.integers(1, 14))
-    family = draw(st.sampled_from([k.LINEAR_PAIRS, k.METRIC_PAIRS]))
-    kinds = [1.0, -1.0, 0.5, 0.0, math.nan] if family == k.LINEAR_PAIRS else [0.0, 1.0, 2.0, math.nan]
+    family = draw(st.sampled_from([dp_steps.LINEAR_PAIRS, dp_steps.METRIC_PAIRS]))
+    kinds = [1.0, -1.0, 0.5, 0.0, math.nan] if family == dp_steps.LINEAR_PAIRS else [0.0, 1.0, 2.0, math.nan]
     rows = np.array([[draw(unit) for _ in range(dim)] for _ in range(steps)])
     labels = np.array([draw(st.sampled_from(kinds)) for _ in range(steps)])
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0), labels, family
 
 
 def coordinates(dim: int, family: int) -> int:
-    return dim if family == k.LINEAR_PAIRS else dim * (dim + 1) // 2
+    return dim if family == dp_steps.LINEAR_PAIRS else dim * (dim + 1) // 2
 
 
 def buffer_of(policy: str, dim: int, steps: int, family: int, loss: losses.PairLoss) -> PairBuffer:
@@ -83,7 +83,7 @@ def test_the_kernels(
     )  # fmt: skip
     for t in range(steps):
         at = slice(t, t + 1)
-        k.noisy_steps(
+        dp_steps.noisy_steps(
             rows[at], labels[at], noise[at], rates[at], t, one.ints, scalars, vectors, one.rows, one.labels,
             one.ages,
         )  # fmt: skip
@@ -95,7 +95,7 @@ def test_the_kernels(
     vectors = np.stack([centre, centre, np.zeros(dim)])
     cells = np.empty((steps, dim), dtype=np.int64)
     two = buffer_of(policy, rows.shape[1], steps, family, loss)
-    k.output_steps(
+    dp_steps.output_steps(
         rows, labels, etas, np.full(steps, grid), 0, two.ints, np.array([clip, 2.0, alpha]), vectors,
         two.rows, two.labels, two.ages, cells,
     )  # fmt: skip
@@ -110,15 +110,15 @@ def test_releases_are_averaged_by_their_precision() -> None:
     cells, gammas = np.array([[4, -8], [9, 9], [16, 0]]), np.array([0.5, 1.0, 0.25])
     z, sigmas = np.array([0.3, 0.1, -0.4, 0.0]), np.array([1.0, math.inf, 0.5])
     average, published = np.zeros(2), np.zeros(2)
-    total = k.output_releases(cells, z, sigmas, gammas, False, 2.0, 0.0, average, published)
+    total = dp_steps.output_releases(cells, z, sigmas, gammas, False, 2.0, 0.0, average, published)
     released = np.array([[2.5, -4.0], [4.0 - 0.25, 0.0]])
     assert total == 5.0
     assert average == pytest.approx((released[0] + 4 * released[1]) / 5)
     assert published == pytest.approx(average * 2 / np.linalg.norm(average))
-    k.output_releases(cells, z, sigmas, gammas, True, 9.0, total, average, published)
+    dp_steps.output_releases(cells, z, sigmas, gammas, True, 9.0, total, average, published)
     assert published == pytest.approx(released[1])
     kept = published.copy()
-    k.output_releases(cells[1:2], z, sigmas[1:2], gammas[1:2], True, 9.0, total, average, published)
+    dp_steps.output_releases(cells[1:2], z, sigmas[1:2], gammas[1:2], True, 9.0, total, average, published)
     assert np.array_equal(published, kept)
 
 
@@ -158,7 +158,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     rows2, labels2 = rows.copy(), labels.copy()
     rows2[position], labels2[position] = row / max(float(np.linalg.norm(row)), 1.0), other[1]
     dim, clip, radius = coordinates(d, family), 1.0, 2.0
-    plan, form = POLICIES[policy], "raw" if family == k.LINEAR_PAIRS else "metric"
+    plan, form = POLICIES[policy], "raw" if family == dp_steps.LINEAR_PAIRS else "metric"
     diameter = loss.diameter(1.0, radius, clip, form=form)
     v = bound(plan, position, steps)
 
@@ -169,8 +169,8 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
         held, out = buffer_of(policy, d, steps, family, loss), []
         for t in range(steps):
             g = np.empty(dim)
-            k.private_gradient(ws[t], xs[t], ys[t], t, held.ints, clip, held.rows, held.labels, g)
-            k.private_store(xs[t], ys[t], t, held.ints, held.rows, held.labels, held.ages)
+            dp_steps.private_gradient(ws[t], xs[t], ys[t], t, held.ints, clip, held.rows, held.labels, g)
+            dp_steps.private_store(xs[t], ys[t], t, held.ints, held.rows, held.labels, held.ages)
             out.append(g)
         moves.append(np.array(out))
     assert np.all(np.linalg.norm(moves[0] - moves[1], axis=1) <= diameter * v * (1 + 1e-9) + 1e-12)
@@ -187,7 +187,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     for xs, ys in ((rows, labels), (rows2, labels2)):
         held, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
         cells = np.empty((steps, dim), dtype=np.int64)
-        k.output_steps(
+        dp_steps.output_steps(
             xs, ys, made.etas[:steps], np.full(steps, 2.0**-30), 0, held.ints,
             np.array([clip, radius, alpha]), vectors, held.rows, held.labels, held.ages, cells,
         )  # fmt: skip

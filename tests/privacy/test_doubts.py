@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from harness.learners import KEY, PRIVATE
 
-from streampair import auc, batch, metric, privacy, ranking
+from streampair import auc, metric, offline, privacy, ranking
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.privacy.entities import EntityLimit
+from streampair.privacy.user_level import EntityLimit
 
 Record = dict[str, float]
 
@@ -65,20 +65,20 @@ def test_a_horizon_of_one_record_is_refused(module: Any, learner: str) -> None:
 def test_tables_know_how_many_records_they_have() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(200, 3)), rng.random(200) < 0.5
-    assert privacy_warnings(lambda: batch.DPGDSC(1.0, 1e-4, l2=0.1).fit(x, y)) == []
-    (text,) = privacy_warnings(lambda: batch.DPGDSC(1.0, 0.01, l2=0.1).fit(x, y))
+    assert privacy_warnings(lambda: offline.DPGDSC(1.0, 1e-4, l2=0.1).fit(x, y)) == []
+    (text,) = privacy_warnings(lambda: offline.DPGDSC(1.0, 0.01, l2=0.1).fit(x, y))
     assert "delta is 0.01, and there are 200 records" in text
-    (text,) = privacy_warnings(lambda: batch.DPGDC(50.0, 0.0).fit(x, y))
+    (text,) = privacy_warnings(lambda: offline.DPGDC(50.0, 0.0).fit(x, y))
     assert "epsilon is 50" in text
 
 
 def test_pairs_are_what_a_learner_of_relations_counts() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.uniform(-0.5, 0.5, size=(200, 3)), rng.random(200) < 0.5
-    assert privacy_warnings(lambda: batch.DPPMetricLearner(1.0, 1e-4).fit(x, y)) == []
-    (text,) = privacy_warnings(lambda: batch.DPPMetricLearner(1.0, 0.01).fit(x, y))
+    assert privacy_warnings(lambda: offline.DPPMetricLearner(1.0, 1e-4).fit(x, y)) == []
+    (text,) = privacy_warnings(lambda: offline.DPPMetricLearner(1.0, 0.01).fit(x, y))
     assert "delta is 0.01, and there are 400 pairs" in text
-    (text,) = privacy_warnings(lambda: batch.DPPMetricLearner(50.0, 0.0).fit(x, y))
+    (text,) = privacy_warnings(lambda: offline.DPPMetricLearner(50.0, 0.0).fit(x, y))
     assert "epsilon is 50" in text
 
 

@@ -13,14 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import dense
 
-from streampair import auc, buffers, kernels, metric, ranking
+from streampair import auc, buffers, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
+from streampair.kernels import entities
 from streampair.privacy import EntityLimit, Influence, Origin
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
-from streampair.privacy.entities import Admission, EntityInfluence, EntitySpend, entity_pattern
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
-from streampair.privacy.mechanisms.noisy import plan_noisy
+from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
 from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
+from streampair.privacy.user_level import Admission, EntityInfluence, EntitySpend, entity_pattern
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
@@ -225,11 +226,11 @@ def test_a_key_is_found_where_it_was_put(keys: list[int]) -> None:
     table = np.zeros(64, dtype=np.uint64)
     places = []
     for key in keys:
-        at = kernels.entity_cell(table, np.uint64(key))
+        at = entities.entity_cell(table, np.uint64(key))
         assert table[at] == 0
         table[at] = key
         places.append(at)
-    assert [kernels.entity_cell(table, np.uint64(key)) for key in keys] == places
+    assert [entities.entity_cell(table, np.uint64(key)) for key in keys] == places
     assert len(set(places)) == len(keys)
 
 

@@ -17,12 +17,11 @@ import pytest
 
 from streampair import auc
 from streampair.privacy import EntityLimit, Influence, Origin
-from streampair.privacy.entities import pairs_apart
+from streampair.privacy.contraction import giga_steps, output_sensitivities, output_spend
 from streampair.privacy.mechanisms.base import Relation
-from streampair.privacy.mechanisms.moments_entities import placed
-from streampair.privacy.mechanisms.moments_plan import RATIO, plan_second_moments
-from streampair.privacy.mechanisms.output_entities import entity_spend
-from streampair.privacy.recursion import giga_steps, output_sensitivities, output_spend
+from streampair.privacy.mechanisms.output_perturbation import entity_spend
+from streampair.privacy.mechanisms.second_moments import RATIO, placed, plan_second_moments
+from streampair.privacy.user_level import pairs_apart
 
 LIMITS = [EntityLimit(k, b) for k, b in ((1, 1), (2, 1), (2, 5), (3, 1), (3, 2), (3, 4), (4, 3))]
 

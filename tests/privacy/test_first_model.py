@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from streampair import auc, privacy
-from streampair.privacy.mechanisms import moments
-from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan, plan_warmup
+from streampair.privacy.mechanisms import second_moments
+from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup
 from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
 
 KEY = bytes(range(32))
@@ -88,7 +88,7 @@ def test_scores_rank_from_the_end_of_the_warm_up_on(
     ours = make(auc_share=share)
     assert "how features go with labels" in ours.privacy.mechanism
     with monkeypatch.context() as patch:
-        patch.setattr(moments.Moments, "label_cross", False)
+        patch.setattr(second_moments.Moments, "label_cross", False)
         twin = make()
     for model in (ours, twin):
         for x, y in events[:1000]:

@@ -15,15 +15,15 @@ from streampair.buffers import FIFO
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 from streampair.privacy.correlated import square_root_coefficients
-from streampair.privacy.mechanisms.forgetting import ForgettingRun
-from streampair.privacy.mechanisms.forgetting_plan import (
+from streampair.privacy.mechanisms.decayed_moments import (
     BLOCKS,
     TERMS,
     ForgettingPlan,
+    ForgettingRun,
     fading_root,
     plan_forgetting,
 )
-from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
+from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.noise import NormalStream
 
 D = 3

@@ -12,7 +12,7 @@ import pytest
 from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle
 
 from streampair import auc
-from streampair.learners import run
+from streampair.base import dp_session
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
@@ -115,12 +115,12 @@ def test_a_fork_by_multiprocessing_is_one() -> None:
 def test_a_learner_that_does_not_look_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twins: nobody counts forks; the parent's side is forgotten."""
     with monkeypatch.context() as patch:
-        patch.setattr(run, "process_splits", lambda: 0)
+        patch.setattr(dp_session, "process_splits", lambda: 0)
         model = taught(auc.PairFTRL(delta=1e-3, warmup=5), 3)
         assert in_child(lambda: " | ".join(ever_after(model))) == "holds"
         assert ever_after(model) == {"holds"}
     with monkeypatch.context() as patch:
-        patch.setattr(run, "process_splits", os.getpid)
+        patch.setattr(dp_session, "process_splits", os.getpid)
         model = taught(auc.PairFTRL(delta=1e-3, warmup=5), 3)
         assert in_child(lambda: " | ".join(ever_after(model))) == " | ".join(FORKED)
         assert ever_after(model) == {"holds"}

@@ -13,7 +13,9 @@ from harness.every_loss import MARGIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import kernels, losses
+from streampair import losses
+from streampair.kernels import buffers, design, dp_steps
+from streampair.kernels import dp_steps as moments_kernels
 from streampair.privacy import Influence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
 from streampair.privacy.mechanisms.ftrl import FTRLRun, plan_ftrl
@@ -26,9 +28,9 @@ unit = st.floats(-1, 1, width=32)
 
 def fifo(size: int, dim: int, loss: losses.PairLoss, tangent: bool = False) -> PairBuffer:
     """An empty FIFO buffer for pairs of labels."""
-    plan = BufferPlan(kernels.FIFO, Influence.fifo(size))
+    plan = BufferPlan(buffers.FIFO, Influence.fifo(size))
     return PairBuffer(
-        plan, dim, None, family=kernels.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
+        plan, dim, None, family=dp_steps.LINEAR_PAIRS, loss_code=loss.code, tangent=tangent, seed=1
     )
 
 
@@ -82,7 +84,7 @@ def test_the_steps(
     buffer = fifo(size, dim, loss, tangent)
     for t in range(steps):
         one, before = slice(t, t + 1), total.copy()
-        kernels.ftrl_steps(
+        dp_steps.ftrl_steps(
             rows[one],
             labels[one],
             noise[one],
@@ -123,7 +125,7 @@ def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     low, high = np.array(bounds).T
     mean, std = np.linspace(-0.5, 0.5, dim), np.linspace(0.1, 1.0, dim)
     out, whole = np.empty((1, dim)), np.empty(1)
-    kernels.prepare_rows(
+    design.prepare_rows(
         np.array([raw]),
         2 / (high - low),
         -(high + low) / (high - low),
@@ -152,8 +154,8 @@ def test_moment_sums(raw: list[list[float]]) -> None:
     rows = np.array(raw)
     scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
     out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
-    kernels.clip_rows(rows, scale, shift, out, whole)
-    kernels.moment_sums(out, whole, 64.0, sums)
+    design.clip_rows(rows, scale, shift, out, whole)
+    moments_kernels.moment_sums(out, whole, 64.0, sums)
     expected = [[0, 0], [0, 0]]
     for row in raw:
         if not all(math.isfinite(v) for v in row):

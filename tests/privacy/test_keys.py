@@ -14,7 +14,7 @@ import pytest
 from harness.learners import PRIVATE, stream
 
 from streampair import auc
-from streampair.engine.envelope import pack
+from streampair.engine.snapshot import pack
 from streampair.errors import ConfigError, StreampairError
 from streampair.privacy import NoiseKey
 

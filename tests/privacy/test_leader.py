@@ -17,14 +17,15 @@ from river import datasets
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, kernels, losses
+from streampair import auc, losses
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps
 from streampair.privacy import audit, mu_from
-from streampair.privacy.mechanisms.leader import leader_of
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import (
+from streampair.privacy.mechanisms.second_moments import (
     RATIO,
+    MomentsRun,
     SecondMomentsPlan,
+    leader_of,
     plan_second_moments,
     second_moments_diameter,
 )
@@ -52,7 +53,7 @@ def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> SecondM
 def test_the_kernel_adds_what_its_twin_does(rows: list[Any], centre: float, grid: float) -> None:
     x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     got = np.zeros(9, dtype=np.int64)
-    kernels.leader_sums(x, y, centre, 0.6, grid, got)
+    dp_steps.leader_sums(x, y, centre, 0.6, grid, got)
     want = naive.leader_sums(x.tolist(), y.tolist(), centre, 0.6, grid)
     # A value next to the middle of two cells may fall on either side.
     assert np.abs(got - want).max() <= (0 if grid == 0.125 and centre == 0.0 else len(rows))

@@ -11,14 +11,13 @@ import scipy.integrate
 import scipy.optimize
 import scipy.stats
 
-from streampair import batch, losses
-from streampair.batch.base import Problem
-from streampair.batch.epochs import halves
-from streampair.batch.stochastic import pair_steps
+from streampair import losses, offline
 from streampair.errors import ConfigError
+from streampair.offline.base import Problem
+from streampair.offline.dpegd import halves
+from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy import delta_from, epsilon_from
-from streampair.privacy.mechanisms.descent import neighbours_move
-from streampair.privacy.mechanisms.offline import VectorDoor, epsilon_of_draws
+from streampair.privacy.mechanisms.offline import VectorDoor, epsilon_of_draws, neighbours_move
 
 
 def passed(problem: Problem, eta: float, start: Any) -> tuple[Any, Any]:
@@ -115,7 +114,7 @@ def test_which_lemma_is_taken() -> None:
     y = rng.random(200) < 0.5
     X = rng.normal(size=(200, 3)) / 4 + 0.3 * y[:, None]
     for loss, lemma in ((losses.Logistic(), "Lemma 68"), (losses.Hinge(), "Lemma 69")):
-        model = batch.LocalizedPairSGD(1.0, 1e-5, loss=loss, learning_rate=0.1).fit(X, y)
+        model = offline.LocalizedPairSGD(1.0, 1e-5, loss=loss, learning_rate=0.1).fit(X, y)
         diameter = loss.diameter(1.0, 1.0)
         claimed = [line["sensitivity"] for line in model.privacy.card]
         for number, part in enumerate(halves(200), 1):
@@ -126,7 +125,7 @@ def test_which_lemma_is_taken() -> None:
             elif n > 2:
                 assert claimed[number - 1] > 1.05 * expected
         assert all(lemma in line["lemma"] for line in model.privacy.card)
-    metric = batch.LocalizedPairSGD(1.0, 1e-5, task="metric", loss=losses.Hinge()).fit(X, y)
+    metric = offline.LocalizedPairSGD(1.0, 1e-5, task="metric", loss=losses.Hinge()).fit(X, y)
     assert metric.privacy.epsilon_spent == 1.0
 
 
@@ -187,7 +186,7 @@ def test_algorithm_3_is_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(VectorDoor, "emit", silent)
     given = np.random.RandomState(3)
-    model = batch.LocalizedPairSGD(2.0, 1e-3, calibration="paper", random_state=given).fit(X, y)
+    model = offline.LocalizedPairSGD(2.0, 1e-3, calibration="paper", random_state=given).fit(X, y)
     coins = np.random.default_rng(int(np.random.RandomState(3).randint(2**31 - 1)))
     wanted, sigmas = letter(X, y, coins, 1.0, 2.0, 1e-3)
     assert model.coef_ == pytest.approx(wanted, abs=1e-12)
@@ -203,7 +202,7 @@ def test_epsilon_is_that_of_two_steps_for_each_draw() -> None:
     rng = np.random.default_rng(1)
     y = rng.random(200) < 0.5
     X = rng.normal(size=(200, 2)) / 4 + 0.3 * y[:, None]
-    model = batch.LocalizedPairSGD(8.0, 1e-3, calibration="paper", learning_rate=0.01, radius=9.0).fit(X, y)
+    model = offline.LocalizedPairSGD(8.0, 1e-3, calibration="paper", learning_rate=0.01, radius=9.0).fit(X, y)
     diameter, constant = losses.Logistic().diameter(1.0, 9.0), losses.Logistic().lipschitz(1.0, 9.0)
     often = math.log(4e3)
     sigma = 12.0 * constant * often * math.sqrt(2.0 * math.log(2.5e3)) / 8.0  # for steps of size 1
@@ -230,7 +229,7 @@ def test_the_letter_keeps_its_promise() -> None:
     for task in ("auc", "metric"):
         spent = []
         for epsilon in (0.5, 1.0, 4.0):
-            model = batch.LocalizedPairSGD(epsilon, 1e-5, task=task, calibration="paper").fit(X, y)
+            model = offline.LocalizedPairSGD(epsilon, 1e-5, task=task, calibration="paper").fit(X, y)
             spent.append(model.privacy.epsilon_spent)
             assert 0.1 * epsilon < spent[-1] < epsilon
             assert epsilon_from(model.privacy.mu_spent, 1e-5) > spent[-1]  # for a record drawn every time
@@ -311,4 +310,4 @@ def test_epsilon_by_the_law_of_the_draws() -> None:
 def test_bad_parameters_are_told(given: dict[str, Any], message: str) -> None:
     X = np.array([[0.1], [0.2], [-0.1], [0.4]])
     with pytest.raises(ConfigError, match=message):
-        batch.LocalizedPairSGD(**given).fit(X, [0, 1, 0, 1])
+        offline.LocalizedPairSGD(**given).fit(X, [0, 1, 0, 1])

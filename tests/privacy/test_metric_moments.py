@@ -11,11 +11,11 @@ import pytest
 from harness.learners import KEY, NAMES, frozen, stream
 from sklearn.neighbors import KNeighborsClassifier
 
-from streampair import kernels, losses, metric
+from streampair import losses, metric
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps
 from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
+from streampair.privacy.mechanisms.second_moments import MomentsRun, second_moments_diameter
 
 DIM, CLASSES = 3, 4
 GRID = 2.0**-40
@@ -24,7 +24,7 @@ GRID = 2.0**-40
 def summed(x: np.ndarray, place: int) -> np.ndarray:
     """What one record adds to a block, by the code that learns; -1: of no declared class."""
     cells = np.zeros(DIM * (DIM + 1) // 2 + CLASSES * (DIM + 1), dtype=np.int64)
-    kernels.class_sums(x[None], np.array([float(place)]), np.arange(float(CLASSES)), GRID, cells)
+    dp_steps.class_sums(x[None], np.array([float(place)]), np.arange(float(CLASSES)), GRID, cells)
     return cells * GRID
 
 

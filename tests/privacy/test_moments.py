@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from streampair import auc
-from streampair.privacy.mechanisms import warmup as warmup_module
-from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan, plan_warmup, shrunk_variances
+from streampair.privacy.mechanisms import standardization as warmup_module
+from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 

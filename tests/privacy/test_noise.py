@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from naive import normals, normals_in_order
 from scipy import stats
 
-from streampair import kernels
 from streampair.errors import SnapshotError
+from streampair.kernels import numerics
+from streampair.kernels import random as noise_kernels
 from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
 
@@ -31,16 +32,16 @@ word = st.one_of(
 def test_the_kernel_agrees_with_whole_number_arithmetic(words: list[tuple[int, int, int]]) -> None:
     flat = [w for triple in words for w in triple]
     out = np.empty(2 * len(words))
-    kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    noise_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
     assert np.all(np.isfinite(out))
     assert out == pytest.approx(normals(flat), rel=1e-12, abs=1e-300)
 
 
 def test_the_tails_reach_as_far_as_96_bits_allow() -> None:
     out = np.empty(2)
-    kernels.normals_from_bits(np.zeros(3, dtype=np.uint64), out)
+    noise_kernels.normals_from_bits(np.zeros(3, dtype=np.uint64), out)
     assert math.hypot(*out) == pytest.approx(math.sqrt(2 * 97 * math.log(2)), rel=1e-12)
-    kernels.normals_from_bits(np.full(3, 2**64 - 1, dtype=np.uint64), out)
+    noise_kernels.normals_from_bits(np.full(3, 2**64 - 1, dtype=np.uint64), out)
     assert 0 < math.hypot(*out) < 1e-14
 
 
@@ -164,9 +165,9 @@ def ulps(got: float, exact: Decimal) -> float:
 def test_the_logarithm_is_right_to_the_last_bits(x: float) -> None:
     with localcontext() as context:
         context.prec = 60
-        assert ulps(kernels.log_positive(x), Decimal(x).ln()) <= 2.0
+        assert ulps(numerics.log_positive(x), Decimal(x).ln()) <= 2.0
         if 0.72 <= x < 1.0:
-            assert ulps(kernels.log_one_plus(x - 1.0), Decimal(x).ln()) <= 1.0
+            assert ulps(numerics.log_one_plus(x - 1.0), Decimal(x).ln()) <= 1.0
 
 
 def series(a: float, first: int) -> Decimal:
@@ -185,8 +186,8 @@ def test_sine_and_cosine_are_right_to_the_last_bits(a: float) -> None:
     with localcontext() as context:
         context.prec = 60
         if a > 0.0:
-            assert ulps(kernels.sin_octant(a), series(a, 1)) <= 1.0
-        assert ulps(kernels.cos_octant(a), series(a, 0)) <= 1.0
+            assert ulps(numerics.sin_octant(a), series(a, 1)) <= 1.0
+        assert ulps(numerics.cos_octant(a), series(a, 0)) <= 1.0
 
 
 @given(words=st.lists(st.tuples(word, word, word), min_size=1, max_size=4))
@@ -194,7 +195,7 @@ def test_the_compiled_noise_has_the_bits_of_plain_arithmetic(words: list[tuple[i
     """No fused multiply-add, no reordering: Python's own floats, one operation at a time, agree exactly."""
     flat = [w for triple in words for w in triple]
     out = np.empty(2 * len(words))
-    kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    noise_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
     assert out.tolist() == normals_in_order(flat)
 
 
@@ -202,5 +203,5 @@ def test_the_bits_are_those_of_other_machines() -> None:
     """Written down once; a processor, compiler or library that gives others would break every replay."""
     words = np.arange(1, 13, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     out = np.empty(8)
-    kernels.normals_from_bits(words, out)
+    noise_kernels.normals_from_bits(words, out)
     assert [value.hex() for value in out.tolist()] == PINNED

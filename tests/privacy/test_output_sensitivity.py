@@ -14,14 +14,14 @@ from streampair import auc, buffers
 from streampair.assurance.canary import Impulses
 from streampair.errors import ConfigError
 from streampair.privacy import Influence
-from streampair.privacy.mechanisms.output_plan import plan_output
-from streampair.privacy.recursion import (
+from streampair.privacy.contraction import (
     giga_steps,
     output_sensitivities,
     output_spend,
     paper_steps,
     paper_warmup,
 )
+from streampair.privacy.mechanisms.output_perturbation import plan_output
 
 some_buffer = st.one_of(
     st.integers(1, 9).map(Influence.fifo),

@@ -12,22 +12,25 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from streampair import batch, kernels
-from streampair.batch import pairwise
+from streampair import offline as batch
+from streampair.kernels import pair_graph
+from streampair.offline import dpp_metric
 from streampair.privacy import epsilon_from
 from streampair.privacy.mechanisms import offline
-from streampair.privacy.mechanisms.laplace import LaplaceStream
-from streampair.privacy.mechanisms.offline import VectorDoor
-from streampair.privacy.mechanisms.pair_noise import (
+from streampair.privacy.mechanisms.offline import LaplaceStream, VectorDoor
+from streampair.privacy.mechanisms.pair_graph import (
+    PairRelation,
+    PairsPlan,
     SignDoor,
     SignPlan,
     StaircasePlan,
     flipped,
     plan_inputs,
+    plan_pairs,
     plan_signs,
     plan_staircase,
+    spread,
 )
-from streampair.privacy.mechanisms.relations import PairRelation, PairsPlan, plan_pairs, spread
 from streampair.privacy.noise import NormalStream
 
 LESS_NOISE = 0.4
@@ -138,7 +141,7 @@ def gradient_of_one(left: Any, right: Any, clip: float, norm: str, by_row: bool)
     """What a pair that is alike adds to a sum: left right^T, clipped."""
     w = left.T @ right / (right @ right.T)
     total, peaks = np.empty(w.shape), np.empty(len(w))
-    kernels.contrastive_sum(
+    pair_graph.contrastive_sum(
         np.concatenate([right, np.zeros_like(right)]),
         np.array([[0, 1]]),
         np.zeros(1, dtype=np.int64),
@@ -146,7 +149,7 @@ def gradient_of_one(left: Any, right: Any, clip: float, norm: str, by_row: bool)
         np.ascontiguousarray(w.T),
         1.0,
         clip,
-        kernels.NORM_L1 if norm == "l1" else kernels.NORM_L2,
+        pair_graph.NORM_L1 if norm == "l1" else pair_graph.NORM_L2,
         by_row,
         total,
         peaks,
@@ -323,13 +326,13 @@ def test_a_margin_and_pairs_that_are_drawn_do_not_look_at_the_data() -> None:
 def test_each_pair_is_used_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/privacy.md, Lemma 79: batches of an epoch have no pair in common; what is left over waits."""
     used: list[Any] = []
-    gradient = pairwise.DPPMetricLearner._gradient
+    gradient = dpp_metric.DPPMetricLearner._gradient
 
     def spy(self: Any, rows: Any, pairs: Any, similar: Any, batch: Any, *more: Any) -> Any:
         used.append([tuple(pair) for pair in pairs[batch].tolist()])
         return gradient(self, rows, pairs, similar, batch, *more)
 
-    monkeypatch.setattr(pairwise.DPPMetricLearner, "_gradient", spy)
+    monkeypatch.setattr(dpp_metric.DPPMetricLearner, "_gradient", spy)
     X, alike, _ = neighbours(0)
     batch.DPPMetricLearner(batch_size=5, epochs=3).fit(X, alike, WHEEL)
     assert [len(pairs) for pairs in used] == [5] * 12

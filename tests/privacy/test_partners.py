@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, kernels, losses
+from streampair import auc, buffers, losses
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Influence
-from streampair.privacy.mechanisms.partners import PartnerRun, partner_of
+from streampair.privacy.mechanisms.ftrl import PartnerRun, partner_of
 
 Gradient = Callable[[np.ndarray, np.ndarray, float, np.ndarray, float, float], np.ndarray]
 CLIPS = (0.25, 1.0, 9.0)
@@ -24,7 +25,7 @@ def of_kernel(loss: losses.PairLoss) -> Gradient:
         w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, centre: float, clip: float
     ) -> np.ndarray:
         out = np.empty(len(x))
-        kernels.partner_gradient(w, x, y, p, centre, loss.code, clip, out)
+        dp_steps.partner_gradient(w, x, y, p, centre, loss.code, clip, out)
         return out
 
     return gradient

@@ -15,11 +15,11 @@ import pytest
 from harness.learners import NAMES, PRIVATE, stream
 
 from streampair import auc, losses, metric
+from streampair.base import validation
 from streampair.errors import SnapshotError
-from streampair.learners import settings
 from streampair.privacy import EntityLimit
 from streampair.privacy.correlated import BLT
-from streampair.privacy.mechanisms import ftrl, moments_plan, output_plan, warmup
+from streampair.privacy.mechanisms import ftrl, output_perturbation, second_moments, standardization
 
 KEY = bytes(range(32))
 MAKES = {
@@ -64,14 +64,14 @@ def elsewhere(patch: pytest.MonkeyPatch) -> None:
         true = getattr(target, name)
         patch.setattr(target, name, lambda *args, **options: true(*args, **options) * (1.0 + by))
 
-    off(settings, "mu_from", 3e-15)
+    off(validation, "mu_from", 3e-15)
     off(ftrl, "pattern_sensitivity", 1e-14)
-    off(moments_plan, "pattern_sensitivity", 1e-14)
-    off(moments_plan, "placed", 1e-14)
-    off(output_plan, "entity_spend", 1e-13)
-    off(warmup, "moment_sensitivity", -1e-14)
-    off(output_plan, "output_spend", 1e-13)
-    off(output_plan, "rho_from", 1e-13)
+    off(second_moments, "pattern_sensitivity", 1e-14)
+    off(second_moments, "placed", 1e-14)
+    off(output_perturbation, "entity_spend", 1e-13)
+    off(standardization, "moment_sensitivity", -1e-14)
+    off(output_perturbation, "output_spend", 1e-13)
+    off(output_perturbation, "rho_from", 1e-13)
     off(losses.Logistic, "smoothness", 1e-14)
     off(losses.Hinge, "diameter", 2e-15)
     true = ftrl.fit_blt
@@ -219,12 +219,12 @@ def test_slots_that_wait_for_a_first_record_wait_under_a_plan_too(monkeypatch: p
 
 def test_blocks_end_where_exact_arithmetic_says() -> None:
     for base in (10.0, 200.0, 1e5):
-        plan = moments_plan.plan_second_moments(0.5, features=3, base=base, radius=30.0)
+        plan = second_moments.plan_second_moments(0.5, features=3, base=base, radius=30.0)
         for block in (1, 2, 10, 50, 200):
-            growth = moments_plan._growth(block)
+            growth = second_moments._growth(block)
             assert growth == pytest.approx(1.1**block, rel=1e-15 * block)
             assert plan.end(block) == math.ceil(base * (growth - 1.0)) + block
-    assert np.all(np.diff([moments_plan._growth(block) for block in range(300)]) > 0)
+    assert np.all(np.diff([second_moments._growth(block) for block in range(300)]) > 0)
 
 
 @pytest.mark.parametrize("name", ["sigma", "sigma_last"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streampair import auc, metric, privacy, ranking
-from streampair.assurance.references import Distances, Relevances
+from streampair.assurance.reference_tasks import Distances, Relevances
 from streampair.errors import ConfigError
 
 BEST = 0.85

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from streampair import auc, buffers, metric, ranking
-from streampair.privacy.mechanisms import moments as moments_module
+from streampair.privacy.mechanisms import second_moments as moments_module
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
-from streampair.privacy.mechanisms.noisy import NoisyGradients
-from streampair.privacy.mechanisms.output import SecretIterate
+from streampair.privacy.mechanisms.gradient_perturbation import NoisyGradients
+from streampair.privacy.mechanisms.output_perturbation import SecretIterate
 from streampair.privacy.mechanisms.private_auc import EvaluatedRun
-from streampair.privacy.mechanisms.warmup import Warmup
+from streampair.privacy.mechanisms.standardization import Warmup
 
 NAMES = ["a", "b", "c"]
 SLOTS, PREFIX = 120, 30

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streampair_connectors.assemble import build_logged_lane
-from streampair_connectors.cli import app
+from streampair_connectors.cli.app import app
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.records import json_decoder
-from streampair_connectors.telemetry import Telemetry
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.worker.factory import build_logged_lane
 from typer.testing import CliRunner
 
 from streampair import auc, metric, privacy, ranking

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streampair import auc, kernels, privacy
+from streampair import auc, privacy
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation import AUCWindow
+from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Origin
 from streampair.privacy.mechanisms import private_auc
-from streampair.privacy.mechanisms.auc_plan import BINS, AucPlan, PrivateAUC, keep
+from streampair.privacy.mechanisms.private_auc import BINS, AucPlan, PrivateAUC, keep
 
 NAMES = ["a", "b", "c"]
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -63,13 +64,13 @@ def moved(counted: Callable[..., None]) -> float:
 
 def smoothed(scores: np.ndarray, labels: np.ndarray, slope: float, offset: float, counts: Any) -> None:
     """A twin that counts a record in two bins next to each other, for a smoother curve."""
-    kernels.class_bins(scores, labels, slope, offset, counts)
-    kernels.class_bins(scores, labels, slope, offset + 0.2, counts)
+    dp_steps.class_bins(scores, labels, slope, offset, counts)
+    dp_steps.class_bins(scores, labels, slope, offset + 0.2, counts)
 
 
 def test_a_record_moves_the_counts_by_at_most_the_root_of_two() -> None:
     """Reached, by any two bins; the twin that counts a record twice moves further."""
-    assert moved(kernels.class_bins) == math.sqrt(2.0) == AucPlan(1.0).sensitivity
+    assert moved(dp_steps.class_bins) == math.sqrt(2.0) == AucPlan(1.0).sensitivity
     assert moved(smoothed) > 1.9
 
 
@@ -140,7 +141,7 @@ def errors(twin: Callable[[PrivateAUC, float], float], runs: int = 400) -> float
     for _ in range(runs):
         y = rng.random(1500) < 0.25
         scores, counts = rng.normal(size=1500) + gap * y, np.zeros((2, BINS), dtype=np.int64)
-        kernels.class_bins(scores, np.where(y, 1.0, -1.0), 1.0, -0.4, counts)
+        dp_steps.class_bins(scores, np.where(y, 1.0, -1.0), 1.0, -0.4, counts)
         found = PrivateAUC.of(counts + sigma * rng.normal(size=counts.shape), sigma, mu2=0.1)
         assert found.value is not None
         squares.append(((found.value - true) / twin(found, sigma)) ** 2)

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streampair import auc, kernels
+from streampair import auc
 from streampair.errors import SnapshotError
-from streampair.privacy.mechanisms import moments
-from streampair.privacy.mechanisms.link import Link, normal_link, rate_link, unit_link
+from streampair.kernels import numerics
+from streampair.privacy.mechanisms import second_moments
+from streampair.privacy.mechanisms.base import Link, normal_link, rate_link, unit_link
 
 NAMES = ["a", "b", "c"]
 
@@ -88,7 +89,7 @@ def test_the_true_probabilities_are_found_under_noise() -> None:
     p, best = model._probas(scores), log_loss(1.0 / (1.0 + np.exp(-odds)), y)
     assert log_loss(p, y) < best + 0.03
     fixed = np.empty(len(scores))
-    kernels.sigmoid_many(scores, fixed)
+    numerics.sigmoid_many(scores, fixed)
     assert log_loss(fixed, y) > best + 0.1
     assert log_loss(np.full(len(y), 0.2), y) > best + 0.1
     assert np.array_equal(np.argsort(p, kind="stable"), np.argsort(scores, kind="stable"))
@@ -114,8 +115,8 @@ def test_noise_that_weights_follow_is_no_difference_of_the_classes(
 ) -> None:
     """Where all is noise the weights agree with it: the twin takes that for knowledge, and is sure of it."""
     if twin:
-        true = moments.leader_of
-        monkeypatch.setattr(moments, "leader_of", lambda *given: (true(*given)[0], 0.0))
+        true = second_moments.leader_of
+        monkeypatch.setattr(second_moments, "leader_of", lambda *given: (true(*given)[0], 0.0))
     loss = float(np.mean([beyond_a_coin(seed) for seed in range(20)]))
     assert (loss < 0.1) is not twin
 

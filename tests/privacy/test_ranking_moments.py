@@ -11,14 +11,18 @@ import pytest
 from harness.learners import KEY, NAMES, frozen, stream
 from scipy import stats
 
-from streampair import auc, buffers, kernels, losses, ranking
+from streampair import auc, buffers, losses, ranking
+from streampair.base.targets import RelevanceTask
 from streampair.errors import ConfigError, SnapshotError
-from streampair.learners.tasks import RelevanceTask
+from streampair.kernels import dp_steps
 from streampair.privacy import mu_from
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.moments_plan import plan_second_moments, second_moments_diameter
-from streampair.privacy.mechanisms.ranking_moments import RankingRun
-from streampair.privacy.mechanisms.warmup import Warmup, WarmupPlan
+from streampair.privacy.mechanisms.second_moments import (
+    MomentsRun,
+    RankingRun,
+    plan_second_moments,
+    second_moments_diameter,
+)
+from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 
 RANGE = (-3.0, 7.0)
@@ -37,7 +41,7 @@ def summed(x: np.ndarray, y: float, mean: float, weight: float) -> np.ndarray:
     """What one record adds to a block, by the code that learns: in units of the records."""
     cells = np.zeros(DIM * (DIM + 1) // 2 + DIM, dtype=np.int64)
     label = RelevanceTask(RANGE).label(y)
-    kernels.leader_sums(x[None], np.array([label]), mean, weight, GRID, cells)
+    dp_steps.leader_sums(x[None], np.array([label]), mean, weight, GRID, cells)
     return cells * GRID
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streampair import auc, kernels
+from streampair import auc
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Origin
-from streampair.privacy.mechanisms import rate
-from streampair.privacy.mechanisms.rate_plan import SHARE, RatePlan
+from streampair.privacy.mechanisms import prevalence
+from streampair.privacy.mechanisms.prevalence import SHARE, RatePlan
 
 NAMES = ["a", "b", "c"]
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -65,7 +66,7 @@ def test_what_leaves_moves_no_further_than_the_plan_says() -> None:
         for side in sums:
             x = rng.normal(size=(1, 2))
             x /= max(np.linalg.norm(x), 1.0)
-            kernels.score_sums(x, np.array([rng.choice([-1.0, 1.0, np.nan])]), w, 1024.0, side)
+            dp_steps.score_sums(x, np.array([rng.choice([-1.0, 1.0, np.nan])]), w, 1024.0, side)
         most = max(most, float(np.linalg.norm(sums[0] - sums[1])) / 1024.0)
     assert 0.9 * plan.sensitivity < most <= plan.sensitivity
 
@@ -86,7 +87,7 @@ def shown(twin: float, runs: int = 300) -> float:
     plan, rng = RatePlan(3.0, features=2), np.random.default_rng(1)
     sums = np.zeros((2, plan.cells), dtype=np.int64)
     for side, s, x in zip(sums, (1.0, -1.0), np.eye(2), strict=True):
-        kernels.score_sums(x[None], np.array([s]), np.array([9.0, 0.0]), 1024.0, side)
+        dp_steps.score_sums(x[None], np.array([s]), np.array([9.0, 0.0]), 1024.0, side)
     along = (sums[0] - sums[1]) / np.linalg.norm(sums[0] - sums[1])
     values = [
         np.array(
@@ -133,7 +134,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
 def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """Noise of the first block of records that are all alike, so that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(rate._Beside, "advance", lambda self, values: self._chain.advance(values))
+        monkeypatch.setattr(prevalence._Beside, "advance", lambda self, values: self._chain.advance(values))
     model = MAKERS["PairFTRL"](200, positive_rate="released", warmup=0, noise_key=bytes(32))
     held: list[np.ndarray] = []
     emit = model.run.rule.sums.emit

@@ -24,17 +24,24 @@ from harness.table_canaries import (
     worst_tables,
 )
 
-from streampair import batch, losses
-from streampair.batch.perturbation import Network, clipped
-from streampair.batch.probabilities import MOVE, score_moments
-from streampair.batch.risk import score_slopes
+from streampair import losses
+from streampair import offline as batch
+from streampair.offline.output_perturbation import Network, clipped
+from streampair.offline.probabilities import MOVE, score_moments
+from streampair.offline.risk import score_slopes
 from streampair.privacy import delta_from, epsilon_from, mu_from
+from streampair.privacy.contraction import giga_steps
 from streampair.privacy.mechanisms import offline
-from streampair.privacy.mechanisms.descent import contraction, descent_moves, mean_move
-from streampair.privacy.mechanisms.laplace import LaplaceStream
-from streampair.privacy.mechanisms.offline import VectorDoor, mu_of_pure, plan_table
+from streampair.privacy.mechanisms.offline import (
+    LaplaceStream,
+    VectorDoor,
+    contraction,
+    descent_moves,
+    mean_move,
+    mu_of_pure,
+    plan_table,
+)
 from streampair.privacy.noise import NormalStream
-from streampair.privacy.recursion import giga_steps
 
 LEMMA = {"name": "a vector", "lemma": "docs/privacy.md, Lemma 72"}
 # Twins that are broken in noise alone: by how much.
@@ -99,9 +106,9 @@ def test_a_start_outside_the_ball_would_be_seen(secrets: Secrets, monkeypatch: p
         return batch.DPGDC2(loss=losses.Square(), radius=0.1, steps=2, start=[-10.0, 0.0])
 
     assert moved(make, secrets, 200) <= 1.0
-    problem = batch.base.TableLearner._problem
+    problem = offline.base.TableLearner._problem
     monkeypatch.setattr(
-        batch.base.TableLearner,
+        offline.base.TableLearner,
         "_problem",
         lambda self, *table: dataclasses.replace(problem(self, *table), start=np.array(self.start)),
     )
@@ -179,7 +186,7 @@ def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.M
         return batch.DPGDSC(l2=0.5, steps=30, radius=0.02)
 
     assert 0.9 < moved(make, secrets, 600) <= 1.0
-    right = batch.base.Problem.push.fget
+    right = offline.base.Problem.push.fget
     assert right is not None
     monkeypatch.setattr(batch.base.Problem, "push", property(lambda problem: right(problem) / 2.0))
     assert moved(make, secrets, 600) > 1.0
@@ -202,7 +209,7 @@ def test_a_pass_that_forgets_the_partners_would_be_seen(
             most = max(most, etas[t] * diameter * worth)
         return float(most)
 
-    monkeypatch.setattr("streampair.batch.history.mean_move", own)
+    monkeypatch.setattr("streampair.offline.off_pair.mean_move", own)
     assert moved(make, secrets, 400) > 1.0
 
 

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, metric, ranking
-from streampair.engine.envelope import pack
+from streampair.engine.snapshot import pack
 from streampair.errors import RecordError
 from streampair.privacy import EntityLimit, Origin
-from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
-from streampair.privacy.origin import Origins
+from streampair.privacy.mechanisms.second_moments import second_moments_diameter
+from streampair.privacy.provenance import Origins
 
 KEY = bytes(range(32))
 

@@ -20,8 +20,8 @@ from river import preprocessing as rivers
 from streampair import auc
 from streampair.errors import ConfigError, RecordError
 from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
-from streampair.privacy import check_pipeline, pipeline, pipeline_report
-from streampair.privacy.mechanisms.moments_plan import second_moments_diameter
+from streampair.privacy import check_pipeline, pipeline_check, pipeline_report
+from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.records.frames import Table
 
 NAMES = ["a", "b", "c"]
@@ -79,8 +79,8 @@ numpys_warning = pytest.mark.filterwarnings("ignore:.*converting a masked elemen
 
 
 def test_every_step_that_is_called_total_is_here() -> None:
-    assert {f"{type(step).__module__}.{type(step).__qualname__}" for step in STEPS} == pipeline.TOTAL
-    assert pipeline.TOTAL < pipeline.STATELESS
+    assert {f"{type(step).__module__}.{type(step).__qualname__}" for step in STEPS} == pipeline_check.TOTAL
+    assert pipeline_check.TOTAL < pipeline_check.STATELESS
 
 
 @every_step

@@ -10,15 +10,13 @@ import pytest
 from harness.learners import PRIVATE, stream, taught
 
 from streampair import auc, metric, ranking
-from streampair.kernels import project_ball
-from streampair.privacy.mechanisms import metric_noise
-from streampair.privacy.mechanisms.beside import BesideRun
-from streampair.privacy.mechanisms.leader import leader_of, noise_of_leader, unpacked
-from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of, seen_of
-from streampair.privacy.mechanisms.metric_noise import noise_of_metric
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.output import OutputRun
-from streampair.privacy.mechanisms.woods import WoodsRun
+from streampair.kernels.vectors import project_ball
+from streampair.privacy.mechanisms import metric_moments
+from streampair.privacy.mechanisms.base import BesideRun
+from streampair.privacy.mechanisms.dp_forest import WoodsRun
+from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of, noise_of_metric, seen_of
+from streampair.privacy.mechanisms.output_perturbation import OutputRun
+from streampair.privacy.mechanisms.second_moments import MomentsRun, leader_of, noise_of_leader, unpacked
 
 Floats = np.ndarray
 Told = Callable[..., Floats]
@@ -155,13 +153,13 @@ def test_a_broken_twin_of_a_metric_is_caught(
     where: str, size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise in the matrix or in the sums that is left out, or taken for larger than it is."""
-    whole = metric_noise._directions
+    whole = metric_moments._directions
 
     def part(d: int, classes: int) -> Any:
         for moves in whole(d, classes):
             yield moves._replace(**{where: size * getattr(moves, where)})
 
-    monkeypatch.setattr(metric_noise, "_directions", part)
+    monkeypatch.setattr(metric_moments, "_directions", part)
     assert not all(metric_agrees(case, noise_of_metric) for case in METRICS)
 
 
@@ -177,10 +175,10 @@ def test_of_many_features_draws_tell_what_all_moves_do(monkeypatch: pytest.Monke
     asked = (exact, 4, 3, std * std, 1e9, seen_of(exact, 3, std * std))
     right = noise_of_metric(*asked)
     assert noise_of_metric(*asked).tolist() == right.tolist()
-    monkeypatch.setattr(metric_noise, "_EXACT", 24)
+    monkeypatch.setattr(metric_moments, "_EXACT", 24)
     drawn = noise_of_metric(*asked)
     assert drawn.tolist() != right.tolist()
-    assert (abs(drawn / right - 1.0) < 5.0 / np.sqrt(2.0 * metric_noise._DRAWS)).all()
+    assert (abs(drawn / right - 1.0) < 5.0 / np.sqrt(2.0 * metric_moments._DRAWS)).all()
     assert noise_of_metric(*asked).tolist() == drawn.tolist()
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.learners import KEY
-from naive import woods as naive
+from naive import random_trees as naive
 from scipy.spatial.distance import cdist
 
-from streampair import auc, kernels, privacy
+from streampair import auc, privacy
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps, random_trees
 from streampair.privacy import EntityLimit
 from streampair.privacy.mechanisms.base import Relation
-from streampair.privacy.mechanisms.moments import MomentsRun
-from streampair.privacy.mechanisms.woods import WoodsRun, worthwhile
-from streampair.privacy.mechanisms.woods_plan import WoodsPlan, shares, woods_diameter
-from streampair.records.woods import BINS, DEPTH, TREES, Trees, WoodDesign
+from streampair.privacy.mechanisms.dp_forest import WoodsPlan, WoodsRun, shares, woods_diameter, worthwhile
+from streampair.privacy.mechanisms.second_moments import MomentsRun
+from streampair.records.random_trees import BINS, DEPTH, TREES, Trees, WoodDesign
 
 D = 2
 NAMES = [0, 1]
@@ -51,9 +51,9 @@ def summed(ready: np.ndarray, label: float, *, tail: bool = True) -> np.ndarray:
     """What one record adds to a block, by the code that learns, in units of the records."""
     cells = np.zeros(PLAN.dim, dtype=np.int64)
     linear, labels = np.ascontiguousarray(ready[None, :D]), np.array([label])
-    kernels.leader_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
+    dp_steps.leader_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
     if tail:
-        kernels.wood_sums(ready[None], labels, D, PLAN.leaves, cells)
+        random_trees.wood_sums(ready[None], labels, D, PLAN.leaves, cells)
     return cells * PLAN.steps
 
 

@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from naive import woods as naive
+from naive import random_trees as naive
 from scipy.optimize import brentq, root
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from streampair import auc, kernels
+from streampair import auc
+from streampair.kernels import random_trees
 from streampair.preprocessing import OneHot
-from streampair.privacy.mechanisms import woods_model, woods_ridge, woods_rows
-from streampair.privacy.mechanisms.woods import WoodsRun
-from streampair.privacy.mechanisms.woods_model import Fitted, half_odds, weights_of
-from streampair.privacy.mechanisms.woods_plan import WoodsPlan
-from streampair.privacy.mechanisms.woods_ridge import Ridge
-from streampair.privacy.mechanisms.woods_rows import Rows, Told, rows_of
-from streampair.records.woods import BINS, Trees, WoodDesign, fields_of, marks_of
+from streampair.privacy.mechanisms import dp_forest, synthetic_sample
+from streampair.privacy.mechanisms.dp_forest import Fitted, Ridge, WoodsPlan, WoodsRun, half_odds, weights_of
+from streampair.privacy.mechanisms.synthetic_sample import Rows, Told, rows_of
+from streampair.records.random_trees import BINS, Trees, WoodDesign, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
 
@@ -86,8 +84,8 @@ def test_leaves_fade_where_a_plane_parts_the_classes(monkeypatch: pytest.MonkeyP
     assert whole > linear + 0.1
     # Twin: nothing is taken off, and leaves may always explain much.
     with monkeypatch.context() as patch:
-        patch.setattr(woods_ridge, "_PRIORS", 1)
-        patch.setattr(woods_ridge, "_LEAST", 0.3)
+        patch.setattr(dp_forest, "_PRIORS", 1)
+        patch.setattr(dp_forest, "_LEAST", 0.3)
         patch.setattr(Ridge, "_signs", lambda self: np.zeros((2, *self.shape)))
         worse = [np.subtract(*case.judged(case.model(), bent=False)[:2]) for case in flat]
     assert float(np.mean(worse)) > 0.001
@@ -137,7 +135,7 @@ def test_the_offset_gives_the_released_rate() -> None:
     rng = np.random.default_rng(4)
     scores, weights = 2.0 * rng.normal(size=300), np.full(300, 1.0 / 300)
     wanted = brentq(lambda b: 2.0 * float(weights @ expit(scores + b)) - 1.0 + 0.4, -20.0, 20.0)
-    assert woods_model._offset(scores, weights, -0.4) == pytest.approx(wanted, abs=1e-9)
+    assert dp_forest._offset(scores, weights, -0.4) == pytest.approx(wanted, abs=1e-9)
 
 
 def dense(case: Case, blur: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -167,8 +165,8 @@ def test_the_ridge_is_that_of_dense_matrices(monkeypatch: pytest.MonkeyPatch, bl
     wanted = prior * gram @ np.linalg.inv(prior * gram @ gram + covariance + blur * gram)
     w = wanted @ r
     share = (w @ r - np.trace(wanted @ covariance)) / (w @ gram @ w)
-    monkeypatch.setattr(woods_ridge, "_STEPS", 64)
-    monkeypatch.setattr(woods_ridge, "_PROBES", 16)
+    monkeypatch.setattr(dp_forest, "_STEPS", 64)
+    monkeypatch.setattr(dp_forest, "_PROBES", 16)
     answer = Ridge(case.told, case.leaves, case.weights, blur).solve(left)
     assert answer.weights.ravel() == pytest.approx(w, abs=1e-3 * float(np.abs(w).max()))
     assert answer.share == pytest.approx(share, rel=0.05)
@@ -199,7 +197,7 @@ def test_what_weights_of_rows_have_moved_is_not_trusted(monkeypatch: pytest.Monk
             super().__init__(told, leaves, weights, blur)
             seen.append(blur / self.noise)
 
-    monkeypatch.setattr(woods_model, "Ridge", Watched)
+    monkeypatch.setattr(dp_forest, "Ridge", Watched)
     rng = np.random.default_rng(10)
     for plain in (case.scores, case.scores + 0.1 * rng.normal(size=len(case.scores)), case.scores**3):
         case.model(plain)
@@ -232,12 +230,12 @@ def test_rows_are_weighed_until_they_agree(std: float, agrees: bool) -> None:
         counts = np.tile(np.eye(16)[0], (20, 1))
     told = Case(bent=False, n=100).told._replace(counts=counts + std * rng.normal(size=counts.shape), std=std)
     leaves = np.ascontiguousarray(trees.leaves(rng.uniform(size=(4096, 2))).T)
-    weights = woods_rows._raked(told, leaves)
+    weights = synthetic_sample._raked(told, leaves)
     assert weights.sum() == pytest.approx(1.0)
 
     def raked(ridge: float) -> tuple[np.ndarray, float, float]:
         own, shape = np.full(4096, 1.0 / 4096), np.zeros((20, 16))
-        kernels.wood_rake(leaves, told.counts, np.full(20, ridge * std**2), 10, shape, own)
+        random_trees.wood_rake(leaves, told.counts, np.full(20, ridge * std**2), 10, shape, own)
         found = np.stack([np.bincount(leaves[t], weights=own, minlength=16) for t in range(20)])
         return own, float(np.square(found - told.counts).mean()) / std**2, 1.0 / float(own @ own)
 

@@ -19,8 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import datasets
 
-from streampair import auc, buffers, kernels, losses, preprocessing
+from streampair import auc, buffers, losses, preprocessing
 from streampair.errors import RecordError
+from streampair.kernels import ogd
 from streampair.records.frames import Table, label_values, open_frame
 
 PHISHING = list(datasets.Phishing().take(120))
@@ -106,13 +107,13 @@ def test_the_pandas_index_is_kept() -> None:
 
 def test_one_kernel_call_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    real = kernels.ogd_learn_many
+    real = ogd.ogd_learn_many
 
     def counting(*args: Any) -> int:
         calls.append(len(args[1]))
         return real(*args)
 
-    monkeypatch.setattr(kernels, "ogd_learn_many", counting)
+    monkeypatch.setattr(ogd, "ogd_learn_many", counting)
     model = auc.PairOGD()
     model.learn_many(pd.DataFrame([x for x, _ in PHISHING]), pd.Series([y for _, y in PHISHING]))
     assert calls == [120]

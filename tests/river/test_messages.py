@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from streampair import auc, batch
+from streampair import auc, offline
 from streampair.errors import ConfigError, RecordError
 
 X = pd.DataFrame({"a": [0.5, 1.0]})
@@ -82,10 +82,10 @@ def test_a_frame_is_no_record() -> None:
     ],
     ids=["pandas", "polars", "numpy", "list"],
 )
-@pytest.mark.parametrize("kind", [batch.DPGDSC, batch.PairSGD, batch.DPPMetricLearner])
+@pytest.mark.parametrize("kind", [offline.DPGDSC, offline.PairSGD, offline.DPPMetricLearner])
 def test_a_table_with_text_is_refused_by_name(kind: Any, table: Any) -> None:
     with pytest.raises(ConfigError, match=r"feature ('c'|1) in row 1 is text: 'NL'.*leave the column out"):
         kind().fit(table, [True, False, True])
-    model = batch.DPGDSC().fit(np.eye(2), [True, False])
+    model = offline.DPGDSC().fit(np.eye(2), [True, False])
     with pytest.raises(ConfigError, match="is text: 'NL'"):
         model.decision_function(np.array(table, dtype=object))

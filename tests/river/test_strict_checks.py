@@ -36,6 +36,7 @@ from harness.learners import (
 
 from streampair import auc, buffers, losses
 from streampair.errors import RecordError
+from streampair.privacy.pipeline_check import class_name
 
 BAD_VALUES = [
     (math.nan, "is NaN"),
@@ -167,7 +168,7 @@ BAD_LABELS: dict[str, list[tuple[Any, str]]] = {
 def test_bad_labels(fresh: Any, learned: int) -> None:
     fresh, twin = twins(fresh, learned)
     good, y = stream(fresh, 1)[0]
-    for bad, message in BAD_LABELS["every"] + BAD_LABELS.get(type(fresh).__module__, []):
+    for bad, message in BAD_LABELS["every"] + BAD_LABELS.get(class_name(fresh).rpartition(".")[0], []):
         before = frozen(fresh)
         if is_private(fresh):
             fresh.learn_one(good, bad)

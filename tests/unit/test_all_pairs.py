@@ -10,7 +10,7 @@ import pytest
 from harness.every_loss import MARGIN
 
 from streampair import losses
-from streampair.batch.risk import LinearRisk, MetricRisk, packed, score_slopes, unpacked
+from streampair.offline.risk import LinearRisk, MetricRisk, packed, score_slopes, unpacked
 
 
 def table(seed: int, n: int = 15, d: int = 3) -> tuple[Any, Any, Any]:

@@ -15,12 +15,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from streampair import batch, losses
-from streampair.batch.base import TableLearner
+from streampair import losses, offline
 from streampair.errors import ConfigError
+from streampair.offline.base import TableLearner
 
 LEARNERS: list[Any] = [
-    made for made in (getattr(batch, name) for name in batch.__all__) if issubclass(made, TableLearner)
+    made for made in (getattr(offline, name) for name in offline.__all__) if issubclass(made, TableLearner)
 ]
 PRIVATE = LEARNERS
 
@@ -45,13 +45,13 @@ def test_checks_of_scikit_learn(learner: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:more than half of the records")
 def test_checks_of_scikit_learn_for_metrics() -> None:
-    check_estimator(quick(batch.DPGDSC, task="metric"), on_skip=None)
+    check_estimator(quick(offline.DPGDSC, task="metric"), on_skip=None)
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_with_much_data_noise_matters_little(learner: Any) -> None:
     X, y = table(4000)
-    model = learner(8.0, 1e-5, **({"steps": 50} if learner is batch.DPEGD else {})).fit(X, y)
+    model = learner(8.0, 1e-5, **({"steps": 50} if learner is offline.DPEGD else {})).fit(X, y)
     assert model.score(X, y) > 0.85
     assert set(model.predict(X)) <= {False, True}
     assert model.decision_function(X[:2]).shape == (2,)
@@ -93,7 +93,7 @@ def test_a_metric_is_learned() -> None:
     rng = np.random.default_rng(1)
     X = rng.uniform(-0.5, 0.5, (300, 3))
     y = (X[:, 0] > 0).astype(int)  # one feature matters
-    model = batch.DPGDSC(20.0, 1e-3, task="metric", steps=20).fit(X, y)
+    model = offline.DPGDSC(20.0, 1e-3, task="metric", steps=20).fit(X, y)
     assert model.metric_.shape == (3, 3)
     assert model.metric_[0, 0] == max(model.metric_.ravel())
     u = (X[:1] - X[1:2])[0]
@@ -102,30 +102,30 @@ def test_a_metric_is_learned() -> None:
     part = vectors @ np.diag(np.maximum(values, 0)) @ vectors.T
     assert positive == pytest.approx(math.sqrt(u @ part @ u))
     assert not hasattr(model, "predict")
-    assert not hasattr(batch.DPGDSC(), "transform")
+    assert not hasattr(offline.DPGDSC(), "transform")
     pipeline = make_pipeline(model, KNeighborsClassifier(3)).fit(X, y)
     assert pipeline.score(X, y) > 0.9
     # Three classes are no harder than two.
-    assert quick(batch.DPGDC, task="metric").fit(X, np.arange(300) % 3).classes_.tolist() == [0, 1, 2]
+    assert quick(offline.DPGDC, task="metric").fit(X, np.arange(300) % 3).classes_.tolist() == [0, 1, 2]
 
 
 def test_a_network_ranks_what_no_line_does() -> None:
     rng = np.random.default_rng(1)
     X = rng.uniform(-0.6, 0.6, (2000, 2))
     y = np.abs(X[:, 0]) > 0.3
-    model = batch.GradientPerturbation(8.0, 1e-4, loss=losses.Hinge(), hidden=16, radius=20.0, steps=100)
+    model = offline.GradientPerturbation(8.0, 1e-4, loss=losses.Hinge(), hidden=16, radius=20.0, steps=100)
     assert model.fit(X, y).score(X, y) > 0.9
     sure = clone(model).set_params(proba_share=0.1).fit(X, y)
     assert (sure.predict(X) == y).mean() > 0.8 > (model.predict(X) == y).mean()  # it knows where 1/2 is
     assert model.set_params(hidden=0).score(X, y) > 0.9  # what was fitted stays what it is
-    assert batch.DPGDC(8.0, 1e-4, steps=5).fit(X, y).score(X, y) < 0.7
+    assert offline.DPGDC(8.0, 1e-4, steps=5).fit(X, y).score(X, y) < 0.7
 
 
 def test_bounds_are_those_of_the_online_learners() -> None:
     X, y = table(60)
-    one = quick(batch.DPGDSC, random_state=1, bounds=(-2.0, [2.0, 4.0, 2.0])).fit(X, y)
+    one = quick(offline.DPGDSC, random_state=1, bounds=(-2.0, [2.0, 4.0, 2.0])).fit(X, y)
     scaled = (2 * X - np.array([0.0, 2.0, 0.0])) / np.array([4.0, 6.0, 4.0])
-    other = quick(batch.DPGDSC, random_state=1).fit(scaled, y)
+    other = quick(offline.DPGDSC, random_state=1).fit(scaled, y)
     assert one.coef_ == pytest.approx(other.coef_)
     assert "bounds are taken as public" in one.privacy.details
 
@@ -144,10 +144,10 @@ def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
     with pytest.warns(
         UserWarning, match=r"(?s)longer than 1.*drown the others. Fix: give bounds=\(low, high\)"
     ):
-        raw = batch.DPGDSC(1000.0, 1e-6).fit(X, y).score(X, y)
+        raw = offline.DPGDSC(1000.0, 1e-6).fit(X, y).score(X, y)
     assert raw < 0.7
-    assert batch.DPGDSC(4.0, 1e-6, bounds=bounds).fit(X, y).score(X, y) > 0.76
-    shared = batch.DPGDSC(4.0, 1e-6, bounds=bounds, standardise_share=0.1).fit(X, y)
+    assert offline.DPGDSC(4.0, 1e-6, bounds=bounds).fit(X, y).score(X, y) > 0.76
+    shared = offline.DPGDSC(4.0, 1e-6, bounds=bounds, standardise_share=0.1).fit(X, y)
     assert shared.score(X, y) > 0.76
     assert "standardised by moments that are released first" in shared.privacy.details
 
@@ -156,25 +156,25 @@ def test_other_scales_that_leave_little_are_told() -> None:
     X, y, bounds = unscaled(400)
     narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
     with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):
-        batch.DPGDSC(bounds=narrow).fit(X, y)
+        offline.DPGDSC(bounds=narrow).fit(X, y)
     with pytest.warns(UserWarning, match="beyond their bounds, and are cut there"):
-        batch.DPGDSC(bounds=narrow, standardise_share=0.1).fit(X, y)
+        offline.DPGDSC(bounds=narrow, standardise_share=0.1).fit(X, y)
     with pytest.warns(UserWarning, match="beyond -1 and 1, and are cut there"):
-        batch.DPGDSC(standardise_share=0.1).fit(X, y)
+        offline.DPGDSC(standardise_share=0.1).fit(X, y)
     with pytest.warns(UserWarning, match="no record is longer than 0.1"):
-        batch.DPGDSC().fit(1e-6 * X, y)
+        offline.DPGDSC().fit(1e-6 * X, y)
     with pytest.warns(UserWarning, match="longer than 1.*Fix: scale the features"):
-        batch.PairSGD().fit(X, y)
+        offline.PairSGD().fit(X, y)
     with pytest.warns(UserWarning, match="longer than 1.*Fix: give bounds"):
-        batch.DPPMetricLearner().fit(X, y)
+        offline.DPPMetricLearner().fit(X, y)
 
 
 def test_standardised_weights_are_of_the_features_as_they_came() -> None:
     X, y, bounds = unscaled()
-    model = batch.DPGDSC(50.0, 1e-6, bounds=bounds, standardise_share=0.3, l2=1.0, radius=3.0).fit(X, y)
+    model = offline.DPGDSC(50.0, 1e-6, bounds=bounds, standardise_share=0.3, l2=1.0, radius=3.0).fit(X, y)
     raw = X @ np.array(list(model.weights_by_name().values()))
     assert np.corrcoef(raw, model.decision_function(X))[0, 1] > 0.95  # but for what the ball shortens
-    again = batch.DPGDSC(start=model, bounds=bounds, steps=1, learning_rate=1e-12, radius=3.0)
+    again = offline.DPGDSC(start=model, bounds=bounds, steps=1, learning_rate=1e-12, radius=3.0)
     assert again.fit(X, y).privacy.notes[1].startswith("It begins at what a DPGDSC has released")
     assert model.set_params(standardise_share=0.0).fit(X, y).coef_.shape == (10,)  # nothing is left of it
     assert (model._slope() == 2.0 / (np.asarray(bounds[1]) - bounds[0])).all()
@@ -208,9 +208,9 @@ def test_calibrated_probabilities_are_nearly_those_of_the_normal_law() -> None:
     losses_of = [
         log_loss(y, model.fit(X, y).predict_proba(X)) - best
         for model in (
-            batch.DPGDSC(4.0, 1e-6, **given, proba_share=0.1),
-            batch.DPGDSC(4.0, 1e-6, **given),
-            batch.PairSGD(bounds=bounds, random_state=1),
+            offline.DPGDSC(4.0, 1e-6, **given, proba_share=0.1),
+            offline.DPGDSC(4.0, 1e-6, **given),
+            offline.PairSGD(bounds=bounds, random_state=1),
         )
     ]
     assert losses_of[0] < 0.01
@@ -228,12 +228,12 @@ def test_shares_out_of_range_are_refused() -> None:
         ({"proba_share": 0.1, "task": "metric"}, "a metric has no probabilities. Fix"),
     ):
         with pytest.raises(ConfigError, match=message):
-            batch.DPGDSC(**given).fit(X, Y)
+            offline.DPGDSC(**given).fit(X, Y)
 
 
 def test_a_grid_of_parameters_can_be_searched() -> None:
     X, y = table(120)
-    assert len(cross_val_score(quick(batch.DPGDC), X, y, cv=3)) == 3
+    assert len(cross_val_score(quick(offline.DPGDC), X, y, cv=3)) == 3
 
 
 X, Y = table(20)
@@ -271,18 +271,22 @@ def test_bad_input_is_told_with_what_to_do(
 @pytest.mark.parametrize(
     ("learner", "given", "message"),
     [
-        (batch.DPGDSC, {"l2": 0.0}, "l2 is 0.0. Fix: give a finite number above 0, or use DPGDC"),
-        (batch.DPGDSC, {"steps": 0}, "steps is 0. Fix"),
-        (batch.DPGDC, {"output": "best"}, "output is .best.. Fix"),
-        (batch.OffPairStrC, {"output": "best"}, "output is .best.. Fix"),
-        (batch.OffPairStrC, {"l2": None}, "l2 is None. Fix"),
-        (batch.DPEGD, {"learning_rate": 9.0}, "learning rate above 0"),
-        (batch.GradientPerturbation, {"hidden": -1}, "hidden is -1. Fix"),
-        (batch.GradientPerturbation, {"clip": 0.0}, "clip is 0.0. Fix"),
-        (batch.GradientPerturbation, {"hidden": 2, "task": "metric"}, "not distances. Fix"),
-        (batch.GradientPerturbation, {"hidden": 2, "loss": losses.Square()}, "is not between -1 and 0.*Fix"),
-        (batch.DPGDC2, {"learning_rate": -1.0}, "learning_rate is -1.0. Fix"),
-        (batch.DPGDC2, {"delta": 0.0}, "delta is 0.*Fix: give a delta, or use DPGDC or DPEGD"),
+        (offline.DPGDSC, {"l2": 0.0}, "l2 is 0.0. Fix: give a finite number above 0, or use DPGDC"),
+        (offline.DPGDSC, {"steps": 0}, "steps is 0. Fix"),
+        (offline.DPGDC, {"output": "best"}, "output is .best.. Fix"),
+        (offline.OffPairStrC, {"output": "best"}, "output is .best.. Fix"),
+        (offline.OffPairStrC, {"l2": None}, "l2 is None. Fix"),
+        (offline.DPEGD, {"learning_rate": 9.0}, "learning rate above 0"),
+        (offline.GradientPerturbation, {"hidden": -1}, "hidden is -1. Fix"),
+        (offline.GradientPerturbation, {"clip": 0.0}, "clip is 0.0. Fix"),
+        (offline.GradientPerturbation, {"hidden": 2, "task": "metric"}, "not distances. Fix"),
+        (
+            offline.GradientPerturbation,
+            {"hidden": 2, "loss": losses.Square()},
+            "is not between -1 and 0.*Fix",
+        ),
+        (offline.DPGDC2, {"learning_rate": -1.0}, "learning_rate is -1.0. Fix"),
+        (offline.DPGDC2, {"delta": 0.0}, "delta is 0.*Fix: give a delta, or use DPGDC or DPEGD"),
     ],
 )
 def test_parameters_of_one_learner(learner: Any, given: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, batch, buffers, losses, metric
+from streampair import auc, buffers, losses, metric, offline
 from streampair.errors import ConfigError
 
 BOUNDS = ([-2.0, -1.0, -4.0], [2.0, 3.0, 4.0])
@@ -28,7 +28,7 @@ def table(n: int = 3000, seed: int = 1) -> tuple[pd.DataFrame, Any]:
 @pytest.mark.parametrize("bounds", [None, BOUNDS])
 def test_an_online_learner_ranks_as_the_table_did(bounds: Any) -> None:
     X, y = table()
-    model = batch.DPGDSC(4.0, 1e-5, bounds=bounds).fit(X, y)
+    model = offline.DPGDSC(4.0, 1e-5, bounds=bounds).fit(X, y)
     online = model.to_online(auc.PairOGD(radius=5.0))
     inside = np.linalg.norm(X.to_numpy(), axis=1) < 0.5  # records that nothing shortens
     scores = [online.score_one(x) for x in X[inside].to_dict("records")]
@@ -41,7 +41,7 @@ def test_an_online_learner_ranks_as_the_table_did(bounds: Any) -> None:
 def test_what_was_learned_is_not_thrown_away() -> None:
     """Without the records that it is worth, the first self-tuned step is as long as the ball is wide."""
     X, y = table()
-    model = batch.DPGDSC(4.0, 1e-5, random_state=1).fit(X, y)  # lengths depend on the noise: .25 to .38
+    model = offline.DPGDSC(4.0, 1e-5, random_state=1).fit(X, y)  # lengths depend on the noise: .25 to .38
     moved = []
     for records in (None, 0):
         online = model.to_online(auc.PairOGD(average=False), records)
@@ -54,7 +54,7 @@ def test_what_was_learned_is_not_thrown_away() -> None:
 
 def test_a_start_helps_on_a_short_stream() -> None:
     X, y = table()
-    model = batch.DPGDSC(4.0, 1e-5).fit(X, y)
+    model = offline.DPGDSC(4.0, 1e-5).fit(X, y)
     gains = []
     for seed in range(8):
         rows, labels = table(300, seed=10 + seed)
@@ -68,20 +68,20 @@ def test_a_start_helps_on_a_short_stream() -> None:
 
 def test_a_metric_goes_on_and_back() -> None:
     X, y = table(400)
-    model = batch.DPGDC(50.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0).fit(X, y)
+    model = offline.DPGDC(50.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0).fit(X, y)
     raw = model.weights_by_name()
     online = model.to_online(metric.PairOGD(psd=False, radius=10.0))
     assert online.weights == pytest.approx(raw)
     held = model.to_online(metric.PairOGD(radius=10.0))
     assert np.linalg.eigvalsh(held.metric_).min() > -1e-12
-    again = batch.DPGDC(1.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0, start=online.weights)
+    again = offline.DPGDC(1.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0, start=online.weights)
     assert again.fit(X, y).privacy.notes[1].endswith("taken as public.")
 
 
 @pytest.mark.parametrize("more", [{}, {"learning_rate": 0.5}, {"half_life": 50}])
 def test_the_weights_last_in_copies_and_states(more: dict[str, Any]) -> None:
     X, y = table(500)
-    one = batch.DPGDSC(4.0, 1e-5).fit(X, y).to_online(auc.PairOGD(seed=3, **more))
+    one = offline.DPGDSC(4.0, 1e-5).fit(X, y).to_online(auc.PairOGD(seed=3, **more))
     two = auc.PairOGD(seed=3, **more)
     two.load_state(one.to_state())
     three = pickle.loads(pickle.dumps(one))
@@ -111,7 +111,7 @@ def private(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "learner", [batch.DPGDSC, batch.DPGDC, batch.DPGDC2, batch.DPEGD, batch.GradientPerturbation]
+    "learner", [offline.DPGDSC, offline.DPGDC, offline.DPGDC2, offline.DPEGD, offline.GradientPerturbation]
 )
 def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     """With steps of no size, it stays there: by name, by place, and from learners."""
@@ -131,7 +131,7 @@ def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     assert np.abs(model.coef_ - expected).max() < 1e-3 * np.abs(expected).max() + 1e-3
     assert f"epsilon {ours.privacy.epsilon_spent:.6g}" in model.privacy.details
     assert "mu^2 adds up" in model.privacy.details
-    fitted = batch.DPGDSC().fit(X, y)
+    fitted = offline.DPGDSC().fit(X, y)
     began = learner(**given, radius=100.0, start=fitted).fit(X, y)
     assert np.abs(began.coef_ * scale - fitted.coef_).max() < 1e-3
     assert clone(model).start is not None
@@ -139,7 +139,7 @@ def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
 
 def test_a_start_changes_no_noise_and_no_account() -> None:
     X, y = table(100)
-    for learner in (batch.DPGDSC, batch.DPGDC2, batch.OffPairC):
+    for learner in (offline.DPGDSC, offline.DPGDC2, offline.OffPairC):
         one, other = (learner(start=start).fit(X, y).privacy for start in (None, [0.5, 0.5, 0.5]))
         assert (one.epsilon_spent, one.noise_std, one.card) == (
             other.epsilon_spent,
@@ -160,25 +160,25 @@ def test_what_tells_of_records_is_no_start() -> None:
         (private(seed=1), r"PairFTRL of which nothing is guaranteed: void \(fixed seed\).*Fix"),
         (auc.PairFTRL(), "no features yet. Fix: let it learn"),
         (metric.PairFTRL(classes=[0, 1], features=["a"]), "another task. Fix"),
-        (batch.DPGDSC(), "not fitted.*Fix: fit it first"),
-        (batch.DPGDSC(random_state=1).fit(X, y), "nothing is guaranteed. Fix"),
-        (batch.DPGDSC(task="metric").fit(X, y), "another task. Fix"),
+        (offline.DPGDSC(), "not fitted.*Fix: fit it first"),
+        (offline.DPGDSC(random_state=1).fit(X, y), "nothing is guaranteed. Fix"),
+        (offline.DPGDSC(task="metric").fit(X, y), "another task. Fix"),
         ([1.0], r"has the shape \(1,\).*needs \(3,\). Fix"),
         ([1.0, math.nan, 0.0], "not finite.*Fix"),
         ({"z": 1.0}, "weights of 'z', which the table has no column for. Fix"),
     ]:
         with pytest.raises(ConfigError, match=f"(?s){message}"):
-            batch.DPGDC(start=start).fit(X, y)
-    assert batch.DPGDC(start=open_one.weights).fit(X, y).privacy.kind == "holds"
+            offline.DPGDC(start=start).fit(X, y)
+    assert offline.DPGDC(start=open_one.weights).fit(X, y).privacy.kind == "holds"
     with pytest.raises(ConfigError, match=r"network begins at coins.*Fix: leave it out"):
-        batch.GradientPerturbation(hidden=2, start=[1.0, 0.0, 0.0]).fit(X, y)
+        offline.GradientPerturbation(hidden=2, start=[1.0, 0.0, 0.0]).fit(X, y)
     with pytest.raises(ConfigError, match=r"not symmetric.*Fix"):
-        batch.DPGDC(task="metric", start=np.triu(np.ones((3, 3)))).fit(X, y)
+        offline.DPGDC(task="metric", start=np.triu(np.ones((3, 3)))).fit(X, y)
 
 
 def test_what_cannot_go_on_says_so() -> None:
     X, y = table(100)
-    model = batch.DPGDC().fit(X, y)
+    model = offline.DPGDC().fit(X, y)
     for learner, message in [
         (auc.PairFTRL(), "PairFTRL cannot go on.*Fix: give a new auc.PairOGD"),
         (metric.PairOGD(), "cannot go on.*Fix: give a new auc.PairOGD"),
@@ -197,6 +197,6 @@ def test_what_cannot_go_on_says_so() -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             given[0].begin_at(*given[1:])
-    network = batch.GradientPerturbation(hidden=2).fit(X, y)
+    network = offline.GradientPerturbation(hidden=2).fit(X, y)
     with pytest.raises(ConfigError, match=r"not linear. Fix: use hidden=0"):
         network.to_online(auc.PairOGD())

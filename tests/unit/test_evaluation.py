@@ -20,12 +20,11 @@ from scipy.optimize import minimize as scipy_minimize
 from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
-from streampair import kernels as k
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC, comparator
 from streampair.evaluation.comparator import minimise
-from streampair.evaluation.sampling import stands_for
-from streampair.kernels import sampling
+from streampair.evaluation.pair_reservoir import stands_for
+from streampair.kernels import rolling_auc, sampling
 
 Array = NDArray[np.float64]
 
@@ -93,8 +92,8 @@ def auc_of(rows: list[tuple[bool, float]], window: int) -> float:
 def depth(metric: AUCWindow) -> int:
     """How many nodes the longest way down the tree passes, and a check that its counts add up."""
     state, window = metric._state, metric.size
-    nodes = state[k.AUC_HEADER + 2 * window :].reshape(window + 1, k.AUC_NODE)
-    level, deepest = [int(state[k.AUC_ROOT])], 0
+    nodes = state[rolling_auc.AUC_HEADER + 2 * window :].reshape(window + 1, rolling_auc.AUC_NODE)
+    level, deepest = [int(state[rolling_auc.AUC_ROOT])], 0
     while level := [node for node in level if node]:
         deepest += 1
         for node in level:
@@ -120,7 +119,7 @@ def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
     for positive, score in zip((i % 3 == 0).tolist(), scores.tolist(), strict=True):
         metric.add(positive, score)  # one by one: of many only the last would come into the tree
     assert depth(metric) <= 40  # 2.9 log2 of the window is what to expect
-    assert metric._state[k.AUC_USED] <= window + 1
+    assert metric._state[rolling_auc.AUC_USED] <= window + 1
     expected = roc_auc_score(i[-window:] % 3 == 0, scores[-window:])
     assert metric.get() == pytest.approx(expected, abs=1e-12)
 

@@ -14,14 +14,14 @@ from harness.learners import frozen
 from river import datasets
 from river.datasets import synth
 from sklearn.metrics import log_loss, roc_auc_score
-from streampair_connectors.assemble import build_learner
 from streampair_connectors.config import parse_config
+from streampair_connectors.worker.factory import build_learner
 
 from streampair import auc, losses, ranking
-from streampair import kernels as k
+from streampair.base.forest import sections_of
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.learners.forest_state import sections_of
-from streampair.records.texts import as_code, which
+from streampair.kernels import forest
+from streampair.records.features import as_code, which
 
 
 def small(**options: Any) -> auc.Forest:
@@ -184,7 +184,12 @@ def test_a_column_that_tells_is_drawn_more_often_than_others() -> None:
 def test_only_forests_fitted_to_records_of_two_classes_are_brisk() -> None:
     kinds = (auc.Forest(seed=1), auc.Forest(loss=losses.Logistic(), seed=1))
     others = (auc.MulticlassForest(seed=1), ranking.Forest(seed=1))
-    assert [bool(each._header()[k.FOREST_BRISK]) for each in (*kinds, *others)] == [True, False, False, False]
+    assert [bool(each._header()[forest.FOREST_BRISK]) for each in (*kinds, *others)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def _turning(kind: type[auc.Forest], turned: bool) -> float:
@@ -378,8 +383,8 @@ def test_a_regression_predicts_in_the_unit_of_the_relevance() -> None:
     class Unscaled(ranking.Forest):
         def score_one(self, x: Any) -> float:
             state = self._state
-            mean = state[k.FOREST_MEAN]
-            deviation = math.sqrt(state[k.FOREST_SPREAD] / max(self.records, 1)) or 1.0
+            mean = state[forest.FOREST_MEAN]
+            deviation = math.sqrt(state[forest.FOREST_SPREAD] / max(self.records, 1)) or 1.0
             return float((super().score_one(x) - mean) / deviation)
 
     assert _unexplained(Unscaled(seed=1), rows) > 100.0  # and scores that stay standardised

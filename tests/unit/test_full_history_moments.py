@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampair import auc, buffers, losses, ranking
-from streampair import kernels as k
 from streampair.errors import SnapshotError
+from streampair.kernels import state
 
 SQUARE, FULL = losses.Square(), buffers.FullHistory()
 FAMILIES = {"auc": auc.PairOGD, "ranking": ranking.PairOGD}
@@ -63,8 +63,8 @@ def gradient(model: Any, x: dict[str, float], y: float) -> np.ndarray:
     """Gradient of the next step, from the state array that the step leaves."""
     copy = pickle.loads(pickle.dumps(model))
     copy.learn_one(x, y)
-    cap = int(copy._state[k.CAP])
-    return copy._state[k.HEADER + cap : k.HEADER + cap + copy._d].copy()
+    cap = int(copy._state[state.CAP])
+    return copy._state[state.HEADER + cap : state.HEADER + cap + copy._d].copy()
 
 
 def explicit(w: np.ndarray, past: np.ndarray, labels: np.ndarray, x: np.ndarray, y: float) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streampair import kernels
+from streampair.kernels import hashing
 
 pytestmark = pytest.mark.skipif(kernels.DISABLED, reason="not compiled, its sums warn of overflow")
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.skipif(kernels.DISABLED, reason="not compiled, its sums
 def hashed(data: bytes, key: bytes = b"", size: int = 64) -> bytes:
     digest = np.zeros(size, dtype=np.uint8)
     block = key.ljust(128, b"\0") if key else b""
-    kernels.blake2b(np.frombuffer(block + data, dtype=np.uint8).copy(), len(key), digest)
+    hashing.blake2b(np.frombuffer(block + data, dtype=np.uint8).copy(), len(key), digest)
     return digest.tobytes()
 
 

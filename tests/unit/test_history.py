@@ -13,9 +13,9 @@ from harness.every_loss import MARGIN
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from streampair import kernels as k
 from streampair import losses
-from streampair.learners import history as _history
+from streampair.base import buffer_storage as _history
+from streampair.kernels import history as history_kernels
 
 LOSSES = [*MARGIN, losses.MinimumErrorEntropy(0.75)]
 eighths = st.integers(-32, 32).map(lambda v: v / 8)  # exact in float32, too
@@ -30,7 +30,7 @@ def stored(records: list[tuple[list[float], float]], single: bool = False) -> _h
             history.close(t)
             columns = len(x)
         history.reserve(t, 1, columns)
-        k.history_store(np.array(x), y, history.table, t, single)
+        history_kernels.history_store(np.array(x), y, history.table, t, single)
     return history
 
 
@@ -72,7 +72,9 @@ def test_gradient_against_the_naive_twin(
     ]
     assume(not isinstance(loss, losses.Hinge) or all(not abs(m - 1.0) < 1e-9 for m in margins))
     out = np.full(d, 3.0)  # it adds
-    k.history_gradient(np.array(w), np.array(x), y, history.table, seen, single, loss.code, loss.width, out)
+    history_kernels.history_gradient(
+        np.array(w), np.array(x), y, history.table, seen, single, loss.code, loss.width, out
+    )
     wanted = naive.history_gradient(w, x, y, records[:seen], type(loss).__name__, loss.width)
     assert out - 3.0 == pytest.approx(np.array(wanted), rel=1e-9, abs=1e-9)
 
@@ -84,7 +86,7 @@ def test_many_rows_against_the_naive_twin(loss: losses.PairLoss) -> None:
     records = [(rng.normal(size=4).tolist(), float(rng.choice([-1.0, 0.5, 1.0]))) for _ in range(700)]
     history, w, x = stored(records), rng.normal(size=4), rng.normal(size=4)
     out = np.zeros(4)
-    k.history_gradient(w, x, 1.0, history.table, 700, False, loss.code, loss.width, out)
+    history_kernels.history_gradient(w, x, 1.0, history.table, 700, False, loss.code, loss.width, out)
     wanted = naive.history_gradient(w.tolist(), x.tolist(), 1.0, records, type(loss).__name__, loss.width)
     assert out == pytest.approx(np.array(wanted), rel=1e-9)
 
@@ -97,7 +99,7 @@ def test_blocks_grow_and_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
         history.reserve(t, 1, 2)
         assert history.table.tolist()[: len(places)] == places
         places = history.table.tolist()
-        k.history_store(np.array([t, -t]), 1.0, history.table, t, False)
+        history_kernels.history_store(np.array([t, -t]), 1.0, history.table, t, False)
         assert history.room <= t + 1 + max(64, min(t, 256))
     assert [row[3] for row in places[:4]] == [64, 64, 128, 256]
     assert {row[3] for row in places[4:]} == {256}
@@ -120,7 +122,7 @@ def test_a_long_history_never_takes_much_more_than_its_raw_array(single: bool, m
             if t >= history.room:
                 history.reserve(t, 1, d)
                 table = history.table
-            k.history_store(x, 1.0, table, t, single)
+            history_kernels.history_store(x, 1.0, table, t, single)
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -158,7 +160,7 @@ def test_a_loaded_history_goes_on(single: bool) -> None:
     assert copy.table[:, 0].tolist() != history.table[:, 0].tolist()
     assert copy.table[:, 2:].tolist() == history.table[:, 2:].tolist()
     copy.reserve(100, 1, 3)
-    k.history_store(np.array([7.0, 8.0, 9.0]), -1.0, copy.table, 100, single)
+    history_kernels.history_store(np.array([7.0, 8.0, 9.0]), -1.0, copy.table, 100, single)
     assert read_back(copy, 101) == [*records, ([7.0, 8.0, 9.0], -1.0)]
     assert read_back(history, 100) == records
 

@@ -147,9 +147,13 @@ def test_an_unknown_numba_is_named_and_caches_nothing(where: str, monkeypatch: p
 
 
 EVERY_KERNEL = """import json
+from importlib import import_module
+from pkgutil import iter_modules
 from streampair import kernels
 from streampair.kernels import _jit
-indices = {k._cache._own._cache_file._source_stamp for k in vars(kernels).values() if hasattr(k, "py_func")}
+files = [import_module(f"streampair.kernels.{file.name}") for file in iter_modules(kernels.__path__)]
+found = {id(k): k for file in files for k in vars(file).values() if hasattr(k, "py_func")}
+indices = {k._cache._own._cache_file._source_stamp for k in found.values()}
 print(json.dumps([list(indices), _jit._STAMP]))
 """
 

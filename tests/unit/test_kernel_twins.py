@@ -5,6 +5,8 @@ More about a kernel (its corners, its last bits) is in the tests of what it is f
 
 from __future__ import annotations
 
+import ast
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -14,20 +16,57 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness import support
 from harness.every_loss import EVERY, MARGIN, name_of
-from naive import woods
+from naive import random_trees
 
-from streampair import kernels as k
 from streampair import losses
-from streampair.batch.risk import packed
-from streampair.evaluation.sampling import Sample
+from streampair.evaluation.pair_reservoir import Sample
+from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, sparse
+from streampair.kernels import forest as forest_classes
+from streampair.kernels import forest as forest_kernels
+from streampair.kernels import forest as forest_layout
+from streampair.kernels import losses as losses_kernels
+from streampair.kernels import platt as link_kernels
+from streampair.kernels import random_trees as woods_kernels
+from streampair.kernels import rolling_auc as rolling_auc_kernels
 from streampair.kernels import sampling as layout
-from streampair.records.texts import as_code
+from streampair.kernels import state as state_kernels
+from streampair.offline.risk import packed
+from streampair.records.features import as_code
 
 Rng = np.random.Generator
 Check = Callable[[Any, Rng], None]
 
-KERNELS = [name for name in k.__all__ if callable(getattr(k, name))]
+
+def called() -> dict[str, Kernel]:
+    """Kernels that the library calls, by name: attributes of the submodules that a module imports."""
+    found: dict[str, Kernel] = {}
+    for file in sorted((support.ROOT / "streampair").rglob("*.py")):
+        if file.parent.name == "kernels":
+            continue
+        tree = ast.parse(file.read_text())
+        homes: dict[str, Any] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streampair.kernels"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    homes[alias.asname or alias.name] = getattr(
+                        module, alias.name, None
+                    ) or importlib.import_module(f"{node.module}.{alias.name}")
+        used = [home for home in homes.values() if isinstance(home, Kernel)]
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in homes
+            ):
+                used.append(getattr(homes[node.value.id], node.attr, None))
+        found.update({kernel.__name__: kernel for kernel in used if isinstance(kernel, Kernel)})
+    return dict(sorted(found.items()))
+
+
+KERNELS = called()
 CHECKS: dict[str, tuple[Any, Check]] = {}
 SEEDS = range(4)
 
@@ -50,12 +89,12 @@ def close(value: Any, wanted: Any, tolerance: float = 1e-9) -> None:
 
 def lacking(names: list[str], twins: dict[str, tuple[Any, Check]]) -> list[str]:
     """Kernels without a twin in the module of the same name."""
-    homes = {name: getattr(k, name).__module__.replace("streampair.kernels", "naive") for name in names}
+    homes = {name: KERNELS[name].__module__.replace("streampair.kernels", "naive") for name in names}
     return [name for name in names if name not in twins or twins[name][0].__module__ != homes[name]]
 
 
 def test_every_kernel_has_a_twin_where_its_own_module_is_mirrored() -> None:
-    assert lacking(KERNELS, CHECKS) == []
+    assert lacking([*KERNELS], CHECKS) == []
     assert set(CHECKS) == set(KERNELS)
     # It must be able to fail.
     assert lacking(KERNELS, {**CHECKS, "dot": CHECKS["sigmoid"]}) == ["dot"]
@@ -65,7 +104,7 @@ def test_every_kernel_has_a_twin_where_its_own_module_is_mirrored() -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_against_the_twin(name: str) -> None:
     for seed in SEEDS:
-        CHECKS[name][1](getattr(k, name), np.random.default_rng(seed))
+        CHECKS[name][1](KERNELS[name], np.random.default_rng(seed))
 
 
 def bent(kernel: Any) -> Any:
@@ -95,7 +134,7 @@ def bent(kernel: Any) -> Any:
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "history_store"])
 def test_what_is_a_little_off_is_caught(name: str) -> None:
     """All but `history_store`, which writes where only `history_gradient` looks."""
-    kernel = bent(getattr(k, name))
+    kernel = bent(KERNELS[name])
     with pytest.raises(AssertionError):
         _, *_ = (CHECKS[name][1](kernel, np.random.default_rng(seed)) for seed in SEEDS)
 
@@ -105,11 +144,11 @@ def test_what_is_a_little_off_is_caught(name: str) -> None:
 
 def linked(rng: Rng) -> tuple[Any, Any, list[float]]:
     """A state, and the twin, that have learned the same; and scores."""
-    state, twin, scores = np.zeros(k.HEADER), naive.Link(), rng.normal(size=20).tolist()
-    state[k.LINK] = state[k.SLOPE] = 1.0
+    state, twin, scores = np.zeros(state_kernels.HEADER), naive.Link(), rng.normal(size=20).tolist()
+    state[state_kernels.LINK] = state[state_kernels.SLOPE] = 1.0
     for score in scores[:10]:
         y = float(rng.choice([-1.0, 1.0]))
-        k.link_learn(state, score, y)
+        link_kernels.link_learn(state, score, y)
         twin.learn(score, y)
     return state, twin, scores[10:]
 
@@ -119,9 +158,9 @@ def link_learn(kernel: Any, rng: Rng) -> None:
     state, twin, scores = linked(rng)
     kernel(state, scores[0], 1.0)
     twin.learn(scores[0], 1.0)
-    close(state[k.INFORMATION], twin.information)
-    close((state[k.CENTRE], state[k.SPREAD]), (twin.centre, twin.spread))
-    close((state[k.OFFSET], state[k.SLOPE]), (twin.offset, twin.slope))
+    close(state[state_kernels.INFORMATION], twin.information)
+    close((state[state_kernels.CENTRE], state[state_kernels.SPREAD]), (twin.centre, twin.spread))
+    close((state[state_kernels.OFFSET], state[state_kernels.SLOPE]), (twin.offset, twin.slope))
 
 
 @against(naive.Link)
@@ -140,11 +179,11 @@ def link_many(kernel: Any, rng: Rng) -> None:
 
 @against(naive.due)
 def link_due(kernel: Any, rng: Rng) -> None:
-    state = np.zeros(k.HEADER)
+    state = np.zeros(state_kernels.HEADER)
     assert not kernel(state)
-    state[k.LINK] = 1.0
+    state[state_kernels.LINK] = 1.0
     for records in (*rng.integers(0, 2000, 50), *rng.integers(0, 2**53, 50)):
-        state[k.RECORDS] = records
+        state[state_kernels.RECORDS] = records
         assert kernel(state) == naive.due(int(records))
 
 
@@ -169,7 +208,7 @@ def graph_pieces(kernel: Any, rng: Rng) -> None:
 
 @against(naive.contrastive_sum)
 def contrastive_sum(kernel: Any, rng: Rng) -> None:
-    codes = {"l1": k.NORM_L1, "l2": k.NORM_L2, "max": k.NORM_MAX}
+    codes = {"l1": pair_graph.NORM_L1, "l2": pair_graph.NORM_L2, "max": pair_graph.NORM_MAX}
     for norm, by_row in itertools.product(codes, (False, True)):
         # More pairs than are added up together, some at no distance, and some on both sides of the margin.
         rows, w = rng.normal(size=(30, 4)) / 2, rng.normal(size=(3, 4)) / 2
@@ -373,7 +412,7 @@ def pair_slope(kernel: Any, rng: Rng) -> None:
 
 @against(naive.row_to_replace)
 def row_to_replace(kernel: Any, rng: Rng) -> None:
-    for code, name in ((k.FIFO, "fifo"), (k.RESERVOIR, "reservoir"), (k.FULL, "full")):
+    for code, name in ((buffers.FIFO, "fifo"), (buffers.RESERVOIR, "reservoir"), (buffers.FULL, "full")):
         seed, t, size, coin = (int(rng.integers(1, most)) for most in (2**53, 60, 20, 3))
         assert kernel(code, seed, t, size, coin) == naive.row_to_replace(name, seed, t, size, coin)
 
@@ -384,10 +423,10 @@ def row_to_replace(kernel: Any, rng: Rng) -> None:
 def flat(d: int, policy: int, size: int, room: int, *, cells: int = 0, **header: float) -> np.ndarray:
     """An empty learner's state, for d features and with `room` for its buffer."""
     cells = cells or d
-    s = np.zeros(k.HEADER + d + 4 * cells + room)
+    s = np.zeros(state_kernels.HEADER + d + 4 * cells + room)
     fixed = {"D": d, "CAP": d, "SIZE": size, "POLICY": policy, "RADIUS": 2.0, "L2": 0.01, "SEED": 5}
     for name, value in {**fixed, **header}.items():
-        s[getattr(k, name)] = value
+        s[getattr(state_kernels, name)] = value
     return s
 
 
@@ -395,7 +434,7 @@ def all_past(s: np.ndarray, d: int, room: int) -> tuple[np.ndarray, ...]:
     """One block for a full history, whose addresses go to the state. To be held while the state is used."""
     rows, labels = np.zeros((room, d)), np.zeros((room, 1))
     table = np.array([[rows.ctypes.data, labels.ctypes.data, d, room]], dtype=np.int64)
-    s[k.TABLE], s[k.BLOCKS] = table.ctypes.data, 1
+    s[state_kernels.TABLE], s[state_kernels.BLOCKS] = table.ctypes.data, 1
     return table, rows, labels
 
 
@@ -406,7 +445,7 @@ def learn(
 
     `kernel` itself takes the last call alone: if it is bent, the state must not be used again.
     """
-    d = int(s[k.D])
+    d = int(s[state_kernels.D])
     scores = np.zeros(0 if kernel.__name__.startswith("metric") else len(data))
     if len(scores) and kernel.__name__.endswith("many"):  # a record without a label is scored, not learned
         data = [*data[:5], (data[3][0], math.nan), *data[5:]]
@@ -415,16 +454,16 @@ def learn(
         assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data]), scores) == 0
     else:
         for i, (x, y) in enumerate(data):
-            s[k.HEADER : k.HEADER + d] = x
-            assert (kernel if i == len(data) - 1 else getattr(k, kernel.__name__))(s, y) == 0
+            s[state_kernels.HEADER : state_kernels.HEADER + d] = x
+            assert (kernel if i == len(data) - 1 else KERNELS[kernel.__name__])(s, y) == 0
     for i, (x, y) in enumerate(data):
         if kernel.__name__.endswith("many") and len(scores):
-            published = twin.average if s[k.AVERAGE] else twin.last
+            published = twin.average if s[state_kernels.AVERAGE] else twin.last
             close(scores[i], float(np.dot(published, x)), 1e-8)  # before it is learned
         if y == y:
             twin.learn(x.tolist(), y)
     cells = cells or d
-    weights = s[k.HEADER + d : k.HEADER + d + 4 * cells].reshape(4, cells)
+    weights = s[state_kernels.HEADER + d : state_kernels.HEADER + d + 4 * cells].reshape(4, cells)
     close(weights[1], np.ravel(twin.last), 1e-8)
     close(weights[3], np.ravel(twin.average), 1e-8)
 
@@ -436,28 +475,41 @@ def records(rng: Rng, d: int, labels: Any = (1.0, -1.0)) -> list[tuple[np.ndarra
 @against(naive.PairOGD, "ogd_learn", "ogd_learn_many")
 def ogd(kernel: Any, rng: Rng) -> None:
     policies = {
-        k.FIFO: "fifo",
-        k.RESERVOIR: "reservoir",
-        k.CLASSES: "classes",
-        k.RESERVOIR_REPLACE: "replace",
+        buffers.FIFO: "fifo",
+        buffers.RESERVOIR: "reservoir",
+        buffers.CLASSES: "classes",
+        buffers.RESERVOIR_REPLACE: "replace",
     }
     for code, name in policies.items():
-        s = flat(3, code, 4, 2 * 4 * 4, LOSS=k.LOGISTIC)
+        s = flat(3, code, 4, 2 * 4 * 4, LOSS=losses_kernels.LOGISTIC)
         learn(kernel, s, naive.PairOGD(3, "Logistic", name, 4, None, 2.0, 0.01, 5), records(rng, 3))
     for rate in (None, 0.3):  # sums that fade
-        s = flat(3, k.FIFO, 4, 4 * 4, LOSS=k.LOGISTIC, KEEP=0.8, RATE=rate or 0.0)
+        s = flat(3, buffers.FIFO, 4, 4 * 4, LOSS=losses_kernels.LOGISTIC, KEEP=0.8, RATE=rate or 0.0)
         twin = naive.PairOGD(3, "Logistic", "fifo", 4, rate, 2.0, 0.01, 5, keep=0.8)
         learn(kernel, s, twin, records(rng, 3))
-    shrinks = {k.INVERSE_SQRT: "sqrt", k.CONSTANT: "constant", k.INVERSE_TIME: "time"}
+    shrinks = {
+        state_kernels.INVERSE_SQRT: "sqrt",
+        state_kernels.CONSTANT: "constant",
+        state_kernels.INVERSE_TIME: "time",
+    }
     for (schedule, name), linear in itertools.product(shrinks.items(), (False, True)):
-        s = flat(3, k.FIFO, 4, 4 * 4, LOSS=k.LOGISTIC, RATE=0.3, SCHEDULE=schedule, AVERAGE=1 + linear)
+        s = flat(
+            3,
+            buffers.FIFO,
+            4,
+            4 * 4,
+            LOSS=losses_kernels.LOGISTIC,
+            RATE=0.3,
+            SCHEDULE=schedule,
+            AVERAGE=1 + linear,
+        )
         twin = naive.PairOGD(3, "Logistic", "fifo", 4, 0.3, 2.0, 0.01, 5, schedule=name, linear=linear)
         learn(kernel, s, twin, records(rng, 3))
 
 
 @against(naive.FullHistory, "history_learn", "history_learn_many")
 def history(kernel: Any, rng: Rng) -> None:
-    s = flat(3, k.FULL, 20, 0, LOSS=k.LOGISTIC)
+    s = flat(3, buffers.FULL, 20, 0, LOSS=losses_kernels.LOGISTIC)
     blocks = all_past(s, 3, 20)
     learn(kernel, s, naive.FullHistory(3, "Logistic", 2.0, 0.01), records(rng, 3, (1.0, -1.0, 0.3)))
     assert blocks[1].any()
@@ -467,24 +519,24 @@ def history(kernel: Any, rng: Rng) -> None:
 def moments(kernel: Any, rng: Rng) -> None:
     d = 3
     for policy, room, labels in (
-        (k.MOMENTS, 2 + 2 * d + 2 * d * d, (1.0, -1.0)),
-        (k.MOMENTS_REAL, 3 + 3 * d + 3 * d * d, (0.9, -0.2, 0.4)),
+        (buffers.MOMENTS, 2 + 2 * d + 2 * d * d, (1.0, -1.0)),
+        (buffers.MOMENTS_REAL, 3 + 3 * d + 3 * d * d, (0.9, -0.2, 0.4)),
     ):
-        s = flat(d, policy, 0, room, LOSS=k.SQUARE)
+        s = flat(d, policy, 0, room, LOSS=losses_kernels.SQUARE)
         learn(kernel, s, naive.LeastSquares(d, 2.0, 0.01), records(rng, d, labels))
 
 
 @against(naive.PairMetric, "metric_learn", "metric_learn_many")
 def metric(kernel: Any, rng: Rng) -> None:
     for psd in (True, False):
-        s = flat(2, k.RESERVOIR, 4, 4 * 3, cells=4, LOSS=k.LOGISTIC, PSD=psd)
+        s = flat(2, buffers.RESERVOIR, 4, 4 * 3, cells=4, LOSS=losses_kernels.LOGISTIC, PSD=psd)
         twin = naive.PairMetric(2, "Logistic", "reservoir", 4, None, 2.0, 0.01, 5, psd)
         learn(kernel, s, twin, records(rng, 2, (0.0, 1.0, 2.0)), 4)
 
 
 @against(naive.PairMetric, "metric_history_learn", "metric_history_learn_many")
 def metric_history(kernel: Any, rng: Rng) -> None:
-    s = flat(2, k.FULL, 20, 0, cells=4, LOSS=k.LOGISTIC, PSD=1)
+    s = flat(2, buffers.FULL, 20, 0, cells=4, LOSS=losses_kernels.LOGISTIC, PSD=1)
     blocks = all_past(s, 2, 20)
     twin = naive.PairMetric(2, "Logistic", "full", 1, None, 2.0, 0.01, 5)
     learn(kernel, s, twin, records(rng, 2, (0.0, 1.0)), 4)
@@ -494,9 +546,9 @@ def metric_history(kernel: Any, rng: Rng) -> None:
 @against(naive.OAM, "online_auc_learn", "online_auc_learn_many")
 def online_auc(kernel: Any, rng: Rng) -> None:
     data = records(rng, 3)
-    s = flat(3, k.CLASSES, 4, 2 * 4 * 4, RATE=0.3, L2=0)
+    s = flat(3, buffers.CLASSES, 4, 2 * 4 * 4, RATE=0.3, L2=0)
     learn(kernel, s, naive.OAM(3, 0.3, 4, 2.0, 5), data)
-    s = flat(3, k.FIFO, 0, 2 * 3)
+    s = flat(3, buffers.FIFO, 0, 2 * 3)
     learn(kernel, s, naive.SPAUC(3, None, 2.0, 0.01), data)
 
 
@@ -510,7 +562,7 @@ def ogd_score(kernel: Any, rng: Rng) -> None:
 def ogd_proba(kernel: Any, rng: Rng) -> None:
     x, w = rng.normal(size=(2, 3))
     s, link = published(x, w), rng.uniform(0.2, 2.0, 4)
-    s[[k.CENTRE, k.SPREAD, k.OFFSET, k.SLOPE]] = link
+    s[[state_kernels.CENTRE, state_kernels.SPREAD, state_kernels.OFFSET, state_kernels.SLOPE]] = link
     close(kernel(s), naive.probability(w.tolist(), x.tolist(), link.tolist()), 1e-13)
 
 
@@ -529,55 +581,58 @@ def as_given(values: dict[int, float]) -> tuple[np.ndarray, int]:
 def sparse_score(kernel: Any, rng: Rng) -> None:
     w, x = rng.normal(size=3), {2: float(rng.normal()), 0: float(rng.normal())}
     close(kernel(published(np.zeros(3), w), *as_given(x)), naive.score_few(w.tolist(), x), 1e-13)
-    assert math.isnan(k.sparse_score(published(np.zeros(3), w), *as_given({1: 2e50})))
+    assert math.isnan(sparse.sparse_score(published(np.zeros(3), w), *as_given({1: 2e50})))
 
 
 @against(naive.probability_few)
 def sparse_proba(kernel: Any, rng: Rng) -> None:
     w, x = rng.normal(size=3), {1: float(rng.normal()), 0: float(rng.normal())}
     s, link = published(np.zeros(3), w), rng.uniform(0.2, 2.0, 4)
-    s[[k.CENTRE, k.SPREAD, k.OFFSET, k.SLOPE]] = link
+    s[[state_kernels.CENTRE, state_kernels.SPREAD, state_kernels.OFFSET, state_kernels.SLOPE]] = link
     close(kernel(s, *as_given(x)), naive.probability_few(w.tolist(), x, link.tolist()), 1e-13)
 
 
 @against(naive.SparsePairOGD)
 def sparse_learn(kernel: Any, rng: Rng) -> None:
     d = 37  # two blocks of places, and some more
-    for code, name in ((k.LOGISTIC, "Logistic"), (k.HINGE, "Hinge")):
-        s = flat(d, k.FIFO, 1, 1 + d, LOSS=code, L2=0.0)
+    for code, name in ((losses_kernels.LOGISTIC, "Logistic"), (losses_kernels.HINGE, "Hinge")):
+        s = flat(d, buffers.FIFO, 1, 1 + d, LOSS=code, L2=0.0)
         twin = naive.SparsePairOGD(d, name, "fifo", 1, None, 2.0, 0.0, 5)
         for i in range(14):
             x, y = few(rng, d), float(rng.choice((1.0, -1.0)))
             twin.learn_few(x, y)
-            assert (kernel if i == 13 else k.sparse_learn)(s, *as_given(x), y) == 0
-        weights = s[k.HEADER + d : k.HEADER + 5 * d].reshape(4, d)
+            assert (kernel if i == 13 else sparse.sparse_learn)(s, *as_given(x), y) == 0
+        weights = s[state_kernels.HEADER + d : state_kernels.HEADER + 5 * d].reshape(4, d)
         close(weights[1], twin.last, 1e-8)
         close(weights[3], twin.average, 1e-8)
-        row = s[k.HEADER + 5 * d :]
+        row = s[state_kernels.HEADER + 5 * d :]
         assert row.tolist() == [y, *naive.scatter(x, 0.0, d)]
 
 
 def published(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """A state with a packed record and averaged weights."""
-    s = flat(3, k.FIFO, 1, 4, AVERAGE=1)
-    s[k.HEADER : k.HEADER + 3], s[k.HEADER + 12 : k.HEADER + 15] = x, w
+    s = flat(3, buffers.FIFO, 1, 4, AVERAGE=1)
+    (
+        s[state_kernels.HEADER : state_kernels.HEADER + 3],
+        s[state_kernels.HEADER + 12 : state_kernels.HEADER + 15],
+    ) = x, w
     return s
 
 
 @against(naive.history_gradient)
 def history_gradient(kernel: Any, rng: Rng) -> None:
-    s, past = flat(3, k.FULL, 9, 0), records(rng, 3)[:9]
+    s, past = flat(3, buffers.FULL, 9, 0), records(rng, 3)[:9]
     table, rows, labels = all_past(s, 3, 9)
     rows[:], labels[:, 0] = [x for x, _ in past], [y for _, y in past]
     w, x = rng.normal(size=(2, 3))
     out = np.zeros(3)
-    kernel(w, x, 1.0, table, 9, False, k.LOGISTIC, 0.0, out)
+    kernel(w, x, 1.0, table, 9, False, losses_kernels.LOGISTIC, 0.0, out)
     close(out, naive.history_gradient(w.tolist(), x.tolist(), 1.0, past, "Logistic"))
 
 
 @against(naive.history_store)
 def history_store(kernel: Any, rng: Rng) -> None:
-    table, rows, labels = all_past(flat(3, k.FULL, 9, 0), 3, 9)
+    table, rows, labels = all_past(flat(3, buffers.FULL, 9, 0), 3, 9)
     kept: list[Any] = []
     for t, (x, y) in enumerate(records(rng, 3)[:9]):
         kernel(x, y, table, t, False)
@@ -655,15 +710,15 @@ def map_rows(kernel: Any, rng: Rng) -> None:
 
 @against(naive.Window, "auc_add", "auc_add_many", "auc_revert")
 def rolling_auc(kernel: Any, rng: Rng) -> None:
-    s = np.zeros(k.AUC_HEADER + 2 * 6 + 7 * k.AUC_NODE)
-    s[k.AUC_WINDOW] = 6
+    s = np.zeros(rolling_auc_kernels.AUC_HEADER + 2 * 6 + 7 * rolling_auc_kernels.AUC_NODE)
+    s[rolling_auc_kernels.AUC_WINDOW] = 6
     twin = naive.Window(6)
     events = [
         (float(score), int(y))
         for score, y in zip(rng.integers(0, 5, 15), rng.integers(0, 2, 15), strict=True)
     ]
     for score, label in events[:-1]:
-        k.auc_add(s, score, label)
+        rolling_auc_kernels.auc_add(s, score, label)
         twin.add(score, label)
     if kernel.__name__ == "auc_revert":
         assert kernel(s, *events[-3]) == twin.revert(*events[-3])
@@ -674,7 +729,14 @@ def rolling_auc(kernel: Any, rng: Rng) -> None:
         kernel(s, np.array([score for score, _ in events]), np.array([bool(y) for _, y in events]))
         for event in events:
             twin.add(*event)
-    close([s[k.AUC_POSITIVE], s[k.AUC_NEGATIVE], s[k.AUC_WINS]], list(twin.counts))
+    close(
+        [
+            s[rolling_auc_kernels.AUC_POSITIVE],
+            s[rolling_auc_kernels.AUC_NEGATIVE],
+            s[rolling_auc_kernels.AUC_WINS],
+        ],
+        list(twin.counts),
+    )
 
 
 @against(naive.normals_from_seed)
@@ -684,11 +746,11 @@ def normals_from_seed(kernel: Any, rng: Rng) -> None:
     close(out.tolist(), naive.normals_from_seed(seed, 9))
 
 
-@against(naive.fourier)
+@against(naive.random)
 def fourier_rows(kernel: Any, rng: Rng) -> None:
     rows, frequencies, out = rng.normal(size=(2, 3)), rng.normal(size=(4, 3)), np.empty((2, 8))
     kernel(rows, frequencies, out)
-    close(out.tolist()[1], naive.fourier(rows[1].tolist(), frequencies.tolist()))
+    close(out.tolist()[1], naive.random(rows[1].tolist(), frequencies.tolist()))
 
 
 @against(naive.cell)
@@ -877,23 +939,23 @@ def class_bins(kernel: Any, rng: Rng) -> None:
 # ---- private gradients, buffers and steps --------------------------------------------------------------
 
 D, N, PLACES, GRID = 2, 9, 3, 2.0**-16
-POLICIES = {"window": k.FIFO, "sample": k.RESERVOIR, "all": k.FULL}
-FAMILIES = {k.LINEAR_PAIRS: naive.linear_pair, k.METRIC_PAIRS: naive.metric_pair}
+POLICIES = {"window": buffers.FIFO, "sample": buffers.RESERVOIR, "all": buffers.FULL}
+FAMILIES = {dp_steps.LINEAR_PAIRS: naive.linear_pair, dp_steps.METRIC_PAIRS: naive.metric_pair}
 
 
 class Held:
     """The buffer of a private run as the kernels take it, and its twin."""
 
     def __init__(
-        self, policy: str, family: int = k.LINEAR_PAIRS, *, tangent: bool = False, uses: int = 4
+        self, policy: str, family: int = dp_steps.LINEAR_PAIRS, *, tangent: bool = False, uses: int = 4
     ) -> None:
         room = N if policy == "all" else PLACES
         uses = uses if policy == "sample" else 0
-        ints = [family, k.LOGISTIC, POLICIES[policy], room, uses, 5, int(tangent)]
+        ints = [family, losses_kernels.LOGISTIC, POLICIES[policy], room, uses, 5, int(tangent)]
         self.ints = np.array(ints, dtype=np.int64)
         self.arrays = np.zeros((room, D)), np.full(room, math.nan), np.zeros(room, dtype=np.int64)
         self.twin = naive.Places(policy, PLACES, uses, seed=5)
-        self.gradient = partial(naive.gradient, pair=FAMILIES[family], code=k.LOGISTIC, clip=0.7)
+        self.gradient = partial(naive.gradient, pair=FAMILIES[family], code=losses_kernels.LOGISTIC, clip=0.7)
 
     def store(self, kernel: Any, x: np.ndarray, y: float) -> None:
         kernel(x, y, self.twin.slots, self.ints, *self.arrays)
@@ -911,7 +973,7 @@ def runs() -> Iterator[Held]:
 
 
 def size_of(held: Held) -> int:
-    return D if held.ints[k.FAMILY] == k.LINEAR_PAIRS else D * (D + 1) // 2
+    return D if held.ints[dp_steps.FAMILY] == dp_steps.LINEAR_PAIRS else D * (D + 1) // 2
 
 
 @against(naive.mean_gradient)
@@ -921,9 +983,11 @@ def pair_gradient(kernel: Any, rng: Rng) -> None:
     w, out = rng.normal(size=D), np.empty(D)
     held = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
     for tangent in (False, True):
-        kernel(w, rows[0], labels[0], rows[1:4], labels[1:4], 3, 5.0, k.LOGISTIC, 0.2, tangent, out)
+        kernel(
+            w, rows[0], labels[0], rows[1:4], labels[1:4], 3, 5.0, losses_kernels.LOGISTIC, 0.2, tangent, out
+        )
         wanted = naive.mean_gradient(
-            w.tolist(), rows[0].tolist(), labels[0], held, 5, k.LOGISTIC, 0.2, tangent
+            w.tolist(), rows[0].tolist(), labels[0], held, 5, losses_kernels.LOGISTIC, 0.2, tangent
         )
         close(out.tolist(), wanted)
 
@@ -936,20 +1000,31 @@ def partner_gradient(kernel: Any, rng: Rng) -> None:
             for y in (1.0, -1.0, math.nan):
                 w, x = rng.normal(size=3), 0.5 * rng.normal(size=3)
                 p = 0.2 * rng.normal(size=3)
-                kernel(w, x, y, p, centre, k.LOGISTIC, clip, out)
+                kernel(w, x, y, p, centre, losses_kernels.LOGISTIC, clip, out)
                 wanted = naive.partner_gradient(
-                    w.tolist(), x.tolist(), y, p.tolist(), centre, k.LOGISTIC, clip
+                    w.tolist(), x.tolist(), y, p.tolist(), centre, losses_kernels.LOGISTIC, clip
                 )
                 close(out, np.array(wanted))
 
 
 @against(naive.gradient, "metric_gradient")
 def metric_gradient(kernel: Any, rng: Rng) -> None:
-    held, (rows, labels) = Held("window", k.METRIC_PAIRS), slots(rng)
+    held, (rows, labels) = Held("window", dp_steps.METRIC_PAIRS), slots(rng)
     for x, y in zip(rows, labels, strict=True):
-        held.store(k.private_store, x, y)
+        held.store(dp_steps.private_store, x, y)
     w, out = rng.normal(size=3), np.empty(3)
-    kernel(w, rows[0], 1.0, held.arrays[0], held.arrays[1], PLACES, float(PLACES), k.LOGISTIC, 0.7, out)
+    kernel(
+        w,
+        rows[0],
+        1.0,
+        held.arrays[0],
+        held.arrays[1],
+        PLACES,
+        float(PLACES),
+        losses_kernels.LOGISTIC,
+        0.7,
+        out,
+    )
     close(out, held.gradient(w, rows[0].tolist(), 1.0, held.twin))
 
 
@@ -961,7 +1036,7 @@ def private_gradient(kernel: Any, rng: Rng) -> None:
             w, out = rng.normal(size=size_of(held)), np.empty(size_of(held))
             kernel(w, x, y, t, held.ints, 0.7, *held.arrays[:2], out)
             close(out, held.gradient(w, x.tolist(), y, held.twin))
-            held.store(k.private_store, x, y)
+            held.store(dp_steps.private_store, x, y)
 
 
 @against(naive.Places, "private_store")
@@ -969,7 +1044,7 @@ def private_store(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for held in runs():
         for i, (x, y) in enumerate(zip(rows, labels, strict=True)):
-            held.store(kernel if i == N - 1 else k.private_store, x, y)
+            held.store(kernel if i == N - 1 else dp_steps.private_store, x, y)
         order = [(*row, repr(float(label))) for row, label in held.twin.pairs()]
         kept = len(order)
         got = [
@@ -989,7 +1064,7 @@ def gradient_cells(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for held in runs():
         for x, y in zip(rows[1:], labels[1:], strict=True):
-            held.store(k.private_store, x, y)
+            held.store(dp_steps.private_store, x, y)
         scalars, vectors = start(held)
         vectors[0] = rng.normal(size=size_of(held))
         cells = np.empty(size_of(held), dtype=np.int64)
@@ -999,7 +1074,7 @@ def gradient_cells(kernel: Any, rng: Rng) -> None:
 
 
 def ftrl_twin(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
-    gradient = partial(naive.mean_gradient, size=PLACES, code=k.LOGISTIC, clip=0.7)
+    gradient = partial(naive.mean_gradient, size=PLACES, code=losses_kernels.LOGISTIC, clip=0.7)
     arguments = (rows.tolist(), labels.tolist(), noise.tolist(), etas.tolist())
     return naive.ftrl(*arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient)
 
@@ -1028,8 +1103,8 @@ def ftrl_keyed(kernel: Any, rng: Rng) -> None:
     total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
     for t in range(N):
         row, label = rows[t : t + 1], labels[t : t + 1]
-        k.gradient_cells(row, label, t, held.ints, scalars, vectors, *held.arrays[:2], cells)
-        step = kernel if t == N - 1 else k.ftrl_keyed
+        dp_steps.gradient_cells(row, label, t, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        step = kernel if t == N - 1 else dp_steps.ftrl_keyed
         noise = (words[t], shape, memory, cells)
         step(row, label, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
     close(vectors[0], wanted["w"][-1], 1e-3)
@@ -1041,7 +1116,7 @@ def score_and_cells(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for held in runs():
         for x, y in zip(rows[2:], labels[2:], strict=True):
-            held.store(k.private_store, x, y)
+            held.store(dp_steps.private_store, x, y)
         scalars, vectors = start(held)
         vectors[:2] = rng.normal(size=(2, size_of(held)))
         asked, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
@@ -1062,14 +1137,14 @@ def ftrl_turn(kernel: Any, rng: Rng) -> None:
     scalars, vectors = start(held)
     batch = rng.normal(size=(N, D)), np.full(N, 7.0), rows, labels
     total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
-    k.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+    dp_steps.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
     for t in range(N):
         noise = words[t], shape, memory, cells
         kernel(*batch, t, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
     wanted = naive.ftrl_turns(
         batch[0].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
         omega=shape[0], theta=shape[1], sigma=0.1, size=PLACES, radius=1.5, grid=GRID,
-        gradient=partial(naive.mean_gradient, size=PLACES, code=k.LOGISTIC, clip=0.7),
+        gradient=partial(naive.mean_gradient, size=PLACES, code=losses_kernels.LOGISTIC, clip=0.7),
     )  # fmt: skip
     assert total.tolist() == wanted["total"][-1]
     assert cells.tolist() == wanted["gradient"][-1]
@@ -1085,7 +1160,7 @@ def noisy_turn(kernel: Any, rng: Rng) -> None:
         words, etas = rng.integers(0, 2**64, (N, 6), dtype=np.uint64), np.linspace(0.5, 0.1, N)
         scalars, vectors = start(held)
         batch, cells = (rng.normal(size=(N, p)), np.full(N, 7.0), rows, labels), np.empty(p, dtype=np.int64)
-        k.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        dp_steps.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
         for t in range(N):
             kernel(*batch, t, words[t], 0.3, cells, etas[t], t, held.ints, scalars, vectors, *held.arrays)
         wanted = naive.noisy_turns(
@@ -1209,12 +1284,19 @@ def forest(
     guided: bool = True,
     brisk: bool = False,
 ) -> np.ndarray:
-    state = np.zeros(k.forest_places(trees, nodes, d, k.FOREST_BUCKETS)[-1])
-    state[k.FOREST_D] = state[k.FOREST_CAP] = d
-    state[k.FOREST_TREES], state[k.FOREST_NODES], state[k.FOREST_SEED] = trees, nodes, seed
-    state[k.FOREST_TEXTS], state[k.FOREST_TASK] = k.FOREST_BUCKETS, squared
-    state[k.FOREST_GUIDED], state[k.FOREST_BRISK] = guided, brisk
-    k.forest_fresh(state)
+    state = np.zeros(forest_layout.forest_places(trees, nodes, d, forest_layout.FOREST_BUCKETS)[-1])
+    state[forest_layout.FOREST_D] = state[forest_layout.FOREST_CAP] = d
+    state[forest_layout.FOREST_TREES], state[forest_layout.FOREST_NODES], state[forest_layout.FOREST_SEED] = (
+        trees,
+        nodes,
+        seed,
+    )
+    state[forest_layout.FOREST_TEXTS], state[forest_layout.FOREST_TASK] = (
+        forest_layout.FOREST_BUCKETS,
+        squared,
+    )
+    state[forest_layout.FOREST_GUIDED], state[forest_layout.FOREST_BRISK] = guided, brisk
+    forest_kernels.forest_fresh(state)
     return state
 
 
@@ -1226,14 +1308,14 @@ def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[l
     labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
     if squared:
         labels = 50.0 + 7.0 * labels + rng.normal(size=n + 10)
-    k.forest_learn_many(state, rows[:n], labels[:n], np.empty(0))
+    forest_kernels.forest_learn_many(state, rows[:n], labels[:n], np.empty(0))
     for x, y in zip(values[:n], labels, strict=False):
         twin.learn(x, y)
     return state, twin, rows[n:], values[n:]
 
 
 def put(state: np.ndarray, row: np.ndarray) -> None:
-    at = k.FOREST_HEADER + k.RECORD_AT * len(row)
+    at = forest_layout.FOREST_HEADER + forest_layout.RECORD_AT * len(row)
     state[at : at + len(row)] = row
 
 
@@ -1252,11 +1334,13 @@ def forest_pair_places(kernel: Any, rng: Rng) -> None:
 @against(naive.Forest)
 def forest_fresh(kernel: Any, rng: Rng) -> None:
     state = forest(2, 7, 1, 0)
-    state[k.FOREST_HEADER :] = rng.normal(size=len(state) - k.FOREST_HEADER)
+    state[forest_layout.FOREST_HEADER :] = rng.normal(size=len(state) - forest_layout.FOREST_HEADER)
     kernel(state)
     twin = naive.Forest(2, 7, 0)
-    close(state[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
-    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = k.forest_places(2, 7, 1, k.FOREST_BUCKETS)
+    close(state[forest_layout.FOREST_STACK : forest_layout.FOREST_STACK + 4].tolist(), twin.stack)
+    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = forest_layout.forest_places(
+        2, 7, 1, forest_layout.FOREST_BUCKETS
+    )
     assert state[at_used:at_nodes].tolist() == twin.used
     assert not state[at_weights:at_used].any()
     assert not state[at_nodes:at_scratch].any()
@@ -1285,33 +1369,33 @@ def forest_scatter(kernel: Any, rng: Rng) -> None:
         there = rng.permutation([j for j, value in enumerate(x) if value is not None])
         if i % 4 == 3 and len(there) == len(row):
             put(state, row)
-            assert k.forest_learn(state, 1.0, False) == 0
+            assert forest_kernels.forest_learn(state, 1.0, False) == 0
         else:
             kept = state.copy()
             places = there.astype(np.int64).view(np.float64)
             kernel(state, np.concatenate((places, row[there])), len(there))
             if i % 2:
-                close(k.forest_score(state, True), twin.score(x))
-            assert k.forest_learn(state, 1.0, True) == 0
+                close(forest_kernels.forest_score(state, True), twin.score(x))
+            assert forest_kernels.forest_learn(state, 1.0, True) == 0
             if i == 0:  # the bits of the same row in full, with its gaps
                 put(kept, row)
-                kept[k.FOREST_FEW] = 0.0
-                assert k.forest_learn(kept, 1.0, True) == 0
-                assert k.forest_score(kept, True) == k.forest_score(state, True)
+                kept[forest_layout.FOREST_FEW] = 0.0
+                assert forest_kernels.forest_learn(kept, 1.0, True) == 0
+                assert forest_kernels.forest_score(kept, True) == forest_kernels.forest_score(state, True)
         twin.learn(x, 1.0)
     given = np.array([np.int64(2).view(np.float64), 2e50])
-    k.forest_scatter(state, given, 1)
-    assert math.isnan(k.forest_score(state, True))
+    forest_kernels.forest_scatter(state, given, 1)
+    assert math.isnan(forest_kernels.forest_score(state, True))
 
 
 @against(naive.Forest)
 def forest_proba(kernel: Any, rng: Rng) -> None:
     state, twin, rows, values = learned(rng)
-    state[k.FOREST_TASK], twin.squared = 0.0, False
+    state[forest_layout.FOREST_TASK], twin.squared = 0.0, False
     for row, x in zip(rows, values, strict=True):
         put(state, row)
         close(kernel(state, True), naive.sigmoid(twin.score(x)))
-        assert kernel(state, True) == k.sigmoid(k.forest_score(state, True))
+        assert kernel(state, True) == numerics.sigmoid(forest_kernels.forest_score(state, True))
     put(state, np.array([0.0, 0.0, math.nan, 0.0, 0.0]))
     assert math.isnan(kernel(state, False))
 
@@ -1330,15 +1414,15 @@ def forest_learn(kernel: Any, rng: Rng) -> None:
     for i, (row, x) in enumerate(zip(rows, values, strict=True)):
         put(state, row)
         if i % 2:  # its leaves are at hand then
-            k.forest_score(state, True)
+            forest_kernels.forest_score(state, True)
         assert kernel(state, -1.0, True) == 0
         twin.learn(x, -1.0)
-    close(state[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
+    close(state[forest_layout.FOREST_STACK : forest_layout.FOREST_STACK + 4].tolist(), twin.stack)
     put(state, rows[0])
-    close(k.forest_score(state, True), twin.score(values[0]))
+    close(forest_kernels.forest_score(state, True), twin.score(values[0]))
     put(state, np.full(5, math.nan))
     assert kernel(state, 1.0, False) == 1
-    assert state[k.FOREST_RECORDS] == twin.records
+    assert state[forest_layout.FOREST_RECORDS] == twin.records
 
 
 @against(naive.Forest)
@@ -1362,8 +1446,8 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
         close(score, twin.score(x), 1e-7)
         twin.learn(x, y)
-    assert state[k.FOREST_DRAWS] == twin.draws
-    assert twin.resets == (state[k.FOREST_SINCE] < n)
+    assert state[forest_layout.FOREST_DRAWS] == twin.draws
+    assert twin.resets == (state[forest_layout.FOREST_SINCE] < n)
     assert squared or twin.resets == 1
 
 
@@ -1376,19 +1460,19 @@ def test_a_forest_from_pairs_against_its_twin(loss: losses.PairLoss) -> None:
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
         labels[300:] *= -1.0
         flat = forest(2, 33, 5, seed)
-        flat[k.FOREST_TASK] = k.FOREST_PAIRS + loss.code
-        state = np.zeros(len(flat) + k.forest_pair_places(2, 5)[-1])
+        flat[forest_layout.FOREST_TASK] = forest_layout.FOREST_PAIRS + loss.code
+        state = np.zeros(len(flat) + forest_layout.forest_pair_places(2, 5)[-1])
         state[: len(flat)] = flat
         tail = state[len(flat) :]
-        tail[k.SLOPE] = 1.0
+        tail[state_kernels.SLOPE] = 1.0
         twin, scores = naive.PairForest(2, 33, seed, name_of(loss), guided=True), np.empty(480)
-        k.forest_learn_many(state, rows, labels, scores)
+        forest_kernels.forest_learn_many(state, rows, labels, scores)
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
             close(score, twin.score(x), 1e-6)
             twin.learn(x, y)
-        assert state[k.FOREST_DRAWS] == twin.draws
-        assert state[k.FOREST_SINCE] == len(twin.losses[2])
-        close(k.link_proba(tail, 0.1), twin.link.probability(0.1), 1e-6)
+        assert state[forest_layout.FOREST_DRAWS] == twin.draws
+        assert state[forest_layout.FOREST_SINCE] == len(twin.losses[2])
+        close(link_kernels.link_proba(tail, 0.1), twin.link.probability(0.1), 1e-6)
 
 
 @against(naive.Forest)
@@ -1396,8 +1480,8 @@ def forest_begin(kernel: Any, rng: Rng) -> None:
     block = np.zeros(40)
     kernel(block)
     twin = naive.Forest(2, 7, 0)
-    close(block[k.FOREST_STACK : k.FOREST_STACK + 4].tolist(), twin.stack)
-    close(float(block[k.FOREST_BEST]), twin.best)
+    close(block[forest_layout.FOREST_STACK : forest_layout.FOREST_STACK + 4].tolist(), twin.stack)
+    close(float(block[forest_layout.FOREST_BEST]), twin.best)
     assert block.sum() == sum(twin.stack) + twin.best
 
 
@@ -1421,14 +1505,16 @@ def of_classes(
     seed, late = int(rng.integers(1000)), 90
     rows, values, classes = sorted_out(rng, n + 10, late)
     state, twin = forest(3, 35, 5, seed, guided=False), naive.Classes(3, 35, seed)
-    others = np.zeros((0, k.forest_places(3, 35, 5, k.FOREST_BUCKETS)[2]))
+    others = np.zeros((0, forest_layout.forest_places(3, 35, 5, forest_layout.FOREST_BUCKETS)[2]))
     for begin, end in ((0, 1), (1, late), (late, n)):
         twin.admit()
         if begin > 0:
             others = np.vstack((others, np.zeros((1, others.shape[1]))))
-            k.forest_begin(others[-1])
+            forest_kernels.forest_begin(others[-1])
         part = slice(begin, end)
-        k.forest_learn_classes(state, others, rows[part], classes[part], np.empty((end - begin, twin.known)))
+        forest_classes.forest_learn_classes(
+            state, others, rows[part], classes[part], np.empty((end - begin, twin.known))
+        )
         for x, which in zip(values[part], classes[part].tolist(), strict=True):
             twin.learn(x, which)
     return state, others, twin, rows[n:], values[n:], classes[n:]
@@ -1460,15 +1546,15 @@ def forest_learn_class(kernel: Any, rng: Rng) -> None:
     for i, (row, x) in enumerate(zip(rows, values, strict=True)):
         put(state, row)
         if i % 2:  # its leaves are at hand then
-            k.forest_score_classes(state, others, True, np.empty(3))
+            forest_classes.forest_score_classes(state, others, True, np.empty(3))
         assert kernel(state, others, int(classes[i]), True) == 0
         twin.learn(x, int(classes[i]))
     scores = np.empty((10, 3))
-    k.forest_score_classes_many(state, others, rows, scores)
+    forest_classes.forest_score_classes_many(state, others, rows, scores)
     close(scores.ravel().tolist(), [score for x in values for score in twin.scores(x)])
     put(state, np.full(5, math.nan))
     assert kernel(state, others, 1, False) == 1
-    assert state[k.FOREST_RECORDS] == twin.forests[0].records
+    assert state[forest_layout.FOREST_RECORDS] == twin.forests[0].records
 
 
 @against(naive.Classes)
@@ -1477,9 +1563,9 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
     n, seed = 480, int(rng.integers(1000))
     rows, values, classes = sorted_out(rng, n, 2)
     state, twin = forest(2, 33, 5, seed, guided=False), naive.Classes(2, 33, seed)
-    others = np.zeros((2, k.forest_places(2, 33, 5, k.FOREST_BUCKETS)[2]))
+    others = np.zeros((2, forest_layout.forest_places(2, 33, 5, forest_layout.FOREST_BUCKETS)[2]))
     for block in others:
-        k.forest_begin(block)
+        forest_kernels.forest_begin(block)
     for _ in range(3):
         twin.admit()
     scores = np.empty((n, 3))
@@ -1487,8 +1573,8 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
     for x, which, told in zip(values, classes.tolist(), scores.tolist(), strict=True):
         close(told, twin.scores(x), 1e-7)
         twin.learn(x, which)
-    assert state[k.FOREST_DRAWS] == twin.forests[0].draws
-    since = [int(block[k.FOREST_SINCE]) for block in (state, *others)]
+    assert state[forest_layout.FOREST_DRAWS] == twin.forests[0].draws
+    since = [int(block[forest_layout.FOREST_SINCE]) for block in (state, *others)]
     assert [count < n for count in since] == [each.resets > 0 for each in twin.forests]
 
 
@@ -1585,7 +1671,7 @@ def sample_draw(kernel: Any, rng: Rng) -> None:
 def sample_left(kernel: Any, rng: Rng) -> None:
     sample, twin = sample_of(rng)
     strata = rng.integers(0, sample.strata, 200).tolist()
-    drawn(k.sample_draw, sample, strata)
+    drawn(layout.sample_draw, sample, strata)
     list(map(twin.event, strata))
     for c in range(sample.strata):
         sample._state[layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM + layout.LEFT] = 7.0
@@ -1599,7 +1685,7 @@ def sample_heap(kernel: Any, rng: Rng) -> None:
     sample, twin = sample_of(rng)
     strata = rng.integers(0, sample.strata, 3000).tolist()
     cut = int(rng.choice([0, 20, 50, 1000]))
-    drawn(k.sample_draw, sample, strata[:cut])
+    drawn(layout.sample_draw, sample, strata[:cut])
     list(map(twin.event, strata[:cut]))
     for c in range(sample.strata):
         first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
@@ -1609,7 +1695,7 @@ def sample_heap(kernel: Any, rng: Rng) -> None:
         first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
         assert sorted(sample._state[first : first + sample.size].tolist()) == list(range(sample.size))
     told = [(i, c, twin.event(c)) for i, c in enumerate(strata[cut:])]
-    assert drawn(k.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in told if hit]
+    assert drawn(layout.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in told if hit]
 
 
 @against(naive.kept)
@@ -1622,7 +1708,7 @@ def sample_keep(kernel: Any, rng: Rng) -> None:
     table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
     first = 0
     for size in (40, 300, 100):
-        hits = drawn(k.sample_draw, sample, rng.integers(0, sample.strata, size))
+        hits = drawn(layout.sample_draw, sample, rng.integers(0, sample.strata, size))
         rows, labels = rng.normal(size=(len(hits), d)), rng.normal(size=len(hits))
         others = np.empty((len(hits), d))
         count = kernel(
@@ -1667,16 +1753,20 @@ def sample_take(kernel: Any, rng: Rng) -> None:
         assert records[place].tolist() == [own, label, *row]
 
 
-@against(naive.descent)
+@against(naive.comparator)
 def descent(kernel: Any, rng: Rng) -> None:
     """Every step: the search may end early, after some, or stop at the boundary of the ball."""
     n, d = int(rng.integers(5, 60)), int(rng.integers(1, 5))
     rows, share = rng.normal(size=(n, d)) + 0.4, rng.random(n) / n
-    widths = [(1, 0.3), (1, 0.01), *((loss.code, 0.0) for loss in MARGIN if loss.code != k.HINGE)]
+    widths = [
+        (1, 0.3),
+        (1, 0.01),
+        *((loss.code, 0.0) for loss in MARGIN if loss.code != losses_kernels.HINGE),
+    ]
     for code, width in widths:
         for radius, iterations in ((0.2, 60), (5.0, 7), (5.0, 60)):
             w, reach = 0.1 * rng.normal(size=d), float(np.mean((rows**2).sum(axis=1)))
-            wanted, count = naive.descent(rows, share, code, width, radius, w, reach, iterations)
+            wanted, count = naive.comparator(rows, share, code, width, radius, w, reach, iterations)
             assert kernel(rows, share, code, width, radius, w, reach, iterations) == count
             close(w, wanted, 1e-6)
 
@@ -1703,8 +1793,8 @@ COLUMNS = [0, 1, 1, 1, 2, 3, 3, 3, 3, 3, 4, 4]
 def wood(trees: int = 6, nodes: int = 16) -> tuple[Any, Any, list[Any]]:
     """Trees as the kernels and as the twin have them."""
     fields, cuts = np.zeros((trees, nodes), dtype=np.int64), np.zeros((trees, nodes))
-    k.wood_trees(SIZES, fields, cuts)
-    return fields, cuts, [woods.tree(SIZES.tolist(), t, nodes) for t in range(trees)]
+    woods_kernels.wood_trees(SIZES, fields, cuts)
+    return fields, cuts, [random_trees.tree(SIZES.tolist(), t, nodes) for t in range(trees)]
 
 
 def placed(rng: Rng, n: int) -> Any:
@@ -1718,32 +1808,32 @@ def fallen(rng: Rng) -> tuple[Any, Any, Any]:
     """Leaves (trees, n) of rows, weights of the rows, and shares of the leaves."""
     fields, cuts, _ = wood(4, 8)
     leaves = np.zeros((40, 4), dtype=np.int64)
-    k.wood_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
+    woods_kernels.wood_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
     weights, shares = rng.uniform(size=40), rng.uniform(size=(4, 8))
     return leaves.T.copy(), weights / weights.sum(), shares / shares.sum(axis=1, keepdims=True)
 
 
-@against(woods.tree)
+@against(random_trees.tree)
 def wood_trees(kernel: Any, rng: Rng) -> None:
     for sizes in (SIZES, np.ones(3, dtype=np.int64), np.array([2]), np.array([2, 2])):
         fields, cuts = np.zeros((8, 16), dtype=np.int64), np.zeros((8, 16))
         kernel(sizes, fields, cuts)
         for t in range(8):
-            wanted = woods.tree(sizes.tolist(), t, 16)[1:]
+            wanted = random_trees.tree(sizes.tolist(), t, 16)[1:]
             assert fields[t, 1:].tolist() == [f for f, _ in wanted]
             close(cuts[t, 1:].tolist(), [cut for _, cut in wanted])
 
 
-@against(woods.leaf)
+@against(random_trees.leaf)
 def wood_leaves(kernel: Any, rng: Rng) -> None:
     fields, cuts, twins = wood()
     places, leaves = placed(rng, 30), np.zeros((30, 6), dtype=np.int64)
     kernel(places, SIZES, fields, cuts, leaves)
-    wanted = [[woods.leaf(r, SIZES.tolist(), t, tree) for t, tree in enumerate(twins)] for r in places]
+    wanted = [[random_trees.leaf(r, SIZES.tolist(), t, tree) for t, tree in enumerate(twins)] for r in places]
     assert leaves.tolist() == wanted
 
 
-@against(woods.place)
+@against(random_trees.place)
 def wood_places(kernel: Any, rng: Rng) -> None:
     raw, sizes = rng.uniform(-3, 3, (6, 5)), np.array([1, 3, 1])
     raw[:, 1:4] = 0.0
@@ -1758,11 +1848,13 @@ def wood_places(kernel: Any, rng: Rng) -> None:
     own = [0, 4]
     for row, found in zip(raw[:, own], places[:, [0, 2]], strict=True):
         x = np.clip((np.clip(row * scale[own] + shift[own], -1, 1) - mean[own]) * factor[own], -0.9, 0.9)
-        wanted = [woods.place(z) if math.isfinite(v) else math.nan for v, z in zip(row, x / 0.3, strict=True)]
+        wanted = [
+            random_trees.place(z) if math.isfinite(v) else math.nan for v, z in zip(row, x / 0.3, strict=True)
+        ]
         assert found == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
-@against(woods.marks)
+@against(random_trees.marks)
 def wood_marks(kernel: Any, rng: Rng) -> None:
     fields, cuts, twins = wood()
     places, leaves = placed(rng, 9), np.zeros((9, 6), dtype=np.int64)
@@ -1771,35 +1863,35 @@ def wood_marks(kernel: Any, rng: Rng) -> None:
     kernel(places, SIZES, fields, cuts, 5, leaves, out)
     assert (out[:, :d] == 7.0).all()
     for row, found in zip(places.tolist(), out[:, d:].tolist(), strict=True):
-        assert found == woods.marks(row, SIZES.tolist(), twins, 5)
+        assert found == random_trees.marks(row, SIZES.tolist(), twins, 5)
 
 
-@against(woods.wood_sums)
+@against(random_trees.wood_sums)
 def wood_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = np.zeros((6, 2 + 8 + 4)), np.zeros(5 + 8 + 8 + 4, dtype=np.int64)
     rows[:, 2:] = rng.uniform(size=(6, 12)) < 0.4
     labels = np.array([1.0, -1.0, math.nan, 1.0, 0.3, -1.0])
     kernel(rows, labels, 2, 8, sums)
     assert not sums[:5].any()
-    assert sums[5:].tolist() == woods.wood_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
+    assert sums[5:].tolist() == random_trees.wood_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
 
 
-@against(woods.wood_rake)
+@against(random_trees.wood_rake)
 def wood_rake(kernel: Any, rng: Rng) -> None:
     leaves, weights, shares = fallen(rng)
     ridge, tilt = np.array([1e-3, 0.1, 0.01, 1.0]), np.zeros((4, 8))
-    wanted = woods.wood_rake(leaves, shares, ridge, 3, weights.copy())
+    wanted = random_trees.wood_rake(leaves, shares, ridge, 3, weights.copy())
     kernel(leaves, shares, ridge, 3, tilt, weights)
     close(tilt.ravel().tolist(), wanted[0].ravel().tolist())
     close(weights.tolist(), wanted[1].tolist())
 
 
-@against(woods.wood_gram)
+@against(random_trees.wood_gram)
 def wood_gram(kernel: Any, rng: Rng) -> None:
     leaves, weights, shares = fallen(rng)
     several = np.stack((shares, rng.normal(size=shares.shape), shares - 1.0))
     scores, out = np.empty((40, 3)), np.empty(several.shape)
     kernel(leaves, weights, several, scores, out)
     for v, found, shown in zip(several, out, scores.T, strict=True):
-        close(found.ravel().tolist(), woods.wood_gram(leaves, weights, v).ravel().tolist())
-        close(shown.tolist(), (weights * (woods.phi(leaves, 8) @ v.ravel())).tolist())
+        close(found.ravel().tolist(), random_trees.wood_gram(leaves, weights, v).ravel().tolist())
+        close(shown.tolist(), (weights * (random_trees.phi(leaves, 8) @ v.ravel())).tolist())

@@ -11,8 +11,9 @@ from harness.every_loss import MARGIN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampair import kernels as k
 from streampair import losses
+from streampair.kernels import losses as losses_kernels
+from streampair.kernels import numerics, vectors
 
 reals = st.floats(-1e3, 1e3)
 
@@ -21,52 +22,52 @@ reals = st.floats(-1e3, 1e3)
 def test_exp_negative_is_within_two_units_in_the_last_place(a: float) -> None:
     true = math.exp(-a)
     if true < 2.3e-308:  # below the normal range it is 0
-        assert k.exp_negative(a) <= 2.4e-308
+        assert numerics.exp_negative(a) <= 2.4e-308
     else:
-        assert abs(k.exp_negative(a) - true) <= 2 * math.ulp(true)
+        assert abs(numerics.exp_negative(a) - true) <= 2 * math.ulp(true)
 
 
 @pytest.mark.parametrize(
     "a", [0.0, 1e-300, 1e-20, 0.34, 0.35, 0.6931471805599453, 708.0, 708.389, 1e300, math.inf]
 )
 def test_exp_negative_at_its_corners(a: float) -> None:
-    assert k.exp_negative(a) == pytest.approx(math.exp(-a), rel=4e-16, abs=3e-308)
+    assert numerics.exp_negative(a) == pytest.approx(math.exp(-a), rel=4e-16, abs=3e-308)
 
 
 def test_not_a_number_stays_one() -> None:
-    assert math.isnan(k.exp_negative(math.nan))
-    assert math.isnan(k.sigmoid(math.nan))
+    assert math.isnan(numerics.exp_negative(math.nan))
+    assert math.isnan(numerics.sigmoid(math.nan))
 
 
 @given(st.floats(allow_nan=False))
 def test_sigmoid(a: float) -> None:
-    p = k.sigmoid(a)
+    p = numerics.sigmoid(a)
     assert 0.0 <= p <= 1.0
     assert p == pytest.approx(naive.sigmoid(max(min(a, 700.0), -700.0)), rel=1e-14, abs=1e-300)
-    assert p + k.sigmoid(-a) == pytest.approx(1.0, abs=1e-15)
+    assert p + numerics.sigmoid(-a) == pytest.approx(1.0, abs=1e-15)
 
 
 @given(st.lists(st.tuples(reals, reals), max_size=23))
 def test_dot(pairs: list[tuple[float, float]]) -> None:
     a = np.array([p for p, _ in pairs], dtype=float)
     b = np.array([q for _, q in pairs], dtype=float)
-    assert k.dot(a, b) == pytest.approx(naive.dot(list(a), list(b)), abs=1e-8)
+    assert vectors.dot(a, b) == pytest.approx(naive.dot(list(a), list(b)), abs=1e-8)
 
 
 @given(
     st.lists(st.lists(st.floats() | st.sampled_from([1e50, -1e50]), min_size=5, max_size=5), max_size=7),
-    st.sampled_from([1.0, 1e50, k.MAX_FINITE]),
+    st.sampled_from([1.0, 1e50, vectors.MAX_FINITE]),
 )
 def test_unusable_values(rows: list[list[float]], limit: float) -> None:
     x = np.array(rows, dtype=float).reshape(-1, 5)
-    assert k.unusable_row(x, limit) == naive.unusable_row(x.tolist(), limit)
-    assert k.first_unusable(x.ravel()) == naive.first_unusable(x.ravel().tolist())
+    assert vectors.unusable_row(x, limit) == naive.unusable_row(x.tolist(), limit)
+    assert vectors.first_unusable(x.ravel()) == naive.first_unusable(x.ravel().tolist())
 
 
 @given(st.lists(reals, min_size=1, max_size=9), st.floats(1e-3, 1e3))
 def test_project_ball(w: list[float], radius: float) -> None:
     out = np.array(w)
-    k.project_ball(out, radius)
+    vectors.project_ball(out, radius)
     assert out == pytest.approx(np.array(naive.project_ball(w, radius)), rel=1e-12, abs=1e-12)
     assert np.linalg.norm(out) <= radius * (1 + 1e-14)
 
@@ -74,7 +75,7 @@ def test_project_ball(w: list[float], radius: float) -> None:
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 @given(m=st.floats(-50, 50))
 def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
-    slope = k.loss_slope(loss.code, m)
+    slope = losses_kernels.loss_slope(loss.code, m)
     assert slope == pytest.approx(naive.loss_slope(type(loss).__name__, m), rel=1e-13, abs=1e-300)
     assert slope == pytest.approx(loss.slope(m), rel=1e-13, abs=1e-300)
 
@@ -83,24 +84,28 @@ def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
 def test_pair_slope(c: float, s: float, width: float) -> None:
     for loss in MARGIN:
         wanted = c * naive.loss_slope(type(loss).__name__, c * s)
-        assert k.pair_slope(loss.code, c, s, width) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+        assert losses_kernels.pair_slope(loss.code, c, s, width) == pytest.approx(
+            wanted, rel=1e-12, abs=1e-300
+        )
     wanted = -naive.entropy(c - s, width)[1]
-    assert k.pair_slope(k.ENTROPY, c, s, width) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+    assert losses_kernels.pair_slope(losses_kernels.ENTROPY, c, s, width) == pytest.approx(
+        wanted, rel=1e-12, abs=1e-300
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.1e50, -1e300])
 def test_first_unusable(bad: float) -> None:
     x = np.array([0.0, -1e50, 1e50, 5e-324])
-    assert k.first_unusable(x) == -1
+    assert vectors.first_unusable(x) == -1
     for i in range(4):
         y = x.copy()
         y[i] = bad
-        assert k.first_unusable(y) == i
+        assert vectors.first_unusable(y) == i
 
 
 @given(st.integers(0, 2**53 - 1), st.integers(0, 2**53 - 1), st.integers(0, 10**6))
 def test_uniform(seed: int, counter: int, lane: int) -> None:
-    assert k.uniform(seed, counter, lane) == naive.uniform(seed, counter, lane)
+    assert numerics.uniform(seed, counter, lane) == naive.uniform(seed, counter, lane)
 
 
 def _looks_uniform(u: np.ndarray) -> bool:
@@ -118,7 +123,7 @@ def _looks_uniform(u: np.ndarray) -> bool:
 @pytest.mark.parametrize("axis", ["seed", "counter", "lane"])
 def test_uniform_is_uniform_along_each_argument(axis: str) -> None:
     base = {"seed": 7, "counter": 11, "lane": 3}
-    u = np.array([k.uniform(**{**base, axis: i}) for i in range(20_000)])
+    u = np.array([numerics.uniform(**{**base, axis: i}) for i in range(20_000)])
     assert _looks_uniform(u)
     # The test must be able to fail: coins that are slightly bent, or that stick to the last one.
     assert not _looks_uniform(u**1.05)
@@ -136,4 +141,4 @@ def test_dot_rounds_as_four_sums_do(single: bool, n: int, seed: int) -> None:
     sums, whole = [0.0] * 4, n - n % 4
     for i, (p, q) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
         sums[i % 4 if i < whole else 0] += p * q
-    assert k.dot(a, b) == (sums[0] + sums[1]) + (sums[2] + sums[3])
+    assert vectors.dot(a, b) == (sums[0] + sums[1]) + (sums[2] + sums[3])

@@ -16,8 +16,8 @@ from streampair import losses, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation import MetricRegret, RegretEstimate, RelevanceRegret
 from streampair.evaluation.comparator import minimise
-from streampair.evaluation.labelled import LabelledRegret
 from streampair.evaluation.pairs import Linear, Pairs, Quadratic
+from streampair.evaluation.regret import LabelledRegret
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampair import auc, buffers, losses, ranking
-from streampair import kernels as k
 from streampair.errors import SnapshotError
+from streampair.kernels import numerics, platt
+from streampair.kernels import state as layout
 
 Labelled = list[tuple[float, bool]]
 
@@ -26,8 +27,8 @@ scores = st.floats(-1e3, 1e3) | st.sampled_from([0.0, 1e50, -1e50, 1e-200])
 
 def fresh() -> Any:
     """A state with a link and nothing else."""
-    state = np.zeros(k.HEADER)
-    state[k.LINK] = state[k.SLOPE] = 1.0
+    state = np.zeros(layout.HEADER)
+    state[layout.LINK] = state[layout.SLOPE] = 1.0
     return state
 
 
@@ -35,8 +36,8 @@ def taught(state: Any, rows: Labelled) -> list[float]:
     """The probabilities that scores had when they came; then each teaches."""
     given = []
     for score, y in rows:
-        given.append(k.link_proba(state, score))
-        k.link_learn(state, score, 1.0 if y else -1.0)
+        given.append(platt.link_proba(state, score))
+        platt.link_learn(state, score, 1.0 if y else -1.0)
     return given
 
 
@@ -59,11 +60,11 @@ def known(n: int, slope: float, offset: float, seed: int) -> tuple[np.ndarray, n
 def test_the_link_against_the_whole_history(rows: Labelled) -> None:
     state, twin = fresh(), naive.Link()
     for score, y in rows:
-        assert k.link_proba(state, score) == pytest.approx(twin.probability(score), rel=1e-6, abs=1e-12)
-        k.link_learn(state, score, 1.0 if y else -1.0)
+        assert platt.link_proba(state, score) == pytest.approx(twin.probability(score), rel=1e-6, abs=1e-12)
+        platt.link_learn(state, score, 1.0 if y else -1.0)
         twin.learn(score, 1.0 if y else -1.0)
-    assert state[k.INFORMATION] == pytest.approx(twin.information)
-    assert state[k.SPREAD] == pytest.approx(twin.spread, rel=1e-6, abs=1e-6)
+    assert state[layout.INFORMATION] == pytest.approx(twin.information)
+    assert state[layout.SPREAD] == pytest.approx(twin.spread, rel=1e-6, abs=1e-6)
 
 
 @given(st.lists(st.tuples(scores, st.booleans()), max_size=40), st.lists(scores, min_size=2, max_size=10))
@@ -72,8 +73,8 @@ def test_probabilities_rise_with_scores_whatever_was_taught(rows: Labelled, aske
     state = fresh()
     taught(state, rows)
     assert np.isfinite(state).all()
-    assert state[k.SLOPE] >= k.LEAST
-    p = [k.link_proba(state, score) for score in sorted(asked)]
+    assert state[layout.SLOPE] >= platt.LEAST
+    p = [platt.link_proba(state, score) for score in sorted(asked)]
     assert all(0.0 <= a <= b <= 1.0 for a, b in pairwise(p))
 
 
@@ -84,7 +85,7 @@ def test_the_true_probabilities_are_found() -> None:
         given = taught(fresh(), list(zip((0.01 * z).tolist(), y.tolist(), strict=True)))
         best = log_loss(p[2000:].tolist(), y[2000:].tolist())
         assert log_loss(given[2000:], y[2000:].tolist()) < best + 0.005
-        fixed = [k.sigmoid(score) for score in (0.01 * z).tolist()]
+        fixed = [numerics.sigmoid(score) for score in (0.01 * z).tolist()]
         assert log_loss(fixed[2000:], y[2000:].tolist()) > best + 0.02
 
 
@@ -109,7 +110,7 @@ def test_a_link_that_does_not_fade_is_caught_where_the_scale_drifts() -> None:
     late = slice(n // 2, n)
     best = log_loss(p[late].tolist(), y[late].tolist())
     assert log_loss(given[late], y[late].tolist()) < best + 0.01
-    stale = np.clip([k.link_proba(frozen, score) for score in drifting[late]], 1e-15, 1 - 1e-15).tolist()
+    stale = np.clip([platt.link_proba(frozen, score) for score in drifting[late]], 1e-15, 1 - 1e-15).tolist()
     assert log_loss(stale, y[late].tolist()) > best + 0.1
 
 
@@ -140,10 +141,10 @@ def test_one_wild_score_does_not_set_the_scale() -> None:
     rows = list(zip(z.tolist(), y.tolist(), strict=True))
     state = fresh()
     taught(state, rows[:1000])
-    before = state[k.SPREAD]
+    before = state[layout.SPREAD]
     for wild in (1e50, -1e50):
         taught(state, [(wild, False)])
-        assert before <= state[k.SPREAD] < 1.5 * before
+        assert before <= state[layout.SPREAD] < 1.5 * before
     best = log_loss(p[1000:].tolist(), y[1000:].tolist())
     assert log_loss(taught(state, rows[1000:]), y[1000:].tolist()) < best + 0.02
 
@@ -154,10 +155,17 @@ def test_a_surprise_moves_its_own_log_odds_by_little_more_than_two() -> None:
         state = fresh()
         taught(state, list(zip(rng.normal(size=30).tolist(), (rng.random(30) < 0.5).tolist(), strict=True)))
         score, before = float(rng.normal(scale=5.0)), state.copy()
-        k.link_learn(state, score, float(rng.choice([-1.0, 1.0])))
+        platt.link_learn(state, score, float(rng.choice([-1.0, 1.0])))
         # In the new standard units, whose own change is that of the scale.
-        z = (score - state[k.CENTRE]) / state[k.SPREAD]
-        assert abs(state[k.OFFSET] - before[k.OFFSET] + (state[k.SLOPE] - before[k.SLOPE]) * z) <= 3.0
+        z = (score - state[layout.CENTRE]) / state[layout.SPREAD]
+        assert (
+            abs(
+                state[layout.OFFSET]
+                - before[layout.OFFSET]
+                + (state[layout.SLOPE] - before[layout.SLOPE]) * z
+            )
+            <= 3.0
+        )
 
 
 def test_one_record_in_four_teaches_and_no_place_of_a_period_is_left_out() -> None:
@@ -254,4 +262,4 @@ def test_a_relevance_has_no_probability_to_learn() -> None:
     model = ranking.PairOGD()
     model.learn_many(X, y.astype(float))
     assert "link" not in model.to_state()
-    assert model._state[k.INFORMATION] == 0.0
+    assert model._state[layout.INFORMATION] == 0.0

@@ -12,10 +12,11 @@ from harness.every_loss import EVERY, MARGIN
 from harness.loss_takers import OF_ERRORS, TAKERS, public_takers
 
 from streampair import auc, buffers, losses, metric
-from streampair import kernels as k
-from streampair.batch.risk import score_slopes
 from streampair.errors import ConfigError
 from streampair.evaluation.comparator import minimise
+from streampair.kernels import all_pairs, comparator, pairs, state
+from streampair.kernels import losses as losses_kernels
+from streampair.offline.risk import score_slopes
 
 UNKNOWN = 99
 
@@ -23,7 +24,7 @@ UNKNOWN = 99
 class Unregistered(losses.PairLoss):
     """A loss of a user, with a code that is a hinge's."""
 
-    code = k.HINGE
+    code = losses_kernels.HINGE
 
     def _value(self, margin: Any) -> Any:
         return np.exp(-margin)
@@ -102,13 +103,13 @@ def test_a_loss_of_errors_is_refused_where_it_has_no_guarantee(taker: str, loss:
 def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
     one, many = np.ones(1), np.ones((2, 2))
     places = np.array([0]), np.array([1])
-    for code in (UNKNOWN, -1, k.ENTROPY):
+    for code in (UNKNOWN, -1, losses_kernels.ENTROPY):
         for call in (
-            lambda code: k.loss_slope(code, 0.5),
-            lambda code: k.loss_value(code, 0.5),
-            lambda code: k.pair_sums_any(code, one, one, one.copy(), one.copy()),
-            lambda code: k.descent(many, np.ones(2), code, 0.0, 1.0, np.zeros(2), 1.0, 3),
-            lambda code: k.pair_descent(
+            lambda code: losses_kernels.loss_slope(code, 0.5),
+            lambda code: losses_kernels.loss_value(code, 0.5),
+            lambda code: all_pairs.pair_sums_any(code, one, one, one.copy(), one.copy()),
+            lambda code: comparator.descent(many, np.ones(2), code, 0.0, 1.0, np.zeros(2), 1.0, 3),
+            lambda code: pairs.pair_descent(
                 *(code, False, 0.0, 1.0, np.full(len(places[0]), 0.1), np.ones(len(places[0])), many),
                 *(np.array([1.0, -1.0]), *places, *np.zeros((3, 2))),
             ),
@@ -116,7 +117,7 @@ def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
             with pytest.raises(ValueError, match="no loss"):
                 call(code)
     with pytest.raises(ValueError, match="no loss"):
-        k.pair_slope(UNKNOWN, 1.0, 0.5, 0.7)
+        losses_kernels.pair_slope(UNKNOWN, 1.0, 0.5, 0.7)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_state_with_an_unknown_code_learns_nothing(model: Any) -> None:
     model = model.clone()
     for i in range(50):
         model.learn_one({"a": i / 100, "b": -i / 90}, i % 2 == 0)
-    model._state[k.LOSS] = UNKNOWN
+    model._state[state.LOSS] = UNKNOWN
     with pytest.raises(ValueError, match="no loss"):
         model.learn_one({"a": 0.3, "b": 0.2}, True)
 

@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 from river import base, compose, datasets, neighbors
 
 from streampair import buffers, losses, metric
-from streampair import kernels as k
+from streampair.base.targets import class_number
 from streampair.errors import RecordError
-from streampair.learners.tasks import class_number
+from streampair.kernels import buffers as buffers_kernels
+from streampair.kernels import metric as metric_kernels
+from streampair.kernels import symmetric as symmetric_kernels
 
 eighths = st.integers(-16, 16).map(lambda v: v / 8)
 
@@ -66,7 +68,7 @@ def test_eigenvalues_and_what_is_built_on_them(d: int, seed: int, data: st.DataO
     size = max(float(np.linalg.norm(w)), 1e-300)
     for unit in (1.0, 1e-200, 1e200):  # no square of an entry may overflow or vanish
         vectors, values = w * unit, np.empty(d)
-        k.eigen(vectors, values)
+        symmetric_kernels.eigen(vectors, values)
         values /= unit
         np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(w), atol=1e-13 * size)
         np.testing.assert_allclose(vectors @ vectors.T, np.eye(d), atol=1e-13)
@@ -74,18 +76,18 @@ def test_eigenvalues_and_what_is_built_on_them(d: int, seed: int, data: st.DataO
 
     positive = naive.project_psd(w)
     projected = w.copy()
-    k.project_psd(projected)
+    symmetric_kernels.project_psd(projected)
     assert (projected == projected.T).all()
     np.testing.assert_allclose(projected, positive, atol=1e-12 * size)
     again = projected + 1e-3 * size * np.eye(d)
     kept = again.copy()
-    k.project_psd(kept)
+    symmetric_kernels.project_psd(kept)
     assert (kept == again).all()  # not a bit of a positive definite matrix is touched
-    assert k.positive_definite(again)
-    assert not k.positive_definite(w - (np.linalg.eigvalsh(w)[0] + 1e-3 * size) * np.eye(d))
+    assert symmetric_kernels.positive_definite(again)
+    assert not symmetric_kernels.positive_definite(w - (np.linalg.eigvalsh(w)[0] + 1e-3 * size) * np.eye(d))
 
     root = np.empty((d, d))
-    found = k.psd_root(w, root)
+    found = symmetric_kernels.psd_root(w, root)
     assert found or np.linalg.eigvalsh(w)[-1] <= 1e-15 * size
     assert (root == root.T).all()
     np.testing.assert_allclose(root @ root, positive, atol=1e-12 * size)
@@ -96,10 +98,10 @@ def test_map(d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     w, rows = symmetric(d, seed, d), rng.normal(size=(3, d))
     out = np.empty((3, d))
-    assert k.map_rows(w, rows, out) == 0
+    assert metric_kernels.map_rows(w, rows, out) == 0
     np.testing.assert_allclose(out, rows @ w, rtol=1e-9, atol=1e-9)
     rows[1, d - 1] = 1e31
-    assert k.map_rows(w, rows, out) == 2 * d
+    assert metric_kernels.map_rows(w, rows, out) == 2 * d
 
 
 # ---- the algorithm -----------------------------------------------------------------------------------------
@@ -122,7 +124,11 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     rate = data.draw(st.sampled_from([None, 0.05, 0.5]))
     radius = data.draw(st.sampled_from([0.1, 1.0, 10.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
-    policy = {k.FIFO: "fifo", k.RESERVOIR: "reservoir", k.FULL: "full"}[buffer.code]
+    policy = {
+        buffers_kernels.FIFO: "fifo",
+        buffers_kernels.RESERVOIR: "reservoir",
+        buffers_kernels.FULL: "full",
+    }[buffer.code]
     twin = naive.PairMetric(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, psd)
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "psd": psd, "seed": 7}
     averaged = metric.PairOGD(loss, buffer, **options)

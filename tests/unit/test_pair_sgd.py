@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from streampair import batch, losses, schedules
+from streampair import losses, offline, schedules
 from streampair.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def table(n: int = 60, seed: int = 1) -> tuple[Any, Any]:
 @pytest.mark.filterwarnings("ignore:more than half of the records")
 @pytest.mark.parametrize("given", [{}, {"pairing": "random"}, {"task": "metric"}])
 def test_checks_of_scikit_learn(given: dict[str, Any]) -> None:
-    check_estimator(batch.PairSGD(**given, steps=50), on_skip=None)
+    check_estimator(offline.PairSGD(**given, steps=50), on_skip=None)
 
 
 def naive(
@@ -69,7 +69,7 @@ def test_it_is_the_algorithm_to_the_letter(pairing: Any, task: Any) -> None:
     X, y = table()
     outputs = naive(X, y, np.full(200, 0.05), 0.6, pairing == "previous", task)
     for output, wanted in outputs.items():
-        model = batch.PairSGD(
+        model = offline.PairSGD(
             pairing,
             task=task,
             loss=losses.Hinge(),
@@ -105,12 +105,12 @@ def test_the_settings_of_the_theorems(theorem: str, task: Any, monkeypatch: pyte
 
     Mutants: steps that begin anew in each part, and steps of 2 / (alpha j), would be seen.
     """
-    monkeypatch.setattr(batch.stochastic, "_DRAWN", 64)
+    monkeypatch.setattr(offline.stochastic, "_DRAWN", 64)
     X, y = table()
     given, etas = THEOREMS[theorem]
     monkeypatch.setattr(np.random, "default_rng", lambda seed: Whole(seed))
     wanted = naive(X, y, etas, 0.6, True, task, given.get("l2", 0.0))[given.get("output", "average")]
-    model = batch.PairSGD(
+    model = offline.PairSGD(
         **{"task": task, "loss": losses.Hinge(), "radius": 0.6, **given},
         random_state=np.random.RandomState(3),
     ).fit(X, y)
@@ -133,15 +133,15 @@ def test_what_is_drawn_in_parts_is_one_run(pairing: Any, monkeypatch: pytest.Mon
     """The record that ends a part is the partner of the first one of the next."""
     X, y = table()
     met: list[tuple[int, int]] = []
-    steps = batch.stochastic.pair_steps
+    steps = offline.stochastic.pair_steps
 
     def spy(problem: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
         met.extend(zip(*(places.tolist() for places in pairs), strict=True))
         return steps(problem, pairs, *rest, **more)
 
-    monkeypatch.setattr(batch.stochastic, "pair_steps", spy)
-    monkeypatch.setattr(batch.stochastic, "_DRAWN", 7)
-    batch.PairSGD(pairing, steps=100, random_state=1).fit(X, y)
+    monkeypatch.setattr(offline.stochastic, "pair_steps", spy)
+    monkeypatch.setattr(offline.stochastic, "_DRAWN", 7)
+    offline.PairSGD(pairing, steps=100, random_state=1).fit(X, y)
     assert len(met) == 100
     follows = all(later[1] == earlier[0] for earlier, later in itertools.pairwise(met))
     assert follows == (pairing == "previous")
@@ -153,12 +153,12 @@ def test_what_is_drawn_in_parts_is_one_run(pairing: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.Square()], ids=repr)
 def test_it_ranks_as_well_as_the_descent_on_all_pairs(pairing: Any, loss: losses.PairLoss) -> None:
     X, y = table(2000)
-    all_pairs = batch.DPGDC(1e6, 1e-3, steps=100).fit(X, y).score(X, y)
-    assert batch.PairSGD(pairing, loss=loss, random_state=1).fit(X, y).score(X, y) > all_pairs - 0.005
+    all_pairs = offline.DPGDC(1e6, 1e-3, steps=100).fit(X, y).score(X, y)
+    assert offline.PairSGD(pairing, loss=loss, random_state=1).fit(X, y).score(X, y) > all_pairs - 0.005
 
 
 def test_nothing_is_promised() -> None:
-    model = batch.PairSGD(steps=20).fit(*table())
+    model = offline.PairSGD(steps=20).fit(*table())
     assert not hasattr(model, "privacy")
     assert "epsilon" not in model.get_params()
     assert (pickle.loads(pickle.dumps(model)).coef_ == model.coef_).all()
@@ -182,6 +182,6 @@ def test_nothing_is_promised() -> None:
 )
 def test_bad_input_is_told_with_what_to_do(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        batch.PairSGD(**given).fit(*table())
+        offline.PairSGD(**given).fit(*table())
     with pytest.raises(ConfigError, match="one class"):
-        batch.PairSGD().fit(table()[0], np.zeros(60))
+        offline.PairSGD().fit(table()[0], np.zeros(60))

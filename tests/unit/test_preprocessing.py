@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from river import compose, datasets
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, kernels, preprocessing
+from streampair import auc, preprocessing
 from streampair.errors import ConfigError, RecordError
+from streampair.kernels import numerics
+from streampair.kernels import random as fourier
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(allow_nan=False, allow_infinity=False))
@@ -82,25 +84,25 @@ def test_bad_radius(radius: Any) -> None:
 @settings(deadline=None)
 @given(st.floats(-1e6, 1e6) | st.integers(-600_000, 600_000).map(lambda i: i * math.pi / 4))
 def test_sine_and_cosine(angle: float) -> None:
-    s, c = kernels.sin_cos(angle)
+    s, c = numerics.sin_cos(angle)
     assert abs(s - math.sin(angle)) <= 3e-16
     assert abs(c - math.cos(angle)) <= 3e-16
 
 
 @pytest.mark.parametrize("angle", [1e7, -1e18, 1.7e308])
 def test_sine_and_cosine_of_huge_angles_stay_on_the_circle(angle: float) -> None:
-    s, c = kernels.sin_cos(angle)
+    s, c = numerics.sin_cos(angle)
     assert s * s + c * c == pytest.approx(1.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("angle", [math.nan, math.inf, -math.inf])
 def test_what_is_no_angle_has_no_sine(angle: float) -> None:
-    assert all(map(math.isnan, kernels.sin_cos(angle)))
+    assert all(map(math.isnan, numerics.sin_cos(angle)))
 
 
 def test_public_normals_are_those_of_the_twin() -> None:
     out = np.empty(2000)
-    kernels.normals_from_seed(7, out)
+    fourier.normals_from_seed(7, out)
     # The twin's square root and constant round differently.
     assert out.tolist() == pytest.approx(naive.normals_from_seed(7, 2000), rel=1e-14)
     assert abs(out.mean()) < 6 / math.sqrt(2000)
@@ -111,10 +113,10 @@ def test_public_normals_are_those_of_the_twin() -> None:
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.integers(1, 6), st.integers(0, 2**60))
 def test_random_features_are_those_of_the_twin(x: list[float], pairs: int, seed: int) -> None:
     frequencies = np.empty((pairs, len(x)))
-    kernels.normals_from_seed(seed, frequencies.reshape(-1))
+    fourier.normals_from_seed(seed, frequencies.reshape(-1))
     out = np.empty((1, 2 * pairs))
-    kernels.fourier_rows(np.array([x]), frequencies, out)
-    assert out[0].tolist() == pytest.approx(naive.fourier(x, frequencies.tolist()), abs=1e-11)
+    fourier.fourier_rows(np.array([x]), frequencies, out)
+    assert out[0].tolist() == pytest.approx(naive.random(x, frequencies.tolist()), abs=1e-11)
 
 
 @settings(deadline=None)

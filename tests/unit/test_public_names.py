@@ -12,11 +12,11 @@ import streampair
 
 PUBLIC = [
     "auc",
-    "batch",
     "buffers",
     "evaluation",
     "losses",
     "metric",
+    "offline",
     "plots",
     "preprocessing",
     "privacy",

@@ -14,9 +14,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from streampair import batch, kernels
-from streampair.batch.relations import ring_pairs
+from streampair import offline
 from streampair.errors import ConfigError
+from streampair.kernels import pair_graph
+from streampair.offline.pair_graph import ring_pairs
 
 Edges = list[tuple[int, int]]
 
@@ -92,7 +93,7 @@ def small_graphs() -> list[tuple[int, Edges]]:
 @pytest.mark.parametrize(("n", "edges"), small_graphs(), ids=str)
 def test_kappa_is_the_papers_and_kappa_prime_bounds_it(n: int, edges: Edges) -> None:
     """docs/privacy.md, Lemma 77: whichever paths are chosen."""
-    graph = batch.PairGraph(edges, n)
+    graph = offline.PairGraph(edges, n)
     exact = max(max(ways(edges, n, s, t)) for s, t in itertools.combinations(range(n), 2))
     assert graph.kappa() == exact <= graph.kappa_prime <= max(graph.max_degree, 1)
     nearest = max(closing(edges, n, s) for s in range(n)) + 1
@@ -106,19 +107,19 @@ def test_kappa_of_intransitive_relations_is_the_papers(n: int, edges: Edges) -> 
     for s, t in itertools.combinations(range(n), 2):
         rest = [e for e in edges if e != (s, t)]
         most = max(most, (len(rest) < len(edges)) + min(closing(rest, n, s), closing(rest, n, t)))
-    assert batch.PairGraph(edges, n).kappa_intransitive == most
+    assert offline.PairGraph(edges, n).kappa_intransitive == most
 
 
 def test_kappa_of_known_graphs() -> None:
-    star = batch.PairGraph([(0, at) for at in range(1, 9)])
+    star = offline.PairGraph([(0, at) for at in range(1, 9)])
     assert (star.kappa(), star.kappa_prime, star.max_degree, star.components) == (1, 1, 8, 1)
-    full = batch.PairGraph(list(itertools.combinations(range(9), 2)))
+    full = offline.PairGraph(list(itertools.combinations(range(9), 2)))
     assert (full.kappa(), full.kappa_prime) == (8, 8)
-    apart = batch.PairGraph([(0, 1), (2, 3)], 6)
+    apart = offline.PairGraph([(0, 1), (2, 3)], 6)
     assert (apart.components, apart.degrees.tolist()) == (2, [1, 1, 1, 1, 0, 0])
     # Half of a ring of even length is met from both sides.
     for n, each in itertools.product(range(2, 9), range(1, 6)):
-        ring = batch.PairGraph(ring_pairs(n, each, np.random.default_rng(n).permutation(n)), n)
+        ring = offline.PairGraph(ring_pairs(n, each, np.random.default_rng(n).permutation(n)), n)
         assert ring.components == 1
         assert ring.max_degree <= min(2 * each, n - 1)
 
@@ -127,11 +128,11 @@ def test_a_large_graph_is_walked_and_a_hard_one_refused() -> None:
     rng = np.random.default_rng(1)
     n = 100_000  # deep: a chain would be too much for a recursion
     chain = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
-    assert batch.PairGraph(chain).kappa_prime == 1
+    assert offline.PairGraph(chain).kappa_prime == 1
     with pytest.raises(ConfigError, match=r"too much work. Fix: use kappa_prime"):
-        batch.PairGraph(chain).kappa()
+        offline.PairGraph(chain).kappa()
     some = np.unique(np.sort(rng.integers(0, 60, (700, 2)), axis=1), axis=0)
-    hard = batch.PairGraph(np.concatenate([some[some[:, 0] != some[:, 1]], [[0, 60], [1, 60], [2, 60]]]))
+    hard = offline.PairGraph(np.concatenate([some[some[:, 0] != some[:, 1]], [[0, 60], [1, 60], [2, 60]]]))
     assert hard.kappa_prime <= hard.max_degree
 
 
@@ -150,7 +151,7 @@ def test_a_large_graph_is_walked_and_a_hard_one_refused() -> None:
 )
 def test_bad_graphs(pairs: Any, individuals: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        batch.PairGraph(pairs, individuals)
+        offline.PairGraph(pairs, individuals)
 
 
 def test_the_gradient_is_that_of_the_contrastive_loss() -> None:
@@ -169,8 +170,8 @@ def test_the_gradient_is_that_of_the_contrastive_loss() -> None:
         e[at] = step
         wanted[at] = (loss(w + e) - loss(w - e)) / (2 * step)
     total, peaks = np.empty((2, 3)), np.empty(2)
-    across, norm = np.ascontiguousarray(w.T), kernels.NORM_L2
-    kernels.contrastive_sum(
+    across, norm = np.ascontiguousarray(w.T), pair_graph.NORM_L2
+    pair_graph.contrastive_sum(
         rows, pairs, np.arange(4), similar, across, margin, 100.0, norm, False, total, peaks
     )
     assert total / 4 == pytest.approx(wanted, abs=1e-8)
@@ -186,29 +187,29 @@ def table(n: int = 300) -> tuple[Any, Any, Any, Any]:
 
 @pytest.mark.filterwarnings("ignore:more than half of the records")
 def test_checks_of_scikit_learn() -> None:
-    check_estimator(batch.DPPMetricLearner(epochs=3), on_skip=None)
+    check_estimator(offline.DPPMetricLearner(epochs=3), on_skip=None)
 
 
 def test_a_metric_is_learned_from_pairs_or_classes() -> None:
     X, alike, pairs, y = table(2000)
     for given in (("transitive", alike, pairs), ("intransitive", alike, pairs), ("node", y, None)):
-        model = batch.DPPMetricLearner(2.0, 1e-5, relation=given[0]).fit(X, *given[1:])
+        model = offline.DPPMetricLearner(2.0, 1e-5, relation=given[0]).fit(X, *given[1:])
         assert model.metric_.diagonal().argmax() == 0
         assert model.transform(X).shape == (2000, 3)
         assert model.metric_ == pytest.approx(model.components_.T @ model.components_)
-    narrow = batch.DPPMetricLearner(8.0, 1e-3, n_components=1, batch_size=500, epochs=5)
+    narrow = offline.DPPMetricLearner(8.0, 1e-3, n_components=1, batch_size=500, epochs=5)
     assert narrow.fit_transform(X, alike, pairs).shape == (2000, 1)
     assert narrow.privacy.releases == 5 * (1999 // 500)
-    pure = batch.DPPMetricLearner(8.0, 0.0, epochs=5).fit(X, alike, pairs)
+    pure = offline.DPPMetricLearner(8.0, 0.0, epochs=5).fit(X, alike, pairs)
     assert pure.privacy.delta == 0.0
     assert 0.98 * 8.0 < pure.privacy.epsilon_spent <= 8.0
-    near = make_pipeline(batch.DPPMetricLearner(8.0, 1e-3), KNeighborsClassifier(3)).fit(X, y)
+    near = make_pipeline(offline.DPPMetricLearner(8.0, 1e-3), KNeighborsClassifier(3)).fit(X, y)
     assert near.score(X, y) > 0.9
 
 
 def test_the_report_is_the_accountants() -> None:
     X, alike, pairs, y = table()
-    model = batch.DPPMetricLearner()
+    model = offline.DPPMetricLearner()
     assert model.privacy is None
     report = model.fit(X, alike, pairs).privacy
     assert report.kind == "holds"
@@ -216,19 +217,19 @@ def test_the_report_is_the_accountants() -> None:
     assert report.releases == 20 == report.card[0]["releases"]
     for words in ("contents of at most 1 pairs", "taken as public", 'relation="node" hides them'):
         assert words in f"{report} {report.details}"
-    person = batch.DPPMetricLearner(relation="node", bounds=(-1, 1)).fit(X, y).privacy
+    person = offline.DPPMetricLearner(relation="node", bounds=(-1, 1)).fit(X, y).privacy
     assert "an individual: its features" in person.unit
     assert "at most 4" in person.unit
     assert "hides them" not in str(person)
-    assert "void (fixed seed)" in str(batch.DPPMetricLearner(random_state=1).fit(X, alike, pairs).privacy)
+    assert "void (fixed seed)" in str(offline.DPPMetricLearner(random_state=1).fit(X, alike, pairs).privacy)
 
 
 def test_a_seed_repeats_and_nothing_else_does_and_copies_are_equal() -> None:
     X, alike, pairs, _ = table(60)
     given = {"n_components": 2, "batch_size": 20, "epochs": 2}
-    one, other = (batch.DPPMetricLearner(random_state=3, **given).fit(X, alike, pairs) for _ in range(2))
+    one, other = (offline.DPPMetricLearner(random_state=3, **given).fit(X, alike, pairs) for _ in range(2))
     assert (one.components_ == other.components_).all()
-    model = batch.DPPMetricLearner(**given).fit(X, alike, pairs)
+    model = offline.DPPMetricLearner(**given).fit(X, alike, pairs)
     again = pickle.loads(pickle.dumps(model))
     assert (again.transform(X) == model.transform(X)).all()
     assert again.privacy == model.privacy
@@ -294,19 +295,19 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
 )
 def test_bad_input_is_told_with_what_to_do(given: Any, fitted: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):
-        batch.DPPMetricLearner(**given).fit(*fitted)
+        offline.DPPMetricLearner(**given).fit(*fitted)
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "n_components", "pairs_each"])
 def test_numbers_are_whole_and_what_is_wrong_is_named(name: str) -> None:
     for wrong in (0, 1.5, True):
         with pytest.raises(ConfigError, match=f"{name} is {wrong!r}. Fix: give a whole number of 1 or more"):
-            batch.DPPMetricLearner(**{name: wrong}).fit(X, Y)
+            offline.DPPMetricLearner(**{name: wrong}).fit(X, Y)
 
 
 def test_a_graph_in_pieces_can_be_asked_for() -> None:
     rows = np.array([0, 1, 2, 4, 5, 6])
-    model = batch.DPPMetricLearner(connected=False).fit(X, np.arange(6) % 2, PAIRS[rows])
+    model = offline.DPPMetricLearner(connected=False).fit(X, np.arange(6) % 2, PAIRS[rows])
     assert model.graph_.components == 2
     with pytest.raises(ConfigError, match=r"NaN"):
         model.transform(WITH_NAN)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import batch, losses
+from streampair import losses, offline
 from streampair.errors import ConfigError
 from streampair.reproduce import curves, manifest, measuring, pages, protocol, relations, results
 
@@ -183,7 +183,7 @@ def test_the_contrastive_loss_is_the_mean_over_pairs() -> None:
 
 def test_strips_have_a_graph_without_a_cycle() -> None:
     data, pairs, _ = relations._drawn(relations.strips(), 1)
-    assert batch.PairGraph(pairs).kappa_prime == 1
+    assert offline.PairGraph(pairs).kappa_prime == 1
     same = data.positive[pairs[:, 0]] == data.positive[pairs[:, 1]]
     assert (same.sum(), (~same).sum()) == (100, 50)
 
@@ -191,7 +191,7 @@ def test_strips_have_a_graph_without_a_cycle() -> None:
 def test_what_is_proved_of_a_constant_is_told_beside_its_promise() -> None:
     """Where D = 2G, the constant of DPGDC2 has more than it promises: for a metric with the hinge."""
     X, y = made().rows, made().positive
-    model = batch.DPGDC2(2.0, 1e-5, task="metric", loss=losses.Hinge(), calibration="paper", random_state=1)
+    model = offline.DPGDC2(2.0, 1e-5, task="metric", loss=losses.Hinge(), calibration="paper", random_state=1)
     spent = model.fit(X, y).privacy
     cell = replace(cell_of("Table 2", "DPGDC2"), epsilon=2.0)
     told = results.verdict(
@@ -219,7 +219,7 @@ def test_the_baselines_without_privacy_learn(paper: str, place: str) -> None:
         found = [measuring.measure(asked, made(), seed).value for seed in range(5)]
         assert min(found) > 0.8
         if "OffPair" in cell.algorithm:
-            model = batch.OffPairStrC(1e6, 1e-3, l2=1e-3, calibration="paper", random_state=1)
+            model = offline.OffPairStrC(1e6, 1e-3, l2=1e-3, calibration="paper", random_state=1)
             model.fit(made().rows, made().positive)
             assert np.linalg.norm(model.coef_) < 0.5  # a mean of random points
 
@@ -242,7 +242,7 @@ def test_a_learner_that_refuses_gives_its_reason() -> None:
 def test_the_objective_is_the_mean_over_all_pairs() -> None:
     data = made(20)
     for task in ("auc", "metric"):
-        model = batch.DPGDC(50.0, 0.01, task=task, random_state=1).fit(data.rows, data.positive)
+        model = offline.DPGDC(50.0, 0.01, task=task, random_state=1).fit(data.rows, data.positive)
         total, loss = 0.0, losses.Logistic()
         y = np.where(data.positive, 1.0, -1.0)
         for i, j in ((i, j) for i in range(20) for j in range(20) if i != j):

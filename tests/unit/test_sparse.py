@@ -14,8 +14,8 @@ from harness.learners import LEARNERS
 from river import feature_extraction
 
 from streampair import auc, buffers, losses, metric, ranking
+from streampair.base.online import KnowsColumns
 from streampair.errors import RecordError
-from streampair.learners.columns import KnowsColumns
 
 D = 90
 NAMES = [f"word{i}" for i in range(D)]

@@ -5,8 +5,8 @@ from files, never from the configuration itself, and never show in a `repr`, a l
 error or a metric.
 """
 
-from streampair_connectors.config.changes import Changes
-from streampair_connectors.config.tables import (
+from streampair_connectors.config.loader import Changes, Config, load_config, parse_config
+from streampair_connectors.config.models import (
     CardConfig,
     InputConfig,
     KafkaConfig,
@@ -21,7 +21,6 @@ from streampair_connectors.config.tables import (
     TopicsConfig,
     WorkerConfig,
 )
-from streampair_connectors.config.whole import Config, load_config, parse_config
 
 __all__ = [
     "CardConfig",

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from streampair.errors import ConfigError
-from streampair_connectors.permissions import check_private
+from streampair_connectors.config.permissions import check_private
 
 __all__ = ["hex_key", "read_secret"]
 

@@ -5,14 +5,6 @@ a producer that has failed and sends again what was not acknowledged, and turns 
 errors into ours.
 """
 
-from streampair_connectors.kafka._client import (
-    Message,
-    Partition,
-    RecordLike,
-    check_codecs,
-    ended,
-    size_of,
-)
 from streampair_connectors.kafka.admin import (
     cluster_id,
     create_by_asking,
@@ -24,18 +16,19 @@ from streampair_connectors.kafka.admin import (
     is_compacted,
 )
 from streampair_connectors.kafka.authorization import Missing, missing_rights
+from streampair_connectors.kafka.client import Message, Partition, RecordLike, check_codecs, ended, size_of
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
 from streampair_connectors.kafka.log_topic import LogTopic
-from streampair_connectors.kafka.lookup import Lookup
-from streampair_connectors.kafka.membership import Takeovers
-from streampair_connectors.kafka.producer import Producer, Routes
-from streampair_connectors.kafka.register import (
+from streampair_connectors.kafka.offset_metadata import (
     Committed,
     check_register,
     commit_register,
     read_register,
     write_register_offline,
 )
+from streampair_connectors.kafka.producer import Producer, Routes
+from streampair_connectors.kafka.record_reader import Lookup
+from streampair_connectors.kafka.static_membership import Takeovers
 from streampair_connectors.kafka.transactions import PartitionProducer, transactional_id
 
 __all__ = [

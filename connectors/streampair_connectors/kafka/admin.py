@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import (
+from streampair_connectors.kafka.client import (
     client_options,
     log,
     reach_error,

@@ -14,7 +14,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest_v0
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import client_options, stop_quietly, within
+from streampair_connectors.kafka.client import client_options, stop_quietly, within
 
 __all__ = ["Missing", "missing_rights"]
 

@@ -12,7 +12,8 @@ from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import Fenced, SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import (
+from streampair_connectors.kafka.admin import describe_topics
+from streampair_connectors.kafka.client import (
     FATAL,
     Partition,
     RecordLike,
@@ -24,8 +25,7 @@ from streampair_connectors.kafka._client import (
     stop_quietly,
     within,
 )
-from streampair_connectors.kafka.admin import describe_topics
-from streampair_connectors.kafka.membership import (
+from streampair_connectors.kafka.static_membership import (
     Assignor,
     Takeovers,
     describe_group,

@@ -12,16 +12,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import (
-    Partition,
-    RecordLike,
-    client_options,
-    stop_quietly,
-    within,
-)
 from streampair_connectors.kafka.admin import add_partitions, create_topics, describe_topics
-from streampair_connectors.kafka.lookup import Lookup
+from streampair_connectors.kafka.client import Partition, RecordLike, client_options, stop_quietly, within
 from streampair_connectors.kafka.producer import PART
+from streampair_connectors.kafka.record_reader import Lookup
 
 __all__ = ["SETTINGS", "LogTopic"]
 

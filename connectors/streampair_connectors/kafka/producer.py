@@ -14,7 +14,7 @@ from aiokafka.partitioner import murmur2
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import (
+from streampair_connectors.kafka.client import (
     FATAL,
     Message,
     Partition,

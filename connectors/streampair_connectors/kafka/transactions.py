@@ -37,7 +37,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import Fenced, OutcomeUnknown, SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka._client import (
+from streampair_connectors.kafka.client import (
     FATAL,
     Message,
     Partition,
@@ -48,8 +48,8 @@ from streampair_connectors.kafka._client import (
     stop_producer,
     within,
 )
+from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, in_parts, submit
-from streampair_connectors.kafka.register import check_register
 
 __all__ = ["PartitionProducer", "transactional_id"]
 

@@ -1,8 +1,7 @@
 """Where the logs and snapshots of lanes lie."""
 
 from streampair_connectors.stores.base import LaneStore, Store
-from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore
-from streampair_connectors.stores.disk import DiskLane, DiskStore
+from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore, DiskLane, DiskStore
 from streampair_connectors.stores.topic import (
     TopicLane,
     TopicLog,

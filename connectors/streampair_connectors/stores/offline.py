@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import Append
-from streampair.engine.log import Chain
+from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors import kafka
-from streampair_connectors.assemble import draws_key, lane_id
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import LogTopic, Partition
 from streampair_connectors.stores.directory import DirectoryStore
 from streampair_connectors.stores.topic import TopicLane, TopicLog, context_of, key_missing, seal_of
+from streampair_connectors.worker.factory import draws_key, lane_id
 
 __all__ = ["AtRest", "Offline", "OfflineDirectory", "OfflineTopic", "alone", "from_snapshot", "offline_store"]
 

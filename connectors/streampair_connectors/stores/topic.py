@@ -34,8 +34,8 @@ from streampair_connectors.kafka import (
     read_register,
     size_of,
 )
-from streampair_connectors.logs import get_logger
-from streampair_connectors.sealing import OVERHEAD, Seal
+from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
 __all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "seal_of"]
 

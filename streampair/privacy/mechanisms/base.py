@@ -1,38 +1,299 @@
-"""What every mechanism is made of: settings, relation, and the door through which sums leave.
-
-A *mechanism* is a frozen, stateless object: which records it takes, which relation between streams it
-protects under, how it is calibrated, and in which words it is reported. `start` makes a *run*, which has the
-state. What a run has summed over records leaves it through one door, which knows what the release is worth
-(`Release`): `ExactSums` here, for sums of integers; those of the gradients and of the iterates are in the
-modules of their mechanisms, around compiled loops.
-"""
+"""Base classes of the mechanisms: plans and their files, states, releases of noisy sums, wrappers."""
 
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from streampair import losses
 from streampair.errors import ConfigError
-from streampair.privacy.entities import EntityLimit
+from streampair.kernels import numerics, platt, vectors
+from streampair.privacy.correlated import BLT, Toeplitz
+from streampair.privacy.noise import ChainedNoise
+from streampair.privacy.user_level import EntityLimit
 from streampair.records.design import Design
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from streampair.privacy.mechanisms.buffer import BufferPlan
-    from streampair.privacy.mechanisms.run import Run
+    from streampair.privacy.noise import Stream
+    from streampair.records.design import Design
 
     Floats = NDArray[np.float64]
+    from collections.abc import Hashable
 
-__all__ = ["ONE_RECORD", "ExactSums", "Mechanism", "Relation", "Release", "Settings"]
+    from streampair.privacy.mechanisms.buffer import BufferPlan
+    from streampair.privacy.noise import ChainedNoise
+
+
+__all__ = [
+    "ONE_RECORD",
+    "Asked",
+    "Beside",
+    "BesideRun",
+    "ExactSums",
+    "Link",
+    "Mechanism",
+    "Plan",
+    "Relation",
+    "Release",
+    "Run",
+    "Settings",
+    "near",
+    "normal_link",
+    "rate_link",
+    "strategy_from",
+    "under",
+    "unit_link",
+    "written",
+]
+
+T = TypeVar("T")
+
+# Of two fits on different machines; anything further apart is another plan, or damage.
+_TOLERANCE = 1e-6
+
+
+def near(name: str, saved: Any, own: float) -> float:
+    """A number that was written down, if it can be the one that is fitted here.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or too far away.
+    """
+    if not isinstance(saved, float) or not (
+        saved == own or math.isclose(saved, own, rel_tol=_TOLERANCE, abs_tol=0.0)
+    ):
+        raise ValueError(f"{name} of the plan is {saved!r}, and these parameters give {own!r}")
+    return saved
+
+
+def written(plan: Any) -> dict[str, Any]:
+    """The fitted numbers of a plan, as floats, texts and lists."""
+    out: dict[str, Any] = {}
+    for name in plan.FITTED:
+        value = getattr(plan, name)
+        if isinstance(value, BLT):
+            out[name] = {"kind": "blt", "omega": value.omega.tolist(), "decay": value.decay.tolist()}
+        else:
+            out[name] = {"kind": "square_root"} if isinstance(value, Toeplitz) else float(value)
+    return out
+
+
+def under(plan: T, numbers: Mapping[str, Any] | None) -> T:
+    """The plan under exactly the numbers that were written down; None: under its own.
+
+    Raises
+    ------
+    ValueError
+        If they are not those of such a plan.
+    """
+    if numbers is None:
+        return plan
+    out = copy.copy(plan)
+    for name, own in written(plan).items():
+        if isinstance(own, float):
+            object.__setattr__(out, name, near(name, numbers[name], own))
+    if written(out) != numbers:
+        raise ValueError("the plan has other numbers")
+    return out
+
+
+def strategy_from(saved: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
+    """The matrix C that was written down.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be one.
+    """
+    if saved["kind"] == "blt":
+        return BLT.of(saved["omega"], saved["decay"], horizon)
+    if saved["kind"] != "square_root" or horizon is None:
+        raise ValueError(f"noise strategy {saved['kind']!r}")
+    return Toeplitz.square_root(horizon)
+
+
+class Plan(Protocol):
+    """A calibrated mechanism: a function of the parameters alone, fixed before the first record."""
+
+    @property
+    def sigma(self) -> float:
+        """Noise std, a coordinate."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which streams are neighbours."""
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` learning slots."""
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy.md 8)."""
+
+
+class Asked(NamedTuple):
+    """Rows (n, d) to be scored, one before each slot, and where their scores (n,) go.
+
+    A row that is learned may have been blanked, the one that is scored has not.
+    """
+
+    rows: Floats
+    scores: Floats
+
+
+class Run(abc.ABC):
+    """An update rule with its state: what `Mechanism.start` makes."""
+
+    #: What values are scaled and shifted by, centred with and multiplied by, (4, d): a view of the design's.
+    #: Public, or of the warm-up's release.
+    how: Floats | None = None
+    #: The calibrated mechanism, a `Plan`.
+    plan: Any
+    #: Learning slots taken.
+    steps: int
+    #: Length that standardised records are scaled to, before the unit ball cuts them off.
+    spread: float = 1.0
+    #: Standardised values beyond it are pulled back to it.
+    cap: float = math.inf
+    #: Whether the iterate itself has no noise, and is secret.
+    secret_iterate: bool = False
+
+    @property
+    @abc.abstractmethod
+    def average(self) -> Floats:
+        """The published weights: a view."""
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, as far as the releases tell."""
+        return unit_link(self.average, self.spread)
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the share of positives that `link` counts with; 0 where it knows none."""
+        return 0.0
+
+    @property
+    def auc(self) -> Mapping[str, Any] | None:
+        """The private AUC as the releases tell it (docs/privacy.md 10.8); None: none is asked for."""
+        return None
+
+    @property
+    def noise(self) -> Floats | None:
+        """Standard deviation of what noise adds to each published weight, (d,), about: from the releases.
+
+        None before there are weights, and where later steps answer to the noise by as much as the records
+        say, so that nobody knows how much of it is left (docs/privacy.md, Lemma 89).
+        """
+        return None
+
+    @property
+    def steady(self) -> int:
+        """Number of next slots before each of which `average` is that of now; at least 1."""
+        return 1
+
+    @property
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """Models released so far, each of which has cost something."""
+
+    @property
+    @abc.abstractmethod
+    def released(self) -> Floats:
+        """What has left through the door last, before any post-processing: for the audit."""
+
+    @property
+    @abc.abstractmethod
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+
+    @abc.abstractmethod
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+
+    def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
+        """Take a released mean of the labels, before the first record."""
+
+    def begin_with(self, cross: Floats) -> None:  # noqa: B027  # most have none
+        """Make a first model of what the warm-up has released of labels and features.
+
+        Parameters
+        ----------
+        cross
+            Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
+            their noise, (2, d).
+        """
+
+    @abc.abstractmethod
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row; label NaN makes it a null slot."""
+
+    @abc.abstractmethod
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether `learn_quietly` takes the next slot: it is not the first, and nothing leaves with it."""
+        return False
+
+    def learn_quietly(self, design: Design) -> None:
+        """`learn` of the raw record in the scratch of the design, whose label becomes NaN if it is null."""
+        raise NotImplementedError
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """Take one slot a row, under a stream or a chain: the bits of `learn` and `learn_chained`.
+
+        Parameters
+        ----------
+        rows, labels
+            As of `learn`.
+        stream
+            The noise.
+        records
+            What identifies the record of each row, for a chain.
+        asked
+            Gets the linear score of each row under what was published before its slot; None: nobody asks.
+        """
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        if chain is None and asked is None:
+            self.learn(rows, labels, stream)
+            return
+        for i in range(len(rows)):
+            row, label = rows[i : i + 1], labels[i : i + 1]
+            if asked is not None:
+                asked.scores[i] = vectors.dot(self.average, asked.rows[i])
+            if chain is None:
+                self.learn(row, label, stream)
+            else:
+                chain.record(records[i])
+                self.learn_chained(row, label, chain)
+
+    @abc.abstractmethod
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+
+    @abc.abstractmethod
+    def to_state(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+
 
 # Of a release, what the card tells as it is.
 _PLAIN = (
@@ -436,3 +697,166 @@ class Mechanism(abc.ABC):
     def notes(self, settings: Settings, run: Run) -> list[str]:
         """What the report has to say besides."""
         return []
+
+
+class Beside:
+    """A chain whose step depends on more than its caller says."""
+
+    def __init__(self, chain: ChainedNoise, more: bytes) -> None:
+        self._chain, self._more = chain, more
+
+    def advance(self, values: bytes) -> None:
+        self._chain.advance(values + self._more)
+
+    def take(self, count: int) -> Floats:
+        return self._chain.take(count)
+
+    def words(self, count: int) -> Any:
+        return self._chain.words(count)
+
+
+class BesideRun(Run):
+    """A run, and something beside it.
+
+    Parameters
+    ----------
+    run
+        What learns.
+    """
+
+    inner: Run
+
+    def __init__(self, run: Run) -> None:
+        self.inner = run
+        self.steps = run.steps
+        self.spread, self.cap, self.secret_iterate = run.spread, run.cap, run.secret_iterate
+
+    @property
+    def average(self) -> Floats:
+        """The published weights: a view."""
+        return self.inner.average
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability."""
+        return self.inner.link
+
+    @property
+    def noise(self) -> Floats | None:
+        """Standard deviation of what noise adds to each published weight."""
+        return self.inner.noise
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the share of positives that `link` counts with."""
+        return self.inner.prior
+
+    @property
+    def auc(self) -> Mapping[str, Any] | None:
+        """The private AUC."""
+        return self.inner.auc
+
+    @property
+    def door(self) -> Any:
+        """Through which gradients leave."""
+        return self.inner.door  # type: ignore[attr-defined]
+
+    @property
+    def released(self) -> Floats:
+        """What has left through the door of what learns, last."""
+        return self.inner.released
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return self.inner.buffer_records
+
+    def centre(self, mean: float) -> None:
+        """Take a released mean of the labels, before the first record."""
+        self.inner.centre(mean)
+
+    def begin_with(self, cross: Floats) -> None:
+        """Make a first model of what the warm-up has released of labels and features."""
+        self.inner.begin_with(cross)
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row; label NaN makes it a null slot."""
+        self.take(rows, labels, stream, (), None)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`p = sigmoid(slope score + offset)`, a function of releases and public parameters.
+
+    Parameters
+    ----------
+    slope
+        Above 0: probabilities rank as scores do.
+    offset
+        Log-odds of the score 0.
+    """
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def one(self, score: float) -> float:
+        """Probability of a score."""
+        return float(numerics.sigmoid(self.slope * score + self.offset))
+
+    def many(self, scores: Floats) -> Floats:
+        """Probabilities of scores (n,): the same bits."""
+        out = np.empty(len(scores))
+        numerics.sigmoid_many(self.slope * scores + self.offset, out)
+        return out
+
+
+def _log_odds(rate: float) -> float:
+    # Our own logarithm: a library's has other last digits elsewhere.
+    return float(numerics.log_positive(rate) - numerics.log_positive(1.0 - rate))
+
+
+def rate_link(rate: float) -> Link:
+    """Of a learner that knows the share of positives and has no weights yet."""
+    return Link(1.0, _log_odds(rate))
+
+
+def unit_link(weights: Floats, spread: float) -> Link:
+    """Of a learner whose releases do not tell the classes apart: the scores in standard units, no offset.
+
+    Parameters
+    ----------
+    weights
+        Released weights (d,).
+    spread
+        Root of the mean squared length of a record, which its d coordinates share alike.
+    """
+    length = math.sqrt(float(vectors.dot(weights, weights)))
+    return Link(math.sqrt(len(weights)) / (spread * length)) if length > 0.0 else Link()
+
+
+def normal_link(along: float, variance: float, rate: float) -> Link:
+    """Log-odds where the scores of both classes are normal with one variance.
+
+    Parameters
+    ----------
+    along
+        Covariance of the score with the label (1 for a positive and 0 for a negative), cleared of what noise
+        adds to it.
+    variance
+        Variance of the score over all records, above 0.
+    rate
+        Share of positives, in (0, 1).
+
+    Notes
+    -----
+    The class means differ by `along / (rate (1 - rate))`, and the variance within a class is what that leaves
+    of the variance. Scores have the mean 0, for records are centred. The slope is at least that of
+    `kernels.LEAST` log-odds in a standard deviation: where the noise leaves nothing of the difference, the
+    ranking still does not turn.
+    """
+    odds = rate * (1.0 - rate)
+    gap = max(along, 0.0) / odds
+    within = max(variance - odds * gap * gap, 1e-3 * variance)
+    slope = float(max(gap / within, platt.LEAST / math.sqrt(variance)))
+    # Of the class means (1 - rate) gap and -rate gap the middle has the log-odds of the rate.
+    return Link(slope, float(_log_odds(rate) - slope * (0.5 - rate) * gap))

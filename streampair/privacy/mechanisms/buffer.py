@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import buffers
-from streampair import kernels as k
 from streampair.errors import ConfigError
+from streampair.kernels import buffers as buffers_kernels
+from streampair.kernels import dp_steps
 from streampair.privacy.sensitivity import Influence
 
 __all__ = ["BufferPlan", "PairBuffer"]
@@ -65,7 +66,7 @@ class BufferPlan:
                 fix="leave max_uses=None with this buffer",
             )
         if type(policy) is buffers.FIFO:
-            return cls(k.FIFO, Influence.fifo(policy.size))
+            return cls(buffers_kernels.FIFO, Influence.fifo(policy.size))
         if type(policy) is buffers.FullHistory:
             if policy.dtype != "float64":
                 raise ConfigError(
@@ -77,7 +78,7 @@ class BufferPlan:
                     f"a full history over a horizon of {horizon}",
                     fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
                 )
-            return cls(k.FULL, Influence.history())
+            return cls(buffers_kernels.FULL, Influence.history())
         if type(policy) is buffers.Reservoir and not policy.replacement:
             if max_uses is None:
                 max_uses = policy.size if bounded else None
@@ -85,7 +86,7 @@ class BufferPlan:
                 raise ConfigError(
                     f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None"
                 )
-            return cls(k.RESERVOIR, Influence.reservoir(policy.size, max_uses))
+            return cls(buffers_kernels.RESERVOIR, Influence.reservoir(policy.size, max_uses))
         reason = "how far one record moves the gradients through it has no bound that could set the noise"
         if isinstance(policy, buffers.Reservoir):
             reason = "it can hold many copies of one record, so that one person could move every gradient"
@@ -99,21 +100,21 @@ class BufferPlan:
     @classmethod
     def released(cls) -> BufferPlan:
         """No buffer: the partner of a record is a function of releases (docs/privacy.md 10.5)."""
-        return cls(k.RELEASED, Influence.released())
+        return cls(buffers_kernels.RELEASED, Influence.released())
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        if self.policy == k.RELEASED:
+        if self.policy == buffers_kernels.RELEASED:
             return 0
-        return steps if self.policy == k.FULL else min(steps, self.influence.size)
+        return steps if self.policy == buffers_kernels.FULL else min(steps, self.influence.size)
 
     def describe(self) -> str:
         """The buffer in words, for the report."""
-        if self.policy == k.FULL:
+        if self.policy == buffers_kernels.FULL:
             return "all earlier records"
-        if self.policy == k.RELEASED:
+        if self.policy == buffers_kernels.RELEASED:
             return "one partner, a released point between the classes"
-        if self.policy == k.FIFO:
+        if self.policy == buffers_kernels.FIFO:
             return f"a FIFO buffer of {self.influence.size} places"
         uses = self.influence.uses
         cap = "" if uses is None else f", where each record is used at most {uses} times"
@@ -150,7 +151,7 @@ class PairBuffer:
         seed: int | None = None,
     ) -> None:
         size, uses = plan.influence.size, plan.influence.uses
-        if plan.policy == k.FULL:
+        if plan.policy == buffers_kernels.FULL:
             assert horizon is not None
             size = horizon
             if 8 * size * dim > _MOST_BYTES:
@@ -160,19 +161,19 @@ class PairBuffer:
                 )
         self.rows = np.zeros((size, dim))
         # Of a released partner the released mean of the labels.
-        self.labels = np.full(size, 0.0 if plan.policy == k.RELEASED else math.nan)
-        self.ages = np.zeros(size if plan.policy == k.RESERVOIR else 1, dtype=np.int64)
+        self.labels = np.full(size, 0.0 if plan.policy == buffers_kernels.RELEASED else math.nan)
+        self.ages = np.zeros(size if plan.policy == buffers_kernels.RESERVOIR else 1, dtype=np.int64)
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
-        cap = uses if plan.policy == k.RESERVOIR and uses is not None else 0
+        cap = uses if plan.policy == buffers_kernels.RESERVOIR and uses is not None else 0
         self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        return 0 if self.ints[k.BUFFER] == k.RELEASED else min(steps, len(self.rows))
+        return 0 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else min(steps, len(self.rows))
 
     def _kept(self, steps: int) -> int:
         """Rows that a snapshot keeps: a released partner too, which is no record."""
-        return 1 if self.ints[k.BUFFER] == k.RELEASED else self.filled(steps)
+        return 1 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else self.filled(steps)
 
     def to_state(self, steps: int) -> dict[str, Any]:
         """Plain values and arrays: raw records among them, as secret as the data."""
@@ -181,7 +182,7 @@ class PairBuffer:
             "rows": self.rows[:kept].copy(),
             "labels": self.labels[:kept].copy(),
             "ages": self.ages.copy(),
-            "coins": int(self.ints[k.COINS]),
+            "coins": int(self.ints[dp_steps.COINS]),
         }
 
     def load_state(self, state: Mapping[str, Any], steps: int) -> None:
@@ -194,4 +195,4 @@ class PairBuffer:
         self.rows[:kept] = state["rows"]
         self.labels[:kept] = state["labels"]
         self.ages[:] = state["ages"]
-        self.ints[k.COINS] = int(state["coins"])
+        self.ints[dp_steps.COINS] = int(state["coins"])

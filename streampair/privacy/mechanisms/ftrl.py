@@ -1,40 +1,150 @@
-"""PairFTRL by gradients: their running sum under correlated noise (docs/privacy.md 4.3, 7)."""
+"""Follow the regularised leader: correlated noise in gradient sums, or a released anchor as partner."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from streampair import kernels
+from streampair import losses
 from streampair.errors import ConfigError
+from streampair.kernels import dp_steps, vectors
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    Asked,
     Mechanism,
     Relation,
     Release,
+    Run,
     Settings,
     check_cells,
+    strategy_from,
+    under,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
-from streampair.privacy.mechanisms.fitted import strategy_from, under
-from streampair.privacy.mechanisms.gradients import Batch, ExactGradients, empty_buffer
-from streampair.privacy.mechanisms.run import Asked, Run
+from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
 from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.privacy.noise import Stream
+    from streampair.privacy.mechanisms.base import Asked
 
     Floats = NDArray[np.float64]
+    from streampair.privacy.mechanisms.base import Settings
+    from streampair.privacy.noise import Stream
 
-__all__ = ["FTRL", "TOEPLITZ_LIMIT", "FTRLPlan", "FTRLRun", "check_strategy", "choose_strategy", "plan_ftrl"]
+__all__ = [
+    "FTRL",
+    "PARTNER",
+    "TOEPLITZ_LIMIT",
+    "Batch",
+    "ExactGradients",
+    "FTRLPlan",
+    "FTRLRun",
+    "PartnerRun",
+    "Partnered",
+    "check_strategy",
+    "choose_strategy",
+    "empty_buffer",
+    "partner_of",
+    "plan_ftrl",
+]
+
+_NOT_ASKED = np.empty((0, 0))
+_NO_SCORES = np.empty(0)
+
+
+class Batch(NamedTuple):
+    """Rows that are scored, their scores, rows that are learned, their labels: as the kernels take them."""
+
+    asked: Floats
+    scores: Floats
+    rows: Floats
+    labels: Floats
+
+    @classmethod
+    def of(cls, rows: Floats, labels: Floats, asked: Asked | None) -> Batch:
+        """Nobody asks: there are no scores."""
+        return cls(
+            _NOT_ASKED if asked is None else asked.rows,
+            _NO_SCORES if asked is None else asked.scores,
+            rows,
+            labels,
+        )
+
+
+def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
+    """A buffer as the settings say, whose features are known; `seed`: of what it draws."""
+    assert settings.features is not None
+    return PairBuffer(
+        settings.buffer,
+        settings.features,
+        settings.learning,
+        family=settings.pairs,
+        loss_code=settings.loss.code,
+        tangent=settings.tangent,
+        seed=seed,
+    )
+
+
+class ExactGradients:
+    """Gradients of records paired with a buffer; a subclass lets them out, under noise, in `emit`.
+
+    Parameters
+    ----------
+    release
+        What leaves is worth this.
+    buffer
+        The buffer, empty.
+    scalars
+        Clip, radius and grid, and one number more that its loop takes.
+    dim
+        Coordinates.
+
+    Attributes
+    ----------
+    vectors
+        The iterate and the published average, (2, dim): functions of what has left.
+    """
+
+    __slots__ = ("__cells", "_scratch", "buffer", "release", "scalars")
+
+    def __init__(self, release: Release, buffer: PairBuffer, scalars: list[float], dim: int) -> None:
+        self.release = release
+        self.buffer = buffer
+        self.scalars = np.array(scalars)
+        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one.
+        self._scratch = np.zeros((3, dim))
+        self.__cells = np.zeros(dim, dtype=np.int64)
+
+    @property
+    def vectors(self) -> Floats:
+        """Iterate and average: views."""
+        view: Floats = self._scratch[:2]
+        return view
+
+    def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
+        """What noise will be added to for this slot, (dim,): for the chain that keys the noise alone."""
+        b = self.buffer
+        dp_steps.gradient_cells(
+            row, label, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
+        )
+        return self.__cells
+
+    def turns(self, batch: Batch, steps: int) -> NDArray[np.int64]:
+        """`cells` of the first row of a batch, after its score; `turn` of a subclass goes on from there."""
+        b = self.buffer
+        dp_steps.score_and_cells(
+            *batch, 0, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
+        )
+        return self.__cells
+
 
 TOEPLITZ_LIMIT = 4096
 """Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
@@ -260,7 +370,7 @@ class SummedGradients(ExactGradients):
     def emit(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
         """Release a sum a row, under the noise (n, dim) that it adds to the one before, and step."""
         b = self.buffer
-        kernels.ftrl_steps(
+        dp_steps.ftrl_steps(
             rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, self.total, b.rows,
             b.labels, b.ages,
         )  # fmt: skip
@@ -277,7 +387,7 @@ class SummedGradients(ExactGradients):
     ) -> None:
         """`emit` of one slot whose cells are known, with normals made of `words`: one compiled call."""
         b = self.buffer
-        kernels.ftrl_keyed(
+        dp_steps.ftrl_keyed(
             row, label, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
             self._scratch, self.total, b.rows, b.labels, b.ages,
         )  # fmt: skip
@@ -294,7 +404,7 @@ class SummedGradients(ExactGradients):
     ) -> None:
         """`emit_keyed` of row `at` of a batch; then score and cells of the next one."""
         b = self.buffer
-        kernels.ftrl_turn(
+        dp_steps.ftrl_turn(
             *batch, at, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
             self._scratch, self.total, b.rows, b.labels, b.ages,
         )  # fmt: skip
@@ -479,4 +589,111 @@ class FTRL(Mechanism):
             f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
             f"{settings.buffer.describe()}; their running sum is released under correlated Gaussian noise "
             f"after every record.{settings.warmup_words()}"
+        )
+
+
+PARTNER = "released"
+"""What `partner` says for a partner that is made of releases."""
+
+
+def partner_of(cross: Floats, centre: float) -> Floats:
+    """The point midway between the classes' means, (d,), no longer than `centre`, seen from the mean of all.
+
+    With b the mean of the labels and c their covariance with the features, the classes' means are
+    `c / (1 + b)` and `-c / (1 - b)`. Post-processing of the warm-up's release; c is shrunk as James and Stein
+    do, by as much of its square as noise explains.
+
+    Parameters
+    ----------
+    cross
+        Covariances of the labels with the standardised features, and the variances of their noise, (2, d).
+    centre
+        Mean of the labels, between -1 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.ftrl import partner_of
+    >>> partner_of(np.array([[0.36, 0.0], [0.0, 0.0]]), -0.5).round(6)
+    array([0.24, 0.  ])
+    """
+    covariance, noise = cross
+    square = float(vectors.dot(covariance, covariance))
+    if square == 0.0:
+        return np.zeros(len(covariance))
+    share = max(1.0 - float(vectors.dot(noise, np.ones(len(noise)))) / square, 0.0)
+    half = share / (1.0 - centre * centre)
+    # Half the classes' distance is at most 1, for records are in the unit ball; kept a little within.
+    half = min(half, (1.0 - 1e-9) / math.sqrt(square))
+    return np.asarray(-centre * half * covariance)
+
+
+class PartnerRun(FTRLRun):
+    """A run of `FTRL` that pairs each record with one point: 0 until the warm-up's release.
+
+    The place of the buffer holds it, and the mean of the labels, which says which class is the frequent one.
+    """
+
+    _centre = 0.0
+
+    def centre(self, mean: float) -> None:
+        """Remember the mean of the labels for `begin_with`, which follows at once."""
+        self._centre = min(max(mean, -MOST_CENTRE), MOST_CENTRE)
+
+    def begin_with(self, cross: Floats) -> None:
+        """Make the partner."""
+        buffer = self.door.buffer
+        buffer.rows[0] = partner_of(cross, self._centre)
+        buffer.labels[0] = self._centre
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state`; a partner outside its ball would move gradients by more than planned."""
+        rows, centres = state["buffer"]["rows"], state["buffer"]["labels"]
+        if rows.shape != (1, self.plan.dim) or centres.shape != (1,):
+            raise ValueError("a partner of another shape")
+        centre = abs(float(centres[0]))
+        if not (centre <= MOST_CENTRE and math.sqrt(float(vectors.dot(rows[0], rows[0]))) <= centre):
+            raise ValueError("a partner that no release gives")
+        super().load_state(state)
+
+
+@dataclass(frozen=True)
+class Partnered(FTRL):
+    """`FTRL` that pairs each record with a point between the classes, which the warm-up has released."""
+
+    label_mean: ClassVar[bool] = True
+    label_cross: ClassVar[bool] = True
+    released_partner: ClassVar[bool] = True
+    run: ClassVar[type[FTRLRun]] = PartnerRun
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """As of the moments, whose warm-up releases the same."""
+        return Moments().default_warmup(mu, horizon, features)
+
+    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
+        """A loss that decreases: the gradients of one class then are on one side of the partner.
+
+        Raises
+        ------
+        ConfigError
+            If it rises somewhere.
+        """
+        checked = super().checked_loss(loss, form)
+        if not checked.decreasing:
+            raise ConfigError(
+                f"{checked!r} rises somewhere, and how far a record moves its gradient against a released "
+                "partner is known of decreasing losses only",
+                fix="use losses.Hinge() or losses.Logistic(), or leave partner out",
+            )
+        return checked
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        return (
+            "Mechanism: each record is paired with a point between the classes, which the warm-up has "
+            f"released; gradients are clipped at {settings.clip:g}, and their running sum is released under "
+            "correlated Gaussian noise after every record. No record is kept. The first "
+            f"{settings.warmup} records are used for one release of means, variances, the share of labels "
+            "and labels times features only, the later ones for learning only, so each has "
+            + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

@@ -1,12 +1,10 @@
-"""What a learner of a whole table releases: vectors, under Gaussian or Laplace noise (docs/privacy.md 5).
-
-A table is a stream whose records are all there. How far a vector can move is proved where it is computed
-(`descent`); here a move is turned into noise, and the vector leaves through the door.
-"""
+"""Mechanisms of whole tables: their plan, their report, the sensitivity of a descent, exact Laplace noise."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streampair.errors import ConfigError
+from streampair.kernels import random
 from streampair.privacy.accounting import PrivacyReport, delta_from, epsilon_from, mu_from
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
@@ -25,24 +25,217 @@ from streampair.privacy.mechanisms.base import (
     check_cells,
     power_of_two_below,
 )
-from streampair.privacy.mechanisms.laplace import LaplaceStream
 from streampair.privacy.noise import NormalStream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Ints = NDArray[np.int64]
+    Words = NDArray[np.uint64]
     Floats = NDArray[np.float64]
 
 __all__ = [
     "ExactRelease",
+    "LaplaceStream",
     "TablePlan",
     "TableReport",
     "VectorDoor",
+    "contraction",
+    "descent_moves",
     "epsilon_of_draws",
+    "largest_step",
+    "mean_move",
     "mu_of_pure",
+    "neighbours_move",
     "plan_table",
     "report_of",
 ]
+
+#: Words that are drawn for an integer, and at most at once: it takes 10 to 14. Too few cost another turn, and
+#: those too many are for the next.
+_WORDS_EACH, _MOST_WORDS = 12, 1 << 16
+
+
+class LaplaceStream:
+    """Independent integers k with probability proportional to ``exp(-|k| / t)``, from a cipher's bits.
+
+    In integers from the first bit to the last, by the algorithm of Canonne, Kamath and Steinke (2020): there
+    is no rounding, so no share of delta is due to it.
+
+    Parameters
+    ----------
+    seed
+        None draws a key from the operating system. An integer gives a fixed sequence, for tests: it protects
+        nobody.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import LaplaceStream
+    >>> LaplaceStream(1).take(3, 10).shape
+    (3,)
+    """
+
+    __slots__ = ("_cipher", "_law", "_words")
+
+    def __init__(self, seed: int | None = None) -> None:
+        key = os.urandom(32) if seed is None else hashlib.sha256(b"streampair laplace:%d" % seed).digest()
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._law: tuple[np.uint64, ...] = ()
+        self._words: Words = np.empty(0, dtype=np.uint64)
+
+    def integers(self, count: int) -> Words:
+        """Uniform in 0, ..., 2^64 - 1, shape (count,)."""
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
+
+    def take(self, count: int, scale: int) -> Ints:
+        """The next `count` integers, of scale t = `scale` >= 1, shape (count,)."""
+        return self.take_staircase(count, 1, 1, scale)
+
+    def take_staircase(self, count: int, width: int, inner: int, scale: int) -> Ints:
+        """Integers ``+-(j width + i)``, 0 <= i < width, j >= 0, shape (count,).
+
+        With probability proportional to ``exp(-j / scale)`` for i < `inner`, else ``exp(-(j + 1) / scale)``.
+
+        Raises
+        ------
+        OverflowError
+            If a number beyond 64 bits would be needed.
+        """
+        out = np.empty(count, dtype=np.int64)
+        law = (np.uint64(width), np.uint64(inner), np.uint64(scale))
+        if law != self._law:
+            # What is left was not enough for another law, and so is not uniform any more.
+            self._law, self._words = law, self._words[:0]
+        made = 0
+        while True:
+            drawn, used = random.laplace_integers(self._words, *law, out[made:])
+            if used == random.LARGE_BOUND:
+                raise OverflowError(f"a scale of {scale} needs numbers beyond 64 bits")
+            made += drawn
+            self._words = self._words[used:]
+            if made == count:
+                return out
+            more = self.integers(min(_WORDS_EACH * (count - made + 1), _MOST_WORDS))
+            self._words = np.concatenate([self._words, more])
+
+
+def contraction(eta: float, alpha: float, smoothness: float) -> float:
+    """By what a step brings two runs nearer: ``max(|1 - eta alpha|, |1 - eta (alpha + L)|)``, at most 1.
+
+    Raises
+    ------
+    ConfigError
+        If it may bring them farther apart.
+    """
+    factor = max(abs(1.0 - eta * alpha), abs(1.0 - eta * (alpha + smoothness)))
+    if not (eta > 0.0 and factor <= 1.0 + 1e-12):
+        raise ConfigError(
+            f"a step of {eta:.6g} does not keep two runs together: the smoothness of the loss with its ridge "
+            f"term is {smoothness + alpha:.6g}",
+            fix=f"give a learning rate above 0 and at most {2.0 / (smoothness + alpha):.6g}",
+        )
+    return min(factor, 1.0)
+
+
+def largest_step(alpha: float, smoothness: float) -> float:
+    """The step that contracts most: ``2 / (2 alpha + L)`` (Xue et al. 2021, with L + alpha for their L)."""
+    return 2.0 / (2.0 * alpha + smoothness)
+
+
+def descent_moves(
+    steps: int, eta: float, *, alpha: float, smoothness: float, push: float, radius: float
+) -> Floats:
+    """How far each of the iterates w_1 to w_T moves when one record is replaced (docs/privacy.md, Lemma 71).
+
+    Parameters
+    ----------
+    steps, eta
+        T, and the size of a step.
+    alpha, smoothness
+        Strength of the ridge term, and L of the pair loss.
+    push
+        How far a record moves the gradient.
+    radius
+        R of the ball that the iterates are in.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import descent_moves
+    >>> descent_moves(3, 0.5, alpha=0.0, smoothness=4.0, push=0.1, radius=1.0).round(6)
+    array([0.05, 0.1 , 0.15])
+    """
+    factor = contraction(eta, alpha, smoothness)
+    # w_1 = push eta, w_t = factor w_(t-1) + push eta: a geometric sum.
+    t = np.arange(1.0, steps + 1.0)
+    if factor == 1.0:
+        moves = push * eta * t
+    elif factor == 0.0:
+        moves = np.full(steps, push * eta)
+    else:
+        moves = push * eta * np.expm1(t * math.log(factor)) / (factor - 1.0)
+    result: Floats = np.minimum(moves, 2.0 * radius)
+    return result
+
+
+def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, radius: float) -> float:
+    """How far a weighted mean of the iterates of one pass moves, by the worst record.
+
+    By docs/privacy.md, Lemma 73. At step t the gradient is the mean over the pairs of record t with
+    the t - 1 records before it.
+
+    Parameters
+    ----------
+    etas, factors
+        Step sizes and contractions of steps 1 to n, (n,); the first step has size 0.
+    weights
+        Of the iterates, (n,), at least 0.
+    diameter, radius
+        D of the pair loss, and R of the ball.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.offline import mean_move
+    >>> mean_move(np.array([0.0, 0.5]), np.ones(2), np.array([0.0, 1.0]), 1.0, 9.0)
+    0.5
+    """
+    n = len(etas)
+    after = 0.0  # what later steps of a record that is among the partners add
+    worth = 0.0  # what moving iterate t by 1 moves the mean, through it and all later ones
+    most = 0.0
+    for t in range(n - 1, 0, -1):
+        worth = weights[t] + (factors[t + 1] * worth if t + 1 < n else 0.0)
+        most = max(most, etas[t] * diameter * worth + after)
+        after += etas[t] * diameter / t * worth
+    return float(min(max(most, after), 2.0 * radius * weights.sum()))
+
+
+def neighbours_move(steps: int, eta: float, *, diameter: float, jump: float, radius: float) -> float:
+    """How far the mean of w_1 to w_T of a pass moves, in which each record meets the one before.
+
+    By docs/privacy.md, Lemma 68 and Lemma 69. The worst record is the second: it is in the first two steps.
+
+    Parameters
+    ----------
+    steps, eta
+        T, one fewer than there are records, and the size of a step.
+    diameter, radius
+        D of the pair loss, and R of the ball.
+    jump
+        How far the gradients of two runs may differ at one pair, in the direction in which they part; 0 where
+        the loss is smooth and the step at most 2 / L, so that steps bring no two runs farther apart.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.offline import neighbours_move
+    >>> neighbours_move(4, 0.5, diameter=0.5, jump=0.0, radius=9.0)  # 0.25, then 0.5 three times
+    0.4375
+    """
+    first = eta * diameter
+    second = math.hypot(first, eta * jump) + first
+    later = np.hypot(second, eta * jump * np.sqrt(np.arange(steps - 1.0)))
+    moves = np.minimum(np.concatenate([[first], later]), 2.0 * radius)
+    return float(moves.mean())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,452 @@
+"""The command line of streampair.
+
+Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from streampair import __version__
+from streampair.errors import ConfigError, StreampairError
+from streampair_connectors.cli import card, reproduce
+from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
+from streampair_connectors.cli.options import errors as _errors
+from streampair_connectors.cli.report import add_report
+from streampair_connectors.cli.state import state_app
+from streampair_connectors.config import load_config
+from streampair_connectors.observability import logs
+
+__all__ = ["app", "main"]
+
+# Lines below \\b stay as they are written; other lines are filled.
+_INTRODUCTION = """Learn to rank from a stream of labelled events, one at a time, privately if you ask for it.
+
+`demo` shows it at work and needs nothing else. For a topic of your own write a configuration (one TOML file,
+see `check --help`), let `check` look at it, then `run` it. Every command has --help, and --json for machines.
+
+Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
+"""
+
+_CHECK = """Look at everything that `run` needs, and say what it would do: learner, privacy, state, topics.
+
+Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start; each
+thing that is missing is named with its fix. This is the smallest configuration, docs/configuration.md has
+every key:
+
+\b
+  app = "fraud"                              # also the consumer group
+  kafka.bootstrap_servers = "localhost:9092"
+  input.topic = "payments"                   # of JSON objects
+  input.label = "is_fraud"                   # their field with the label
+  learner.class = "streampair.auc.PairOGD"   # or auc.PairFTRL: private
+"""
+
+app = typer.Typer(
+    name="streampair",
+    help=_INTRODUCTION,
+    epilog="Example: streampair demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+budget_app = typer.Typer(
+    help="Privacy: what it will cost, what is spent, and the card.",
+    epilog="Example: streampair budget plan --n 1e6 --d 20",
+    no_args_is_help=True,
+)
+
+Runs = Annotated[
+    int | None,
+    typer.Option(
+        min=4, help="Runs on each of the two streams: more show more. Without it 200 to 4000, as mu needs."
+    ),
+]
+Slots = Annotated[
+    int | None, typer.Option(min=4, help="Records in a run. Without it a few more than the buffer holds.")
+]
+CreateTopics = Annotated[
+    bool,
+    typer.Option(
+        "--create-topics",
+        help="Create missing topics: scores and dead letters with as many partitions as the input has, the "
+        "input only if topics.input_partitions is set. Topics that exist stay as they are.",
+    ),
+]
+LogLevel = Annotated[str, typer.Option(help="Least level that is logged: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="Of the log: json, one object a line, or text, for people.")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"streampair {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    short_help="See it at work: three learners on one stream.",
+    epilog="Example: streampair demo --seed 7 --rate 500",
+)
+def demo(
+    rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
+    seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Name the page that shows it live, and keep it up afterwards.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of page and metrics; 0 takes a free one.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """See it at work: three learners on one topic, one not private, one private, one of River's own.
+
+    Needs no Kafka and no configuration: a broker runs inside, and River's Phishing data are the events. Takes
+    a few seconds; the table at its end is computed from the scores read back from the output topics.
+    """
+    from streampair_connectors.cli.demo import run_demo
+
+    with _errors(as_json):
+        _configure_logs("error")
+        console = Console(stderr=as_json)
+        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
+        if as_json:
+            typer.echo(json.dumps(result))
+
+
+@app.command(
+    help=_CHECK,
+    short_help="Say whether a configuration is ready to run.",
+    epilog="Example: streampair check fraud.toml",
+)
+def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
+    from streampair_connectors.cli.check import check_config
+
+    with _errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        report = asyncio.run(check_config(settings, create_topics=create_topics))
+        if as_json:
+            typer.echo(json.dumps(report.as_dict()))
+        else:
+            for line in report.lines():
+                typer.echo(line)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+@app.command(
+    short_help="Score and learn from a Kafka topic, until stopped.",
+    epilog="Example: streampair run fraud.toml --create-topics",
+)
+def run(
+    config: ConfigPath,
+    create_topics: CreateTopics = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "json",
+    as_json: AsJson = False,
+) -> None:
+    """Score each event of a Kafka topic, then learn from it, until stopped.
+
+    Scores go to the topic APP-scores, events that cannot be used to APP-dead-letters, the state to
+    APP-TOPIC-log, metrics to http://127.0.0.1:9464/metrics, and http://127.0.0.1:9464 is a page that shows it
+    live: all of them can be configured. Ctrl-C or SIGTERM: finish the batch, commit, leave the group; the
+    next start goes on there.
+
+    Logs are one JSON object a line on standard error, or text with --log-format text. With --json the final
+    state follows on standard output.
+    """
+    from streampair_connectors.observability.metric_definitions import lane_order
+    from streampair_connectors.observability.server import MetricsServer
+    from streampair_connectors.worker.worker import Worker
+
+    with _errors(as_json):
+        settings = load_config(config)
+        _configure_logs(log_level, log_format)
+        log = logs.get_logger(__name__)
+        workers: list[Worker] = []
+        asked = asyncio.Event()
+
+        async def work() -> None:
+            worker = Worker(settings, create_topics=create_topics)
+            workers.append(worker)
+            server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file, settings.card)
+            await server.start()
+            where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
+            log.info("started", app=settings.app, version=__version__, **where)
+            try:
+                await worker.run()
+            except StreampairError as error:
+                log.error("failed", app=settings.app, error=error.problem, fix=error.fix)
+                await server.linger(asked)
+                raise
+            finally:
+                await server.stop()
+            if as_json:
+                lanes = worker.telemetry.gauges(settings.app)
+                typer.echo(json.dumps([_lane_json(k[2], lanes[k]) for k in sorted(lanes, key=lane_order)]))
+
+        def stop() -> None:
+            asked.set()
+            for worker in workers:
+                worker.stop()
+
+        run_until_signal(work, stop)
+        if any(worker.compiling for worker in workers):
+            # Its thread can neither be interrupted nor outlive the interpreter.
+            sys.stdout.flush()
+            os._exit(0)
+
+
+@app.command(
+    short_help="Do what `run` does, on a file, without Kafka.",
+    epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl",
+)
+def replay(
+    config: ConfigPath,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="Events: CSV with a header, or JSON lines; .gz too; - for standard input."
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
+    ] = None,
+    dead_letters: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write bad events here. Without it: APP-dead-letters.jsonl, made when there are any."
+        ),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Write the run here, for `streampair report`.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve page and metrics, and keep them up until Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Do what `run` does, on a file, without Kafka: score each event, then learn from it.
+
+    The model starts fresh and is not kept. What a private one spends is in the summary, in no account: it
+    comes on top of what `run` spends on the same records. Scores are JSON lines. The summary (AUC, regret,
+    epsilon) follows on standard error; with --json it is the last line of standard output. Ctrl-C ends after
+    the current batch, with the summary so far. Exit code 1 if nothing was learned.
+    """
+    from streampair_connectors.cli.replay import replay_file
+
+    with _errors(as_json):
+        settings = load_config(config)
+        _configure_logs("warning")
+
+        def report(summary: dict[str, Any]) -> None:
+            if as_json:
+                typer.echo(json.dumps({"summary": summary}))
+            else:
+                for name, value in summary.items():
+                    typer.echo(f"{name:>20}: {value}", err=True)
+
+        files = {"output": output, "dead_letters": dead_letters, "record": record}
+        replay_file(settings, file, **files, serve=serve, report=report)
+
+
+@app.command(
+    short_help="Attack the configured private learner: does its claim hold?",
+    epilog="Example: streampair audit fraud.toml --runs 1000",
+)
+def audit(
+    config: ConfigPath,
+    runs: Runs = None,
+    slots: Slots = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack the configured private learner: does its claim hold?
+
+    It learns many times from two made-up streams that differ in one record, the canary. How well its
+    releases tell the two apart bounds from below what it gives away (mu): shown beside what it claims, with a
+    verdict. Reads no data, spends no budget, changes nothing. Exit code 1 if the claim does not hold.
+    """
+    from streampair_connectors.cli.audit import audit_config, audit_dict, audit_lines
+
+    with _errors(as_json):
+        report = audit_config(load_config(config), slots=slots, runs=runs, console=Console(stderr=True))
+        if as_json:
+            typer.echo(json.dumps(audit_dict(report)))
+        else:
+            for line in audit_lines(report):
+                typer.echo(line)
+        if not report.holds:
+            raise typer.Exit(1)
+
+
+@budget_app.command(
+    "show",
+    short_help="Show what an application has spent.",
+    epilog="Example: streampair budget show fraud.toml",
+)
+def budget_show(
+    config: ConfigPath,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Of all applications in the store: those that read the same records add up."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each private lane (one partition) of an application has spent, and what is left.
+
+    Read from the store, as of the last commits; a worker may run meanwhile. Changes nothing.
+    """
+    from streampair_connectors.stores.spending import read_stored, show_budget
+
+    with _errors(as_json):
+        settings = load_config(config)
+        budget = asyncio.run(read_stored(settings, every=every))
+        if as_json:
+            typer.echo(json.dumps(budget.as_dict()))
+        else:
+            show_budget(budget, Console())
+
+
+@budget_app.command(
+    "plan",
+    short_help="Show what privacy will cost, before any data.",
+    epilog="Example: streampair budget plan --n 1e6 --d 20 --positive-rate 0.01",
+)
+def budget_plan(
+    n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
+    d: Annotated[int | None, typer.Option("--d", help="Features of a record.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Or count those that this configuration declares.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of a record: smaller protects more.")] = 1.0,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta at which epsilon holds. Without it one over n.")
+    ] = None,
+    positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
+    auc: Annotated[
+        float, typer.Option(help="Guessed AUC (or pairs, or distances in order) of the best model.")
+    ] = 0.85,
+    family: Annotated[str, typer.Option(help="Learners to compare: auc, ranking or metric.")] = "auc",
+    level: Annotated[
+        float | None, typer.Option(help="Level to reach: from how many records on will the model do so?")
+    ] = None,
+    entity: Annotated[
+        int | None, typer.Option(help="Protect an entity: records of one that are learned from.")
+    ] = None,
+    separation: Annotated[int, typer.Option(help="Slots between two records of one entity.")] = 1,
+    gain: Annotated[
+        float, typer.Option(help="Guessed gain of RandomFourier over a linear model, without privacy.")
+    ] = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Show what privacy will cost: noise, expected AUC and settings of each private learner, and the best.
+
+    Reads no data: what is guessed wrong makes the forecast wrong, never the guarantee.
+    """
+    from streampair.privacy import EntityLimit, plan
+    from streampair_connectors.cli.plan import as_dict, show_plan
+
+    with _errors(as_json):
+        found = plan(
+            n,
+            _features_of(d, config),
+            epsilon=epsilon,
+            delta=delta,
+            positive_rate=positive_rate,
+            auc=auc,
+            family=family,
+            level=level,
+            entity=None if entity is None else EntityLimit(entity, separation),
+            gain=gain,
+        )
+        if as_json:
+            typer.echo(json.dumps(as_dict(found)))
+        else:
+            show_plan(found, Console())
+
+
+def _features_of(d: int | None, config: Path | None) -> int:
+    """The number of features: as given, or as declared, with a column for each declared value."""
+    if (d is None) == (config is None):
+        raise ConfigError(
+            "the number of features is given twice" if config else "the number of features is not given",
+            fix="give --d 20, or --config fraud.toml",
+        )
+    if config is None:
+        return d or 0
+    names = load_config(config).input.feature_names()
+    if names is None:
+        raise ConfigError(
+            f"{config} declares no features: every event may have others",
+            fix="add input.features, or give --d",
+        )
+    return len(names)
+
+
+add_report(app)
+app.command(
+    "reproduce",
+    short_help="Compute a paper's tables again, beside the published ones.",
+    epilog="Example: streampair reproduce xue2021 --data data/ --quick",
+)(reproduce.reproduce)
+budget_app.command(
+    "card",
+    short_help="Show the privacy card: what is promised, for whom, and how.",
+    epilog="Example: streampair budget card fraud.toml --html card.html",
+)(card.card)
+app.add_typer(budget_app, name="budget")
+app.add_typer(state_app, name="state")
+
+
+def _configure_logs(level: str, form: str = "json") -> None:
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
+    if form not in logs.FORMATS:
+        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
+    logs.configure(level, form=form)
+
+
+def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
+    report = gauges.privacy
+    return {
+        "partition": int(partition),
+        "next_offset": gauges.next_offset,
+        "events": gauges.events,
+        "auc": None if gauges.auc != gauges.auc else gauges.auc,
+        "epsilon_spent": None if report is None else report.epsilon_spent,
+    }
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    # A command begins with its imports. The collector would walk what they bring again and again, and once
+    # more at the exit: a third of the time of a short command. `errors` switches it on.
+    gc.disable()
+    try:
+        app(prog_name="streampair")
+    finally:
+        gc.freeze()
+    sys.exit(0)

@@ -1,0 +1,311 @@
+"""What `streampair check` looks at: everything that `run` would trip over, without running."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from streampair.errors import ConfigError, SourceError, StreampairError
+from streampair.privacy import PrivacyReport, Spend
+from streampair.privacy.plausible import doubts
+from streampair_connectors import kafka
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import Config
+from streampair_connectors.kafka.topics import (
+    FLAG,
+    create_missing,
+    missing_rights,
+    missing_topic,
+    output_topics,
+    rights_error,
+)
+from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
+from streampair_connectors.worker.factory import build_lane, draws_key, lane_id, taken_cells
+
+__all__ = ["Report", "check_config"]
+
+
+@dataclass
+class Report:
+    """Findings, in the order in which `run` would meet them."""
+
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether `run` would start."""
+        return all(f["ok"] for f in self.findings)
+
+    def good(self, what: str, text: str) -> None:
+        """Note what works."""
+        self.findings.append({"check": what, "ok": True, "text": text})
+
+    def doubtful(self, what: str, text: str) -> None:
+        """Note what works, and is hardly meant so."""
+        self.findings.append({"check": what, "ok": True, "warning": True, "text": text})
+
+    def bad(self, what: str, error: StreampairError) -> None:
+        """Note what does not, and its fix."""
+        self.findings.append({"check": what, "ok": False, "text": error.problem, "fix": error.fix})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for machines."""
+        return {"ok": self.ok, "findings": self.findings}
+
+    def lines(self) -> list[str]:
+        """Return the report for people."""
+        out = []
+        for finding in self.findings:
+            mark = "FAIL" if not finding["ok"] else "WARN" if finding.get("warning") else "ok  "
+            out.append(f"{mark} {finding['check']}: {finding['text']}")
+            if not finding["ok"]:
+                out.append(f"       fix: {finding['fix']}")
+        out.append("ready to run" if self.ok else "not ready to run")
+        return out
+
+
+async def check_config(config: Config, *, create_topics: bool = False) -> Report:
+    """Look at everything and return the findings. Holds no lock, saves no state.
+
+    Parameters
+    ----------
+    create_topics
+        Make the topics that are missing, as [topics] says; otherwise none is made.
+    """
+    report = Report()
+    names, of = config.input.feature_names(), config.input.categories()
+    labels = (
+        "of any kind"
+        if config.input.labels == "any"
+        else f"{config.input.positive!r} ranks high, {config.input.negative_label()!r} low"
+    )
+    report.good(
+        "input",
+        f"topic {config.input.topic!r}, label {config.input.label!r} ({labels}), "
+        + ("features are all other fields" if names is None else f"{len(names)} features")
+        + (
+            ""
+            if of is None
+            else f", {len(of.columns)} of them for the declared values of {', '.join(map(str, of.places))}"
+        ),
+    )
+    privacy = _check_learner(config, report)
+    _check_store(config, report)
+    _check_ports(config, report)
+    _check_audit(config, privacy, report)
+    _check_codecs(report)
+    lanes = await _check_kafka(config, report, create_topics)
+    if privacy is not None:
+        _check_entities(config, privacy, lanes, report)
+    worker = config.worker
+    report.good(
+        "worker",
+        f"group {config.app!r}; commits every {config.commit_every_seconds:g} s or "
+        f"{worker.commit_every_events} events; bad events: "
+        + {"dlq": f"to {config.dead_letter_topic!r}", "skip": "counted only", "fail": "stop the lane"}[
+            worker.on_bad
+        ],
+    )
+    return report
+
+
+def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
+    try:
+        lane = build_lane(
+            config, json_decoder(config.input, **taken_cells(config)), topic=config.input.topic, partition=0
+        )
+    except StreampairError as error:
+        report.bad("learner", error)
+        return None
+    learner = config.learner
+    paths = [learner.class_] if learner.class_ is not None else [step.class_ for step in learner.steps]
+    text = f"{learner.label()} ({' | '.join(map(str, paths))})"
+    privacy: PrivacyReport | None = lane.privacy
+    report.good("learner", text if privacy is not None else f"{text}, not private")
+    if privacy is not None:
+        report.good(
+            "privacy",
+            f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}; {privacy.guarantee}; "
+            + ("no horizon" if privacy.horizon_left is None else f"learns {privacy.horizon_left} events"),
+        )
+        for text in doubts(privacy.epsilon_budget, privacy.delta, privacy.horizon_left):
+            report.doubtful("privacy", text)
+    if privacy is not None and getattr(lane.learner, "seed", 0) is None:
+        kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
+        report.good(
+            "ledger",
+            f"reserves {lane.learner.window} events at a time; room for {lane.learner.forks} replay(s) that "
+            f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
+        )
+    return privacy
+
+
+def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: Report) -> None:
+    """What the budget of a lane comes to for an entity whose records are in all of them."""
+    if "entity" not in privacy.unit or lanes < 2:
+        return
+    if config.input.keyed_by_entity:
+        text = "one lane each (input.keyed_by_entity): the budget above is an entity's"
+    else:
+        total = Spend().then(*[Spend(mu=privacy.mu_budget)] * lanes)
+        text = (
+            f"one with records in all {lanes} lanes may come to epsilon {total.epsilon(privacy.delta):.4g} "
+            f"at delta {privacy.delta:g}; if a key stays in one partition, set input.keyed_by_entity"
+        )
+    report.good("entities", text)
+
+
+def _check_store(config: Config, report: Report) -> None:
+    if config.store.in_kafka:
+        try:
+            sealed = seal_of(config).seals
+            if draws_key(config):
+                raise key_missing()
+        except StreampairError as error:
+            report.bad("store", error)
+            return
+        report.good(
+            "store",
+            f"in Kafka, topic {config.log_topic!r}, "
+            + ("sealed" if sealed else "not sealed: as readable as the input"),
+        )
+        return
+    directory = config.state_directory
+    # Nothing is made here, so a directory that does not exist is judged by its nearest parent.
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if directory.exists() and directory.is_dir():
+        try:
+            DirectoryStore(directory, group_access=config.store.group_access).probe()
+        except StreampairError as error:
+            report.bad("store", error)
+            return
+        prefix = lane_id(config, config.input.topic, 0)[:-1]
+        # What follows is a number, or the rest of the name of another topic.
+        held = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
+        text = f"{directory} can be written; {len(held)} lane(s) of this application and topic"
+        report.good("store", text + ("" if held else ": starts at the first event"))
+    elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        report.good("store", f"{directory} does not exist yet and will be made: starts at the first event")
+    else:
+        report.bad(
+            "store",
+            SourceError(
+                f"the store directory {directory} cannot be made in {existing}",
+                fix="set store.directory to a directory that this user may write",
+            ),
+        )
+
+
+def _check_ports(config: Config, report: Report) -> None:
+    metrics = config.metrics
+    for prefix, host, port in (
+        ("metrics.", metrics.host, metrics.port),
+        ("metrics.public_", metrics.public_host, metrics.public_port),
+    ):
+        if port is None:
+            continue
+        key = f"{prefix}port"
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            report.bad(
+                key,
+                SourceError(
+                    f"cannot listen on {host}:{port}: {error.strerror or error}",
+                    fix=f"stop what uses the port, set {key} (0 takes a free one), or correct {prefix}host",
+                ),
+            )
+        else:
+            report.good(key, f"{host}:{port or 'a free port'}")
+
+
+def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
+    if config.audit_file is None or privacy is None:
+        return
+    from streampair_connectors.observability.privacy_card import checked_audit, read_audit
+
+    try:
+        audit = checked_audit(read_audit(config.audit_file), privacy, config.learner.label())
+    except ConfigError as error:
+        report.bad("metrics.audit_file", error)
+    else:
+        report.good("metrics.audit_file", f"{audit.get('date', 'an unknown day')}: {audit['verdict']}")
+
+
+def _check_codecs(report: Report) -> None:
+    try:
+        codecs = kafka.check_codecs()
+    except SourceError as error:
+        report.bad("codecs", error)
+    else:
+        report.good("codecs", f"records compressed with {', '.join(codecs)} can be read")
+
+
+async def _check_kafka(config: Config, report: Report, create: bool) -> int:
+    """Return the partitions of the input; 0 when nobody knows."""
+    made: dict[str, int] = {}
+    errors: dict[str, SourceError] = {}
+    try:
+        settings = config.require_kafka()
+        topics = await kafka.describe_topics(settings)
+        report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
+    except StreampairError as error:
+        report.bad("kafka", error)
+        return 0
+    try:
+        missing = await missing_rights(config)
+    except StreampairError as error:
+        report.bad("rights", error)
+        return 0
+    if missing:
+        report.bad("rights", rights_error(config, missing))
+    else:
+        report.good("rights", "this user may do all that `run` does, as far as the brokers tell")
+    hidden = {topic for kind, topic, operation in missing if (kind, operation) == ("topic", "Describe")}
+    if create:
+        try:
+            creation = await create_missing(config, topics)
+        except StreampairError as error:
+            report.bad(FLAG, error)
+            return 0
+        made, errors = creation.made, creation.errors
+        topics |= made
+    name = config.input.topic
+    if name in topics:
+        count = topics[name]
+        report.good(
+            "input.topic",
+            f"{name!r} {_has(name, made)} {count} partition(s): {count} lane(s), at most {count} worker(s)",
+        )
+    elif name not in hidden:
+        report.bad("input.topic", errors.get(name) or missing_topic(config, "input.topic", name))
+    creates: bool | None = None
+    for key, name in output_topics(config).items():
+        if name in topics:
+            report.good(key, f"{name!r} {_has(name, made)} {topics[name]} partition(s)")
+            continue
+        if name in errors:
+            report.bad(key, errors[name])
+            continue
+        if name in hidden:
+            continue
+        if creates is None:
+            creates = await kafka.creates_topics(settings)
+        if creates:
+            report.good(key, f"{name!r} does not exist; the broker creates it when `run` asks for it")
+        elif creates is None:
+            report.good(key, f"{name!r} does not exist; `run` asks for it, and the broker may create it")
+        else:
+            report.bad(key, missing_topic(config, key, name))
+    return topics.get(config.input.topic, 0)
+
+
+def _has(name: str, made: dict[str, int]) -> str:
+    return "was created with" if name in made else "has"

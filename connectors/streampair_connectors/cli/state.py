@@ -1,0 +1,248 @@
+"""`streampair state`: look at the state of an application, go on where a start is refused, move it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streampair.errors import ConfigError
+from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.config import Config, load_config
+from streampair_connectors.observability import logs
+
+if TYPE_CHECKING:
+    from streampair.engine.recovery import How
+    from streampair_connectors.stores.inspection import LaneState, Plan
+
+__all__ = ["state_app"]
+
+state_app = typer.Typer(
+    help="The state: show it, accept what is lost, export and import it.",
+    epilog="Example: streampair state show fraud.toml",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ExportFile = Annotated[Path, typer.Argument(metavar="FILE", help="The exported state.")]
+
+
+@state_app.command(
+    "show",
+    short_help="Show what the store and the group hold of each lane.",
+    epilog="Example: streampair state show fraud.toml",
+)
+def show(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Show what the store and the group hold of each lane (one partition), and whether `run` would start.
+
+    Changes nothing, takes no lock and fences nobody: a worker may run meanwhile.
+    """
+    from streampair_connectors.stores.inspection import open_states
+
+    async def work(settings: Config) -> list[LaneState]:
+        async with open_states(settings, broker=False) as states:
+            return await states.show()
+
+    with errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        lanes = asyncio.run(work(settings))
+        if as_json:
+            typer.echo(json.dumps({"app": settings.app, "lanes": [lane.as_dict() for lane in lanes]}))
+            return
+        if not lanes:
+            typer.echo(f"the store has no lane of {settings.app}")
+        for lane in lanes:
+            _block(f"{settings.app}: {settings.input.topic}[{lane.partition}]", _rows(lane))
+
+
+@state_app.command(
+    "accept",
+    short_help="Go on where `run` refuses to; says before what it charges.",
+    epilog="Example: streampair state accept fraud.toml --rollback",
+)
+def accept(
+    config: ConfigPath,
+    lost_register: Annotated[
+        bool,
+        typer.Option(
+            "--lost-register", help="The group's offsets are gone or were reset, and the store is the newest."
+        ),
+    ] = False,
+    rollback: Annotated[
+        bool,
+        typer.Option(
+            "--rollback", help="The newest log is lost, or damaged: go on from the one that is there."
+        ),
+    ] = False,
+    lost_span: Annotated[
+        bool,
+        typer.Option(
+            "--lost-span",
+            help="Events since the last snapshot are gone or changed: go on with the snapshot, without them.",
+        ),
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="This lane alone. Without it all that are refused for this.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on where `run` refuses to, on your word. It says before what it charges, and asks.
+
+    A private lane is charged a second view of every slot that may be seen again, and its report says from
+    then on "vouched by the operator". The newest store, put back, costs nothing: look for that first.
+    No worker may run.
+    """
+    from streampair_connectors.stores.inspection import open_states
+
+    chosen: list[How] = []
+    if lost_register:
+        chosen.append("register")
+    if rollback:
+        chosen.append("rollback")
+    if lost_span:
+        chosen.append("span")
+
+    async def work(settings: Config) -> list[Plan]:
+        async with open_states(settings) as states:
+            plans = await states.plan(chosen[0], None if partition is None else [partition])
+            if not as_json:
+                for plan in plans:
+                    title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
+                    _block(title, _plan_rows(plan))
+            if not yes and not await asyncio.to_thread(typer.confirm, "Go on so?"):
+                return []
+            for plan in plans:
+                await states.carry_out(plan)
+            return plans
+
+    with errors(as_json):
+        if len(chosen) != 1:
+            raise ConfigError(
+                "nothing says what to go on without" if not chosen else "one thing at a time",
+                fix="give one of --lost-register, --rollback and --lost-span: the message of `run` names it",
+            )
+        if not yes and (as_json or not sys.stdin.isatty()):
+            raise ConfigError(
+                "there is nobody to ask",
+                fix="call it in a terminal and without --json, or add --yes",
+            )
+        settings = load_config(config)
+        logs.configure("error")
+        plans = asyncio.run(work(settings))
+        if as_json:
+            typer.echo(json.dumps({"accepted": [plan.as_dict() for plan in plans]}))
+        elif not plans:
+            typer.echo("nothing was changed")
+            raise typer.Exit(1)
+        else:
+            typer.echo("done: start `streampair run`")
+
+
+@state_app.command(
+    "export",
+    short_help="Write the state to one file.",
+    epilog="Example: streampair state export fraud.toml fraud.state",
+)
+def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
+    """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
+
+    Sealed with the sealing key or the noise key, if there is one. The noise key is not in it. No worker may
+    run; once one has run again, the file is no longer the newest state, and no import takes it.
+    """
+    from streampair_connectors.stores.export import export_state
+
+    with errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        told = asyncio.run(export_state(settings, file))
+        if as_json:
+            typer.echo(json.dumps(told))
+            return
+        sealed = "sealed" if told["sealed"] else "not sealed: as sensitive as the input"
+        typer.echo(f"{file}: {len(told['partitions'])} lane(s), {told['bytes']} bytes, {sealed}")
+        if told["keeps_key"]:
+            key = settings.state_directory / f"{settings.app}.noise-key"
+            typer.echo(f'the noise key is not in it: set learner.noise_key_file = "{key}" where it goes')
+
+
+@state_app.command(
+    "import",
+    short_help="Write an exported state into an empty store.",
+    epilog="Example: streampair state import fraud.toml fraud.state",
+)
+def import_(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
+    """Write an exported state into the store of the configuration, which must not have these lanes.
+
+    It must be the newest state, by the group's register. No worker may run. Afterwards move the old store
+    away: it must never be used again.
+    """
+    from streampair_connectors.stores.export import import_state
+
+    with errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        told = asyncio.run(import_state(settings, file))
+        if as_json:
+            typer.echo(json.dumps(told))
+        else:
+            typer.echo(f"{len(told['partitions'])} lane(s) imported; move the old store away")
+
+
+_LABEL = 10
+
+
+def _block(title: str, rows: Iterator[tuple[str, str]]) -> None:
+    typer.echo(title)
+    for label, value in rows:
+        typer.echo(f"  {label:<{_LABEL}} {value}")
+    typer.echo()
+
+
+def _rows(lane: LaneState) -> Iterator[tuple[str, str]]:
+    yield "log", f"{lane.sequence + 1} entries, by release {lane.writer or 'unknown'}"
+    yield "offset", f"{lane.offset}, the group's is {lane.group_offset}; its register: {lane.register}"
+    if lane.forks is not None:
+        beyond = f", released up to {lane.released}" if lane.released > lane.slots else ""
+        more = ", and 1 more until a replay has caught up" if lane.pending else ""
+        yield "slots", f"{lane.slots}{beyond}"
+        yield "forks", f"{lane.forks} of {lane.forks_planned} planned{more}"
+    if lane.snapshot is not None:
+        yield "snapshot", f"{lane.snapshot['size']} bytes, at offset {lane.snapshot['offset']}"
+    yield "key", lane.key or "none"
+    yield "topic", f"{lane.partitions} partition(s) when it began, cluster {lane.cluster or 'not named'}"
+    yield from _listed("void", lane.void)
+    yield from _listed("accepted", lane.accepted)
+    if lane.refused is None:
+        start = "would start"
+        if lane.replay is not None:
+            first, end = lane.replay
+            start += f", unless the replay of events {first} to {end - 1} comes out otherwise"
+        yield "start", start
+    else:
+        yield "start", f"refused: {lane.refused}"
+        yield "fix", lane.fix or "none is needed"
+
+
+def _listed(label: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for value in values:
+        yield label, value
+
+
+def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    told: dict[str, Any] = plan.as_dict()
+    yield "refused", told["refused"]
+    before, after = told["forks"]
+    yield "charges", f"{told['forks_charged']} fork(s): {before} before, {after} after"
+    if "mu" in told:
+        (mu, then), (epsilon, later) = told["mu"], told["epsilon"]
+        yield "mu", f"{mu:.4g} before, {then:.4g} after"
+        yield "epsilon", f"{epsilon:.4g} before, {later:.4g} after, at delta {told['delta']:.3g}"
+    if told["report"] is not None:
+        yield "report", f"will say: {told['report']}"

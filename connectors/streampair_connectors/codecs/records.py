@@ -1,0 +1,566 @@
+"""Bytes to events, and scores and dead letters back to bytes.
+
+The fast path decodes the declared features with one typed msgspec decoder. An event that it
+refuses is decoded again, slowly, only to say exactly what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.errors import RecordError
+from streampair_connectors.codecs.categories import csv_fields, json_fields, with_categories
+from streampair_connectors.codecs.csv import csv_rows
+from streampair_connectors.codecs.json import json_rows
+from streampair_connectors.config import InputConfig, Label
+
+__all__ = [
+    "Encoder",
+    "RawRecord",
+    "csv_decoder",
+    "dead_letter_headers",
+    "json_decoder",
+]
+
+Headers = list[tuple[str, bytes]]
+
+
+class RawRecord(Protocol):
+    """What a decoder needs of a record; Kafka's own records have it."""
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+Decoder = Callable[[RawRecord], Event]
+
+
+def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False) -> Decoder:
+    """Return the function that turns one JSON record into an event.
+
+    Parameters
+    ----------
+    config
+        The input.
+    gaps
+        Whether the learner takes records in which features are missing, or null. They are left out of the
+        event; otherwise it is refused.
+    texts
+        Whether it takes texts, and true and false, as values of features. Those with declared bounds are
+        numbers all the same.
+
+    Notes
+    -----
+    The label is normalised to the configured `positive` or `negative` value, so that `1` in
+    an event and `true` in the configuration are the same label. An event without the label
+    field, or with null in it, is unlabelled: it is scored, not learned.
+
+    Raises
+    ------
+    RecordError
+        By the returned function, with stage `"decode"`, `"features"` or `"label"`.
+
+    Examples
+    --------
+    >>> from streampair.engine.lane import Record
+    >>> decode = json_decoder(InputConfig(label="bad", features=["amount"]))
+    >>> decode(Record(0, b'{"amount": 12, "bad": true, "note": "x"}')).x
+    {'amount': 12.0}
+    >>> decode = json_decoder(InputConfig(label="bad", features={"amount": [0, 99], "card": ["debit"]}))
+    >>> decode(Record(0, b'{"amount": 12, "card": "debit", "bad": true}')).x
+    {'amount': 12.0, 'card=debit': 1.0}
+    """
+    if (of := config.categories()) is not None:
+        rest = config.without_categories()
+        base = json_decoder(rest, gaps=gaps, texts=texts)
+        return with_categories(of, base, json_fields, alone=not rest.feature_names())
+    cells = _Cells(config, gaps=gaps, texts=texts)
+    names = config.feature_names()
+    id_field = config.id
+    limit = config.max_event_bytes
+    labels = _Labels(config)
+    resolve = labels.resolve
+    fields = [config.label, *(names or ()), *([] if id_field is None else [id_field])]
+    if names is None or not all(map(_may_be_a_field, fields)):
+        return _slow_decoder(config, labels, cells)
+
+    features = _features(len(names))
+    fast: Callable[[Any], Any] = msgspec.json.Decoder(_shape(names, config, cells)).decode
+    # Arrays are of records that have all features, as numbers.
+    whole = fast if cells.strict else msgspec.json.Decoder(_shape(names, config)).decode
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > limit:
+            raise _refuse_size(value, limit)
+        try:
+            row = fast(value)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise _explain(value, config, cells, error) from None
+        y = row.label
+        if y is not None:
+            y = resolve(y)
+        x = dict(zip(names, features(row), strict=True))
+        if gaps and None in x.values():
+            x = {name: item for name, item in x.items() if item is not None}
+        if id_field is None:
+            return Event(x, y)
+        return Event(x, y, None if row.id is None else str(row.id))
+
+    many = json_rows(
+        names,
+        decode if cells.strict else _not_whole,
+        parse=whole,
+        features=features,
+        resolve=resolve,
+        boolean=labels.boolean,
+        limit=limit,
+        ids=id_field is not None,
+    )
+    decode.many = many if cells.strict else _while_whole(many)  # type: ignore[attr-defined]  # see `Rows`
+    return decode
+
+
+def _not_whole(record: RawRecord) -> Event:
+    raise RecordError("not all features are there, as numbers", fix="decode it alone", stage="decode")
+
+
+def _while_whole(many: Callable[[Any], Rows | None]) -> Callable[[Any], Rows | None]:
+    """Batches as arrays until one has a record that is not whole: the next ones will have some, too."""
+    whole = True
+
+    def rows(records: Any) -> Rows | None:
+        nonlocal whole
+        found = many(records) if whole else None
+        whole = found is not None and not found.refused
+        return found if whole else None
+
+    return rows
+
+
+class _Cells:
+    """What the value of a feature may be."""
+
+    def __init__(self, config: InputConfig, *, gaps: bool, texts: bool) -> None:
+        self.gaps = gaps
+        self.texts = texts and not isinstance(config.features, dict)
+        self.strict = not (self.gaps or self.texts)
+
+    @property
+    def type(self) -> Any:
+        """For msgspec."""
+        kinds: Any = float | str | bool if self.texts else float
+        return kinds | None if self.gaps else kinds
+
+    def of(self, name: str, item: object) -> Any:
+        """The value as the learner takes it; None for a gap."""
+        if (item is None and self.gaps) or (self.texts and isinstance(item, str | bool)):
+            return item
+        return _number(name, item)
+
+    def of_text(self, name: str, text: str) -> Any:
+        """The same of a cell of a CSV file."""
+        if text == "" and self.gaps:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            return self.of(name, text)  # raises if texts are none
+        return _number(name, number)
+
+
+def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -> Any:
+    """A struct of what an event must have, in the order of the declared features."""
+    fields: list[Any] = [(f"f{i}", float) for i in range(len(names))]
+    if cells is not None:
+        default = (None,) if cells.gaps else ()
+        fields = [(f"f{i}", cells.type, *default) for i in range(len(names))]
+    fields.append(("label", bool | int | float | str | None, None))
+    renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label}
+    if config.id is not None:
+        fields.append(("id", str | int | None, None))
+        renamed["id"] = config.id
+    return msgspec.defstruct("Shape", fields, rename=renamed, gc=False)
+
+
+def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
+    """From such a struct to its features."""
+    if count < 2:
+        return (lambda row: (row.f0,)) if count else (lambda row: ())
+    return operator.attrgetter(*(f"f{i}" for i in range(count)))
+
+
+def _may_be_a_field(name: str) -> bool:
+    """Whether msgspec takes it as the name of a field."""
+    return all(char not in '\\"' and char >= " " for char in name)
+
+
+def _slow_decoder(config: InputConfig, labels: _Labels, cells: _Cells) -> Decoder:
+    """Decode events whose features are all their other fields, or have names that no struct can have."""
+    names = config.feature_names()
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > config.max_event_bytes:
+            raise _refuse_size(value, config.max_event_bytes)
+        data = _parse(value)
+        y = data.pop(config.label, None)
+        identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
+        if not data:
+            raise _no_features(config)
+        for name in names or ():
+            if name not in data and not cells.gaps:
+                raise _missing(name, config)
+        read = {name: cells.of(name, data.get(name)) for name in (data if names is None else names)}
+        x = {name: item for name, item in read.items() if item is not None} if cells.gaps else read
+        return Event(x, None if y is None else labels.resolve(y), identifier)
+
+    return decode
+
+
+def csv_decoder(
+    config: InputConfig, header: Sequence[str], *, gaps: bool = False, texts: bool = False
+) -> Decoder:
+    """Return the function that turns one line of a CSV file into an event.
+
+    Parameters
+    ----------
+    config
+        The input; without declared features, all columns but label and id are features.
+    header
+        The names in the file's first line.
+    gaps, texts
+        As of `json_decoder`; an empty cell is a gap.
+    """
+    if (of := config.categories()) is not None:
+        rest = config.without_categories()
+        fields = csv_fields(header)
+        base = csv_decoder(rest, header, gaps=gaps, texts=texts)
+        return with_categories(of, base, fields, alone=not rest.feature_names())
+    value_of = _Cells(config, gaps=gaps, texts=texts)
+    columns = list(header)
+    taken = {config.label, config.id}
+    declared = config.feature_names()
+    names = declared if declared is not None else [name for name in columns if name not in taken]
+    labels = _Labels(config)
+
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > config.max_event_bytes:
+            raise _refuse_size(value, config.max_event_bytes)
+        try:
+            cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RecordError(
+                f"the line is not CSV: {error}", fix="write UTF-8 CSV", stage="decode"
+            ) from None
+        if len(cells) != len(columns):
+            raise RecordError(
+                f"the line has {len(cells)} cells, the header {len(columns)}",
+                fix="give every line one cell per column",
+                stage="decode",
+            )
+        row = dict(zip(columns, cells, strict=True))
+        x: dict[str, Any] = {}
+        for name in names:
+            if row.get(name, "") == "" and not gaps:
+                raise _missing(name, config)
+            item = value_of.of_text(name, row.get(name, ""))
+            if item is not None:
+                x[name] = item
+        text = row.get(config.label, "")
+        identifier = row.get(config.id) if config.id is not None else None
+        return Event(x, labels.resolve_text(text) if text else None, identifier or None)
+
+    decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+        columns,
+        names,
+        label=config.label,
+        id_column=config.id,
+        limit=config.max_event_bytes,
+        resolve=labels.resolve_text,
+    )
+    return decode
+
+
+class _Labels:
+    """The two labels that count, or any."""
+
+    def __init__(self, config: InputConfig) -> None:
+        self._any = config.labels == "any"
+        self._positive: Label = config.positive
+        self._negative: Label = config.negative_label()
+        self._field = config.label
+        # Whether a truth value is what it says, so that none needs to be resolved.
+        self.boolean = self._positive is True and self._negative is False
+        self._texts: dict[str, Label] = {}
+        for label in (self._negative, self._positive):
+            for text in _spellings(label):
+                self._texts[text] = label
+
+    def resolve(self, y: object) -> object:
+        if y == self._positive:
+            return self._positive
+        if y == self._negative:
+            return self._negative
+        if self._any and isinstance(y, bool | int | float | str) and y == y:
+            return y
+        raise self._unknown(y)
+
+    def resolve_text(self, text: str) -> object:
+        found: object = self._texts.get(text.strip())
+        if found is None:
+            found = self._texts.get(text.strip().lower())
+        if found is None and self._any:
+            return _plain(text.strip())
+        if found is None:
+            raise self._unknown(text)
+        return found
+
+    def _unknown(self, y: object) -> RecordError:
+        return RecordError(
+            f"unknown label {_shorten(y)} in field {self._field!r}",
+            fix="send a number, a text, true or false"
+            if self._any
+            else f"send {self._positive!r} or {self._negative!r}, or name the labels as "
+            'input.positive and input.negative; for ranking and metrics, input.labels = "any"',
+            stage="label",
+        )
+
+
+def _plain(text: str) -> float | str:
+    """A label of a CSV cell: a finite number if it reads like one, else text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _spellings(label: Label) -> list[str]:
+    if isinstance(label, bool):
+        return ["true", "1", "1.0"] if label else ["false", "0", "0.0"]
+    if isinstance(label, int):
+        return [str(label), f"{label}.0"]
+    return [label]
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse_size(value: bytes | None, limit: int) -> RecordError:
+    if value is None:
+        return RecordError(
+            "the record has no value (a tombstone)",
+            fix="none is needed: it says that a key was deleted, and is counted as a tombstone",
+            stage="decode",
+        )
+    return RecordError(
+        f"the event has {len(value)} bytes, more than input.max_event_bytes = {limit}",
+        fix="send smaller events, or raise input.max_event_bytes",
+        stage="decode",
+    )
+
+
+def _missing(name: str, config: InputConfig) -> RecordError:
+    return RecordError(
+        f"feature {name!r} is missing",
+        fix="send it in every event, or take it out of input.features",
+        stage="features",
+    )
+
+
+def _no_features(config: InputConfig) -> RecordError:
+    return RecordError(
+        "the event is empty: it has no feature",
+        fix="send a JSON object with the features"
+        + (f" {', '.join((config.feature_names() or [])[:5])}" if config.features else ""),
+        stage="decode",
+    )
+
+
+def _identifier(item: object, config: InputConfig) -> str | None:
+    if item is None or (isinstance(item, str | int) and not isinstance(item, bool)):
+        return None if item is None else str(item)
+    raise RecordError(
+        f"field {config.id!r} is not an id",
+        fix="send text or a whole number as id",
+        stage="decode",
+    )
+
+
+def _number(name: str, item: object) -> float:
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        try:
+            number = float(item)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+        what = "not finite"
+    elif item is None:
+        what = "null"
+    else:
+        # Its kind, not its value: messages end up where raw data should not.
+        kinds = {str: "text", bool: "a truth value", list: "a list", dict: "an object"}
+        what = kinds.get(type(item), "not a number")
+    raise RecordError(
+        f"feature {name!r} is {what}",
+        fix=f"send a finite number as {name!r}, or name the numeric fields in input.features",
+        stage="features",
+    )
+
+
+def _parse(value: bytes) -> dict[str, Any]:
+    """Decode a JSON object with Python's parser, which also reads NaN and Infinity."""
+    if not value.strip():
+        raise RecordError(
+            "the event is empty: it has no bytes",
+            fix="send a JSON object with the features",
+            stage="decode",
+        )
+    try:
+        data = json.loads(value)
+    except RecursionError:
+        raise RecordError(
+            "the event is nested too deeply", fix="send a flat JSON object", stage="decode"
+        ) from None
+    except (ValueError, UnicodeDecodeError) as error:
+        if value.startswith(b"\x00"):
+            raise RecordError(
+                "the event is not JSON: it begins with a zero byte, as the messages of a schema registry do "
+                "(Avro, Protobuf or JSON Schema)",
+                fix="streampair reads plain JSON and asks no schema registry: write the events as JSON, or "
+                "convert the topic",
+                stage="decode",
+            ) from None
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+        raise RecordError(
+            f"the event is not JSON: {reason[:100]}",
+            fix="send one JSON object, in UTF-8, as the value of each record",
+            stage="decode",
+        ) from None
+    if not isinstance(data, dict):
+        raise RecordError(
+            "the event is not a JSON object",
+            fix='send an object such as {"feature": 1.5, "label": true}',
+            stage="decode",
+        )
+    return data
+
+
+def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception) -> RecordError:
+    """Say what is wrong with an event that the fast decoder has refused."""
+    try:
+        data = _parse(value)
+        if not data:
+            return _no_features(config)
+        for name in config.feature_names() or ():
+            if name not in data and not cells.gaps:
+                return _missing(name, config)
+            cells.of(name, data.get(name))
+        label = data.get(config.label)
+        if isinstance(label, (list, dict)) or label != label:
+            return _Labels(config)._unknown(label)
+        if config.id is not None:
+            _identifier(data.get(config.id), config)
+    except RecordError as refused:
+        return refused
+    return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")
+
+
+class _Score(msgspec.Struct, gc=False):
+    app: str
+    learner: str
+    topic: str
+    partition: int
+    offset: int
+    id: str | None
+    score: float | None
+    outcome: str
+    probabilities: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+
+
+def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
+    """The same with texts for classes: a number or truth value as JSON spells it."""
+    return {
+        label if isinstance(label, str) else msgspec.json.encode(label, enc_hook=str).decode(): p
+        for label, p in probabilities.items()
+    }
+
+
+class Encoder:
+    """Encode the outputs of one lane.
+
+    Examples
+    --------
+    >>> encode = Encoder(app="fraud", learner="PairOGD", topic="payments", partition=0).score
+    >>> encode(Scored(offset=7, key=None, id=None, score=0.5, outcome="learned"))[-42:]
+    b'"id":null,"score":0.5,"outcome":"learned"}'
+    """
+
+    def __init__(self, *, app: str, learner: str, topic: str, partition: int) -> None:
+        self._lane = app, learner, topic, partition
+        encoder = msgspec.json.Encoder()
+        self._encode, self._encode_lines = encoder.encode, encoder.encode_lines
+        self._common: Headers = [
+            ("streampair.app", app.encode()),
+            ("streampair.topic", topic.encode()),
+            ("streampair.partition", str(partition).encode()),
+        ]
+
+    def score(self, scored: Scored) -> bytes:
+        """Return the value of one record on the output topic."""
+        return self.scores([scored])[0]
+
+    def scores(self, scored: Sequence[Scored]) -> list[bytes]:
+        """Return the values of many records."""
+        return list(map(self._encode, self._rows(scored)))
+
+    def lines(self, scored: Sequence[Scored]) -> bytes:
+        """Return the same as the lines of a file."""
+        return self._encode_lines(self._rows(scored))
+
+    def _rows(self, scored: Sequence[Scored]) -> list[_Score]:
+        app, learner, topic, partition = self._lane
+        return [
+            _Score(
+                *(app, learner, topic, partition, s.offset, s.id, s.score, s.outcome),
+                msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
+            )
+            for s in scored
+        ]
+
+    def dead_letter(self, letter: DeadLetter, headers: Sequence[tuple[str, bytes]] = ()) -> Headers:
+        """Return the headers of one dead letter; its key and value stay the original bytes."""
+        return dead_letter_headers(letter, self._common, headers)
+
+
+def dead_letter_headers(
+    letter: DeadLetter, common: Headers, original: Sequence[tuple[str, bytes]] = ()
+) -> Headers:
+    """Return what a dead letter says about itself, after the headers that it came with."""
+    return [
+        *original,
+        *common,
+        ("streampair.offset", str(letter.offset).encode()),
+        ("streampair.timestamp", str(letter.timestamp).encode()),
+        ("streampair.stage", letter.stage.encode()),
+        ("streampair.error", letter.error.encode("utf-8", "replace")[:2000]),
+    ]
+
+
+def score_from_bytes(value: bytes) -> Mapping[str, Any]:
+    """Decode one record of the output topic."""
+    decoded: Mapping[str, Any] = msgspec.json.decode(value)
+    return decoded

@@ -1,0 +1,343 @@
+"""A whole configuration: read from a file, validated across its tables, watched for changes."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
+
+from streampair.errors import ConfigError
+from streampair_connectors.config.models import (
+    CardConfig,
+    InputConfig,
+    KafkaConfig,
+    LearnerConfig,
+    MetricsConfig,
+    OutputConfig,
+    RegretTable,
+    ShadowConfig,
+    StoreConfig,
+    Table,
+    TopicsConfig,
+    WorkerConfig,
+)
+
+__all__ = [
+    "Changes",
+    "Config",
+    "load_config",
+    "parse_config",
+]
+
+# An application's name is a group and a file name too.
+_APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
+class Config(Table):
+    """A whole configuration. Build it with :func:`load_config` or :func:`parse_config`."""
+
+    app: str
+    kafka: KafkaConfig | None = None
+    input: InputConfig
+    output: OutputConfig = OutputConfig()
+    topics: TopicsConfig = TopicsConfig()
+    learner: LearnerConfig
+    shadow: ShadowConfig | None = None
+    store: StoreConfig = StoreConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    card: CardConfig = CardConfig()
+    regret: RegretTable = RegretTable()
+    worker: WorkerConfig = WorkerConfig()
+    _base: Path = PrivateAttr(default_factory=Path)
+    _file: Path | None = PrivateAttr(default=None)
+
+    @field_validator("app")
+    @classmethod
+    def _app(cls, value: str) -> str:
+        if not _APP.match(value):
+            raise ValueError(
+                f"{value!r} cannot name an application; use letters, digits, dot, dash and "
+                "underscore, at most 100 of them, the first a letter or a digit"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _topics(self) -> Config:
+        names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
+        names += [] if self.output.model_topic is None else [self.output.model_topic]
+        if len(set(names)) != len(names):
+            raise ValueError(
+                f"input, output, dead-letter, log and model topics are {names}: "
+                "different names are needed, or events would be read again"
+            )
+        return self
+
+    @property
+    def output_topic(self) -> str:
+        """The topic of the scores."""
+        return self.output.topic or f"{self.app}-scores"
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """The topic of the events that could not be used."""
+        return self.output.dead_letter_topic or f"{self.app}-dead-letters"
+
+    @property
+    def commit_every_seconds(self) -> float:
+        """Seconds from one commit to the next, before it grows because commits take long."""
+        every = self.worker.commit_every_seconds
+        if every is not None:
+            return every
+        # What Kafka's readers of committed records see waits for the commit; on a disk nobody waits.
+        return 0.1 if self.store.in_kafka else 1.0
+
+    @property
+    def log_topic(self) -> str:
+        """The topic of the lanes' logs, where the state lies in Kafka."""
+        return self.store.log_topic or f"{self.app}-{self.input.topic}-log"
+
+    @property
+    def state_directory(self) -> Path:
+        """The store's directory, absolute."""
+        return (self._base / self.store.directory).absolute()
+
+    @property
+    def audit_file(self) -> Path | None:
+        """Where the last audit lies, absolute."""
+        file = self.metrics.audit_file
+        return None if file is None else (self._base / file).absolute()
+
+    @property
+    def file(self) -> Path | None:
+        """Where it was read from, absolute; None: from no file."""
+        return self._file
+
+    def require_kafka(self) -> KafkaConfig:
+        """Return the [kafka] table.
+
+        Raises
+        ------
+        ConfigError
+            There is none.
+        """
+        if self.kafka is None:
+            raise ConfigError(
+                "the configuration has no [kafka] table",
+                fix='add [kafka] with bootstrap_servers = "localhost:9092"',
+            )
+        return self.kafka
+
+    def fingerprint(self) -> str:
+        """Return a digest of what the model's meaning depends on.
+
+        A snapshot taken under another fingerprint is refused: the same numbers would mean
+        something else. Secrets, addresses, topics and batch sizes are not part of it.
+        """
+        meaning = {
+            "learner": self.learner.model_dump(
+                mode="json", include={"class_", "options", "steps", "trust_preprocessing"}
+            ),
+            "label": self.input.label,
+            "positive": self.input.positive,
+            "negative": self.input.negative_label(),
+            **({"labels": "any"} if self.input.labels == "any" else {}),
+            "features": self.input.model_dump(mode="json", include={"features"}),
+            # A replay under another limit would take other events for dead letters.
+            "max_event_bytes": self.input.max_event_bytes,
+        }
+        data = msgspec.json.encode(meaning, order="sorted")
+        return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read and validate a configuration file.
+
+    Parameters
+    ----------
+    path
+        A TOML file. Relative paths inside it start at its directory.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is not TOML, or is not a valid configuration. Every problem
+        is named, with the nearest known key for an unknown one.
+    """
+    file = Path(path)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration {file} cannot be read: {error.strerror}",
+            fix="check the path and its permissions",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {file} is not TOML: {error}", fix="correct that line") from None
+    config = parse_config(data, base=file.absolute().parent, source=str(file))
+    config._file = file.absolute()
+    return config
+
+
+def parse_config(
+    data: Mapping[str, Any], *, base: Path | None = None, source: str = "configuration"
+) -> Config:
+    """Validate a configuration that is already parsed.
+
+    Examples
+    --------
+    >>> config = parse_config({
+    ...     "app": "fraud",
+    ...     "input": {"topic": "payments", "label": "is_fraud", "features": ["amount", "age"]},
+    ...     "learner": {"class": "streampair.auc.PairOGD"},
+    ... })
+    >>> config.dead_letter_topic
+    'fraud-dead-letters'
+    """
+    try:
+        config = Config.model_validate(dict(data))
+    except ValidationError as error:
+        lines = [_explain(item) for item in error.errors(include_url=False, include_input=False)]
+        problems = "; ".join(line for line, _ in lines)
+        fixes = list(dict.fromkeys(fix for _, fix in lines if fix))
+        raise ConfigError(
+            f"{source}: {problems}", fix="; ".join(fixes) or "correct the keys named above"
+        ) from None
+    if base is not None:
+        config._base = base
+    return config
+
+
+def _keys_at(location: Sequence[int | str]) -> list[str]:
+    """Return the known keys of the table that holds the last part of `location`."""
+    model: type[BaseModel] = Config
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
+        if field is None:
+            return []
+        found = next(
+            (
+                kind
+                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
+                if isinstance(kind, type) and issubclass(kind, BaseModel)
+            ),
+            None,
+        )
+        if found is None:
+            return []
+        model = found
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _explain(item: Any) -> tuple[str, str]:
+    """Turn one pydantic error into a problem and a fix (empty: the problem says it)."""
+    location = item["loc"]
+    # A union adds the tried type to the location ("list[str]"): of no use to the reader.
+    parts = [str(p) for p in location if isinstance(p, int) or re.fullmatch(r"[\w.-]+", str(p))]
+    where = ".".join(parts) or "the configuration"
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        known = _keys_at(location)
+        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        problem = f"unknown key {where}"
+        if f"{location[-1]}_file" in known:
+            key = location[-1]
+            return f"{problem}: secrets do not belong here", f"name its place with {key}_file or {key}_env"
+        if near:
+            return problem, f"write {near[0]} instead of {location[-1]}"
+        return problem, f"remove it; known keys here: {', '.join(known)}"
+    if kind == "missing":
+        return f"{where} is missing", f"add {where}"
+    if kind == "value_error":
+        return f"{where}: {item['ctx']['error']}", ""
+    message = str(item["msg"])
+    return f"{where}: {message[:1].lower()}{message[1:]}", ""
+
+
+# Of a stand-in for one that cannot be read.
+_UNREADABLE = "the file"
+
+
+class Changes:
+    """Compares a configuration with its file, which is read anew when it has changed.
+
+    Parameters
+    ----------
+    config
+        What runs; one that comes from no file never changes.
+
+    Attributes
+    ----------
+    keys
+        Names of the keys that differ, as of the last `look`: never their values. One that stands for all if
+        the file is gone, or is no configuration.
+    refused
+        Why the next start would be refused; empty: it would not be for this.
+
+    Examples
+    --------
+    >>> from streampair_connectors.config import parse_config
+    >>> config = parse_config({"app": "fraud", "input": {"topic": "t", "label": "y", "features": ["a"]},
+    ...                        "learner": {"class": "streampair.auc.PairOGD"}})
+    >>> Changes(config).look()
+    0
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._runs = config.model_dump(mode="json", by_alias=True)
+        self._seen: tuple[int, int, int] | None = self._stamp()
+        self.keys: tuple[str, ...] = ()
+        self.refused = ""
+
+    def look(self) -> int:
+        """Read the file if it is another one than before, and return how many keys differ."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            self._compare()
+        return len(self.keys)
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """As plain values, as of now; None: there is no file to compare with."""
+        if self._config.file is None:
+            return None
+        self.look()
+        return {"keys": list(self.keys), "refused": self.refused}
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        if self._config.file is not None:
+            with contextlib.suppress(OSError):
+                found = self._config.file.stat()
+                return found.st_mtime_ns, found.st_size, found.st_ino
+        return None
+
+    def _compare(self) -> None:
+        assert self._config.file is not None
+        try:
+            other = load_config(self._config.file)
+        except ConfigError:  # whose message may quote what is in the file: who starts it is shown that
+            self.keys, self.refused = (_UNREADABLE,), "it is no configuration, or cannot be read"
+            return
+        self.keys = tuple(sorted(_differing(self._runs, other.model_dump(mode="json", by_alias=True))))
+        same = other.app != self._config.app or other.fingerprint() == self._config.fingerprint()
+        self.refused = "" if same else "its learner or its input are others, under the same app name"
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name in a.keys() | b.keys():
+        ours, theirs = a.get(name), b.get(name)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            yield from _differing(ours, theirs, f"{path}{name}.")
+        elif ours != theirs:
+            yield f"{path}{name}"

@@ -1,0 +1,206 @@
+"""The three topics of an application: which are missing, how each is made, and making them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from streampair.errors import SourceError
+from streampair_connectors import kafka
+from streampair_connectors.config import Config
+from streampair_connectors.observability.logs import get_logger
+
+__all__ = [
+    "FLAG",
+    "Creation",
+    "TopicFacts",
+    "check_topics",
+    "create_missing",
+    "missing_rights",
+    "missing_topic",
+    "output_topics",
+    "rights_error",
+]
+
+log = get_logger(__name__)
+
+FLAG = "--create-topics"
+"""The option of `check` and `run` that makes what is missing."""
+
+
+def output_topics(config: Config) -> dict[str, str]:
+    """Return the topics that the application writes to, by their key in the configuration."""
+    topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+    if config.output.model_topic is not None:
+        topics["output.model_topic"] = config.output.model_topic
+    return topics
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What came of making the missing topics.
+
+    Attributes
+    ----------
+    made
+        Partitions of each topic that was made.
+    errors
+        Why the others were not, by name. Without errors all three exist now.
+    """
+
+    made: dict[str, int]
+    errors: dict[str, SourceError]
+
+
+async def create_missing(config: Config, existing: Mapping[str, int]) -> Creation:
+    """Make the topics that are not among the `existing` ones (partitions by name), as [topics] says.
+
+    Nothing is made while the input is missing and may not be made: the outputs follow its partitions.
+
+    Raises
+    ------
+    SourceError
+        The cluster cannot be asked.
+    """
+    settings, topics = config.require_kafka(), config.topics
+    wanted: dict[str, int] = {}
+    name = config.input.topic
+    partitions = existing.get(name, topics.input_partitions)
+    if partitions is None:
+        return Creation({}, {name: missing_topic(config, "input.topic", name)})
+    if name not in existing:
+        wanted[name] = partitions
+    for output in output_topics(config).values():
+        if output not in existing:
+            wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
+    if not wanted:
+        return Creation({}, {})
+    # Of the models the newest of each lane stays.
+    models = {name: wanted.pop(name) for name in list(wanted) if name == config.output.model_topic}
+    results: dict[str, int | SourceError] = {}
+    for group, policy in ((wanted, None), (models, {"cleanup.policy": "compact"})):
+        if group:
+            results |= await kafka.create_topics(settings, group, topics.replication_factor, settings=policy)
+    return Creation(
+        {name: count for name, count in results.items() if not isinstance(count, SourceError)},
+        {name: error for name, error in results.items() if isinstance(error, SourceError)},
+    )
+
+
+async def missing_rights(config: Config) -> list[kafka.Missing]:
+    """Return the rights on the cluster that `run` needs and this user lacks, all at once.
+
+    Raises
+    ------
+    SourceError
+        No broker answers.
+    """
+    wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
+    wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
+    name = None
+    if config.store.in_kafka:
+        wanted[config.log_topic] = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
+        name = kafka.transactional_id(config.app, config.input.topic, 0)
+    settings = config.require_kafka()
+    return await kafka.missing_rights(settings, wanted, group=config.app, transactional_id=name)
+
+
+def rights_error(config: Config, missing: Sequence[kafka.Missing]) -> SourceError:
+    """Return the error for missing rights, with the commands that grant them."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for kind, name, operation in missing:
+        grouped.setdefault((kind, name), []).append(operation)
+    settings = config.require_kafka()
+    user = settings.username or "the name in the certificate"
+    commands = []
+    for (kind, name), operations in grouped.items():
+        chosen = " ".join(f"--operation {operation}" for operation in operations)
+        named = f"--{kind} {name}"
+        if kind == "transactional-id":
+            named = f"--{kind} streampair- --resource-pattern-type prefixed"
+        commands.append(
+            f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
+            f"'User:{user}' {chosen} {named}"
+        )
+    text = "; ".join(f"{' and '.join(ops)} on {kind} {name!r}" for (kind, name), ops in grouped.items())
+    return SourceError(f"this user lacks rights: {text}", fix="\n".join(commands), retriable=False)
+
+
+def missing_topic(config: Config, key: str, name: str) -> SourceError:
+    """Return the error for a topic that does not exist: by its key in the configuration, and its name."""
+    topics = config.topics
+    if key == "input.topic":
+        partitions, why = topics.input_partitions, ""
+        count = "" if partitions else "set topics.input_partitions (how many lanes may learn at once) and "
+        fix = f"correct the name, or {count}add {FLAG}"
+    else:
+        partitions, why = topics.output_partitions, ", and the broker does not create it by itself"
+        fix = f"add {FLAG}"
+    command = kafka.creation_command(config.require_kafka(), name, partitions)
+    if key == "output.model_topic":
+        command += " --config cleanup.policy=compact"
+    return SourceError(
+        f"topic {name!r} ({key}) does not exist{why}",
+        fix=f"{fix}, or create it yourself: {command}",
+        retriable=False,
+    )
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """What a session has to know of the input topic.
+
+    Attributes
+    ----------
+    partitions
+        How many it has.
+    payloads_change
+        Whether records may vanish from it, so that a replay may find others.
+    """
+
+    partitions: int
+    payloads_change: bool
+
+
+async def check_topics(config: Config, *, create: bool) -> TopicFacts:
+    """Refuse to start on topics that do not exist, before anything would make them unasked.
+
+    Parameters
+    ----------
+    config
+        With [kafka].
+    create
+        Make what is missing, as [topics] says.
+
+    Raises
+    ------
+    SourceError
+        A topic is missing, or no broker answers.
+    """
+    settings = config.require_kafka()
+    topics = await kafka.describe_topics(settings)
+    if create:
+        creation = await create_missing(config, topics)
+        for name, partitions in creation.made.items():
+            log.info("topic_created", app=config.app, topic=name, partitions=partitions)
+        for error in creation.errors.values():
+            raise error
+        topics |= creation.made
+    if missing := await missing_rights(config):
+        raise rights_error(config, missing)
+    if config.input.topic not in topics:
+        raise missing_topic(config, "input.topic", config.input.topic)
+    compacted = await kafka.is_compacted(settings, config.input.topic)
+    if compacted:
+        log.warning(
+            "topic_is_compacted",
+            app=config.app,
+            topic=config.input.topic,
+            next_step="none for a learner that is not private: it saves its state with every commit, as "
+            "under input.payloads_change = true. For a private one every crash is charged to the privacy "
+            "budget: set cleanup.policy=delete, or set forks in learner.options",
+        )
+    for key, topic in output_topics(config).items():
+        if topic not in topics and not await kafka.create_by_asking(settings, topic):
+            raise missing_topic(config, key, topic)
+    return TopicFacts(topics[config.input.topic], bool(compacted))

@@ -1,0 +1,13 @@
+"""The page: what a data scientist, a privacy officer and an operator look at, served by the worker itself.
+
+Nothing comes from outside: four plain files, and numbers from the same `Telemetry` as the series. Its charts
+are a module of our own, `assets/chart.js`, under 400 lines: no charts that Python's registry has fit into
+300 kB, and all others would need another tool to build the wheel.
+"""
+
+from __future__ import annotations
+
+from streampair_connectors.observability.dashboard.routes import add_routes
+from streampair_connectors.observability.dashboard.view import frame, frame_json
+
+__all__ = ["add_routes", "frame", "frame_json"]

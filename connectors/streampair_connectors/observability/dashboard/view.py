@@ -1,0 +1,176 @@
+"""What the page is told: the numbers of the endpoints, the words of a guarantee, and each lane's past."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from streampair import __version__
+from streampair.engine.lane import LaneGauges
+from streampair_connectors.observability.history import POINTS, Track
+from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels, lane_order
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.privacy_card import audit_shown, for_everybody
+
+__all__ = ["frame", "frame_json"]
+
+# The columns of a lane's past; those that are no public series by name are the operator's alone.
+_COLUMNS = (
+    *("events", "prequential_auc", "prequential_auc_stderr", "regret_average", "regret_average_stderr"),
+    *("shadow_auc", "pair_loss", "comparator_loss"),
+    *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
+    *("privacy_releases_total", "privacy_forks"),
+)
+_PUBLIC = {series.name.removeprefix("streampair_") for series in SERIES if series.public}
+_POINTS_OF_ALL = 12_000  # of many lanes each has fewer: what is sent at first stays small
+
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    after: int | None = None,
+    card: bool = False,
+    audit: Path | None = None,
+) -> dict[str, Any]:
+    """Return what the page shows.
+
+    Parameters
+    ----------
+    telemetry
+        Where every number comes from.
+    public
+        Leave out what is a function of raw data (docs/privacy.md 7): private lanes alone, and of them what
+        the public endpoint has.
+    after
+        A count of the history for this reader: only lanes that changed later, with their last point; None:
+        all lanes with their past.
+    card
+        Whether there are privacy cards to open.
+    audit
+        The file of the last audit.
+
+    Returns
+    -------
+    dict
+        Ready for JSON. `seq` is the count that it tells of.
+    """
+    history = telemetry.history
+    names = [name for name in _COLUMNS if name in _PUBLIC or not public]
+    with history.lock:
+        tracks = [(k, t) for k, t in history.tracks.items() if after is None or t.changed[public] > after]
+        most = POINTS if after is None else 1
+        most = min(most, max(24, _POINTS_OF_ALL // max(len(tracks), 1)))
+        told: dict[str, Any] = {
+            "boot": history.began,
+            "seq": history.counts[public],
+            "roster": history.roster,
+            "now": history.now(),
+            "public": public,
+            "card": card,
+            "version": __version__,
+            "process": telemetry.process(public=public),
+        }
+        lanes = []
+        for key, track in sorted(tracks, key=lambda item: lane_order(cast("LaneLabels", item[0]))):
+            labels = cast("LaneLabels", key)
+            shown = telemetry.values(labels, public=public)
+            values = {name: value for name, value in shown.items() if value != {}}
+            if values:
+                lane = _lane(telemetry, labels, track, values, public=public)
+                lane["history"] = track.points(names, most)
+                if after is None or track.words_changed[public] > after:
+                    lane["report"] = _report(telemetry, labels, audit, public=public)
+                lanes.append(lane)
+    told["lanes"] = lanes
+    if not public:
+        told["apps"] = _apps(telemetry)
+    return told
+
+
+def frame_json(
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    after: int | None = None,
+    card: bool = False,
+    audit: Path | None = None,
+) -> tuple[int, bytes]:
+    """Return `frame` as one line of JSON, and its count. What is no number is null."""
+    told = frame(telemetry, public=public, after=after, card=card, audit=audit)
+    return told["seq"], _encode(told)
+
+
+def _lane(
+    telemetry: Telemetry, labels: LaneLabels, track: Track, values: Mapping[str, Any], *, public: bool
+) -> dict[str, Any]:
+    app, topic, partition, learner = labels
+    gauges = telemetry.gauges(app).get(labels)
+    told = {
+        "app": app,
+        "topic": topic,
+        "partition": partition,
+        "learner": learner,
+        "since": track.since,
+        "releases": _releases(gauges, track, public=public),
+        "values": values,
+    }
+    if not public:
+        told["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
+        told["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
+    quality = getattr(gauges, "quality", None)
+    if quality is not None and not public:
+        told["quality"] = quality.as_dict()
+    if gauges is not None and not public:
+        told["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
+    return told
+
+
+def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[list[Any]]:
+    """Dates of releases: to operators those that the state keeps, to others those that they could look on."""
+    if public or gauges is None or not gauges.release_dates:
+        return [list(row) for row in track.releases]
+    return [[t / 1000.0, *row] for t, *row in gauges.release_dates]
+
+
+def _report(
+    telemetry: Telemetry, labels: LaneLabels, audit: Path | None, *, public: bool
+) -> dict[str, Any] | None:
+    """What is said of a guarantee, and of the last audit; its numbers are among the series."""
+    gauges = telemetry.gauges(labels[0]).get(labels)
+    if gauges is None or gauges.privacy is None:
+        return None
+    report = for_everybody(gauges.privacy) if public else gauges.privacy
+    fields = (f.name for f in dataclasses.fields(report))
+    told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
+    told["card"] = [dict(line) for line in report.card]
+    told["text"] = f"{report}\n{report.details}"
+    told["audit"] = audit_shown(audit, report, labels[3])
+    return told
+
+
+_NUMBERS = {
+    *("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "releases"),
+    *("horizon_left", "noise_std"),
+}
+
+
+def _apps(telemetry: Telemetry) -> dict[str, Any]:
+    """The state of each application, as its health says; lanes are told by themselves."""
+    _, report = telemetry.health_report()
+    committed = telemetry.history.committed_at
+    changes = telemetry.changes
+    return {
+        name: {
+            **{k: v for k, v in app.items() if k != "lanes"},
+            "committed_at": committed.get(name),
+            "configuration": changes[name].as_dict() if name in changes else None,
+        }
+        for name, app in list(report.items())
+    }

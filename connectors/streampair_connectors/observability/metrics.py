@@ -1,0 +1,303 @@
+"""The series for Prometheus: one registry for operators, one for everybody.
+
+The metrics are made from `SERIES`. A lane's numbers come from its *committed* state and are published after
+the commit only, so a crash never takes a counter back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from streampair import __version__
+from streampair.engine.lane import LaneGauges
+from streampair_connectors.config import Changes
+from streampair_connectors.observability.history import History
+from streampair_connectors.observability.metric_definitions import (
+    HEALTH_STATES,
+    LANE,
+    OUTCOMES,
+    SERIES,
+    LaneLabels,
+    LaneShown,
+    lane_order,
+)
+from streampair_connectors.observability.progress import Problem, Progress
+
+__all__ = ["Telemetry"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_M = TypeVar("_M", Counter, Gauge, Histogram)
+_EVENT_BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1, 1.0)
+_COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+_BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
+
+
+@dataclass
+class _App:
+    progress: Progress
+    state: str = "starting"
+    detail: str = ""
+    next_step: str = ""
+    lanes: dict[LaneLabels, LaneShown] = field(default_factory=dict)
+
+
+class _Lanes(Collector):
+    """Makes the families of all lanes when they are scraped."""
+
+    def __init__(self, apps: dict[str, _App], *, public: bool) -> None:
+        self._apps = apps
+        self._series = [
+            (series, series.read)
+            for series in SERIES
+            if series.read is not None and (series.public or not public)
+        ]
+
+    def collect(self) -> Iterable[Metric]:
+        lanes = [item for app in self._apps.values() for item in app.lanes.items()]
+        for series, read in self._series:
+            kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+            family = kind(series.name, series.help, labels=series.labels)
+            for labels, lane in lanes:
+                value = read(lane)
+                if isinstance(value, Mapping):
+                    for last, number in value.items():
+                        family.add_metric([*labels, last], number)
+                elif value is not None:
+                    family.add_metric(labels, value)
+            if family.samples:
+                yield family
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+
+class Telemetry:
+    """All series of one process, which may run several applications.
+
+    Parameters
+    ----------
+    clock
+        Seconds since the epoch.
+
+    Examples
+    --------
+    >>> telemetry = Telemetry()
+    >>> telemetry.health("fraud", "running")
+    >>> b'streampair_health{app="fraud",state="running"} 1.0' in telemetry.render()
+    True
+    >>> b"streampair_health" in telemetry.render(public=True)
+    False
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._apps: dict[str, _App] = {}
+        self.history = History()
+        self.changes: dict[str, Changes] = {}
+        self._process: dict[str, Counter | Gauge | Histogram] = {}
+        self._operator = CollectorRegistry()
+        self._public = CollectorRegistry()
+        self._operator.register(_Lanes(self._apps, public=False))
+        ProcessCollector(registry=self._operator)
+        self._public.register(_Lanes(self._apps, public=True))
+
+        def make(kind: type[_M], name: str, **more: Any) -> _M:
+            series = _BY_NAME[name]
+            metric = kind(series.name, series.help, series.labels, registry=None, **more)
+            for registry in (self._operator, self._public) if series.public else (self._operator,):
+                registry.register(metric)
+            if series.labels != LANE:
+                self._process[name] = metric
+            return metric
+
+        make(Gauge, "build_info").labels(__version__, platform.python_version()).set(1)
+        self._score = make(Histogram, "score_seconds", buckets=_EVENT_BUCKETS)
+        self._learn = make(Histogram, "learn_seconds", buckets=_EVENT_BUCKETS)
+        self._commit = make(Histogram, "commit_seconds", buckets=_COMMIT_BUCKETS)
+        self._seconds = make(Counter, "worker_seconds_total")
+        self._transactions = make(Counter, "transactions_total")
+        self._restores = make(Counter, "restores_total")
+        self._fences = make(Counter, "fences_total")
+        self._changes = make(Gauge, "configuration_changes")
+        self._rebalances = make(Counter, "rebalances_total")
+        self._health = make(Gauge, "health")
+
+    def health(self, app: str, state: str, detail: str = "", next_step: str = "") -> None:
+        """Say which of `HEALTH_STATES` an application is in, why, and what an operator can do."""
+        entry = self._entry(app)
+        entry.state, entry.detail, entry.next_step = state, detail, next_step
+        entry.progress.state(state, detail, next_step)
+        for known in HEALTH_STATES:
+            self._health.labels(app, known).set(1.0 if known == state else 0.0)
+
+    def health_report(self) -> tuple[bool, dict[str, dict[str, object]]]:
+        """Return whether all applications run and get on, and the state of each."""
+        stuck = {problem.app: problem for problem in self.problems()}
+        report: dict[str, dict[str, object]] = {
+            name: {
+                "state": app.state,
+                "detail": app.detail,
+                "next_step": app.next_step,
+                "lanes": [
+                    {"topic": labels[1], "partition": int(labels[2]), "lag": lane.lag}
+                    for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
+                ],
+            }
+            for name, app in self._apps.items()
+        }
+        for name, problem in stuck.items():
+            if self._apps[name].state in ("running", "rebalancing"):
+                report[name] |= {"detail": problem.reason, "next_step": problem.next_step}
+        return not stuck and bool(report), report
+
+    def patience(self, app: str, stuck_seconds: float) -> None:
+        """Say how long events may wait without a commit before an application is stuck."""
+        self._entry(app).progress.stuck_seconds = stuck_seconds
+
+    def problems(self, *, live: bool = False) -> list[Problem]:
+        """Return why applications are not well; with `live`, only what is a reason to start them anew."""
+        return [problem for app in self._apps.values() for problem in app.progress.problems(live=live)]
+
+    def _entry(self, app: str) -> _App:
+        if app not in self._apps:
+            self._apps[app] = _App(Progress(app))
+            for counter in (self._restores, self._fences, self._rebalances):
+                counter.labels(app)  # at 0: what never happened is told too
+            for outcome in OUTCOMES:
+                self._transactions.labels(app, outcome)
+        return self._apps[app]
+
+    def publish(
+        self,
+        labels: LaneLabels,
+        gauges: LaneGauges,
+        lag: int | None,
+        seconds: Mapping[str, float] | None = None,
+        *,
+        position: int | None = None,
+        event_time: float | None = None,
+    ) -> None:
+        """Show the committed numbers of a lane, its time by stage, and where in its partition it is.
+
+        `event_time` is that of the last record that is committed, in seconds since the epoch.
+        """
+        shown = LaneShown(gauges, lag, None if seconds is None else dict(seconds))
+        lanes = self._entry(labels[0]).lanes
+        before = lanes.get(labels)
+        times = [event_time, None if before is None else before.current]
+        shown.current = max((at for at in times if at is not None), default=None)
+        shown.waits(self._clock())
+        lanes[labels] = shown
+        self._seen(labels, position, lag)
+        self.history.add(labels, gauges, lag)
+
+    def lag(self, labels: LaneLabels, lag: int, position: int | None = None) -> None:
+        """Show how far a lane is behind, between its commits too."""
+        lane = self._entry(labels[0]).lanes.get(labels)
+        if lane is not None:
+            if lane.lag != lag:
+                lane.lag = lag
+                self.history.touch(labels)
+            lane.waits(self._clock())
+            self._seen(labels, position, lag)
+
+    def _seen(self, labels: LaneLabels, position: int | None, lag: int | None) -> None:
+        app, topic, partition, _ = labels
+        self._entry(app).progress.seen(topic, int(partition), position=position, lag=lag)
+
+    def gauges(self, app: str) -> dict[LaneLabels, LaneGauges]:
+        """Return what is published of an application's lanes."""
+        entry = self._apps.get(app)
+        return {} if entry is None else {k: v.gauges for k, v in entry.lanes.items()}
+
+    def withdraw(self, labels: LaneLabels) -> None:
+        """Remove the series of a lane that this process no longer holds."""
+        entry = self._apps.get(labels[0])
+        if entry is not None:
+            entry.lanes.pop(labels, None)
+            entry.progress.let_go(labels[1], int(labels[2]))
+        self.history.drop(labels)
+        for histogram in (self._score, self._learn):
+            with contextlib.suppress(KeyError):  # no batch was timed
+                histogram.remove(*labels)
+
+    def batch(self, labels: LaneLabels, learn_seconds: float, score_seconds: float | None) -> None:
+        """Record the time by event of one batch."""
+        self._learn.labels(*labels).observe(learn_seconds)
+        if score_seconds is not None:
+            self._score.labels(*labels).observe(score_seconds)
+
+    def committed(self, app: str, seconds: float) -> None:
+        """Record the time of one commit."""
+        self._entry(app).progress.committed()
+        self._commit.labels(app).observe(seconds)
+        self._seconds.labels(app, "commit").inc(seconds)
+        self.history.committed(app)
+
+    def counted(self, app: str) -> Callable[[str], None]:
+        """Return what counts the commits of single lanes, by one of `OUTCOMES`."""
+        return lambda outcome: self._transactions.labels(app, outcome).inc()
+
+    def fetched(self, app: str, seconds: float) -> None:
+        """Record the time of a poll that gave records."""
+        self._seconds.labels(app, "fetch").inc(seconds)
+
+    def rebalanced(self, app: str) -> None:
+        """Count an assignment of partitions."""
+        self._rebalances.labels(app).inc()
+
+    def restored(self, app: str) -> None:
+        """Count a lane that was brought back from what is stored."""
+        self._restores.labels(app).inc()
+
+    def fenced(self, app: str) -> None:
+        """Count a lane that was given up, for it is somebody else's."""
+        self._fences.labels(app).inc()
+
+    def configured(self, app: str, changes: Changes) -> None:
+        """Say with what an application runs: whoever looks is told what has changed in its file since."""
+        self.changes[app] = changes
+        self._changes.labels(app).set_function(changes.look)
+
+    def values(self, labels: LaneLabels, *, public: bool = False) -> dict[str, Any]:
+        """Return what an endpoint shows of a lane now, by series without the prefix; {} if it is gone."""
+        entry = self._apps.get(labels[0])
+        lane = None if entry is None else entry.lanes.get(labels)
+        if lane is None:
+            return {}
+        rows = ((n, s.read(lane)) for n, s in _BY_NAME.items() if s.read and (s.public or not public))
+        return {n: dict(v) if isinstance(v, Mapping) else v for n, v in rows if v is not None}
+
+    def process(self, *, public: bool = False) -> dict[str, list[dict[str, Any]]]:
+        """Return what it shows of the process itself; of histograms sum and count alone."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, metric in self._process.items():
+            if _BY_NAME[name].public or not public:
+                for sample in (s for family in metric.collect() for s in family.samples):
+                    if not sample.name.endswith(("_bucket", "_created")):
+                        row = {**sample.labels, "value": sample.value}
+                        found.setdefault(sample.name.removeprefix("streampair_"), []).append(row)
+        return found
+
+    def render(self, *, public: bool = False) -> bytes:
+        """Return the series as Prometheus reads them."""
+        return generate_latest(self._public if public else self._operator)

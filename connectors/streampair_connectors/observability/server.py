@@ -1,0 +1,135 @@
+"""HTTP: `/metrics`, `/healthz` and probes for operators, `/metrics` for everybody on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+
+from aiohttp import web
+
+from streampair.errors import SourceError
+from streampair_connectors.config import CardConfig, MetricsConfig
+from streampair_connectors.observability import dashboard, privacy_card
+from streampair_connectors.observability.metrics import CONTENT_TYPE, Telemetry
+
+__all__ = [
+    "MetricsServer",
+    "add_routes",
+]
+
+
+def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
+    """Add both to the operator's port; the public one tells nobody how the worker is."""
+    if public:
+        return
+
+    def probe(*, live: bool) -> web.Response:
+        problems = [dataclasses.asdict(problem) for problem in telemetry.problems(live=live)]
+        # A process that runs nothing yet lives, and is not ready.
+        ok = not problems and (live or telemetry.health_report()[0])
+        return web.json_response(
+            {"ok": ok, "problems": problems}, status=200 if ok else 503, dumps=json.dumps
+        )
+
+    async def livez(request: web.Request) -> web.Response:
+        return probe(live=True)
+
+    async def readyz(request: web.Request) -> web.Response:
+        return probe(live=False)
+
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+
+
+class MetricsServer:
+    """Serves the series of a `Telemetry` until `stop`.
+
+    Parameters
+    ----------
+    telemetry
+        What to serve.
+    config
+        Addresses; port 0 takes a free port, see `url`.
+    audit
+        The file of the last audit, for the page and the privacy cards.
+    curator
+        What the privacy cards say of the curator.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        config: MetricsConfig,
+        audit: Path | None = None,
+        curator: CardConfig | None = None,
+    ) -> None:
+        self._telemetry = telemetry
+        self._config = config
+        self._audit = audit
+        self._curator = curator
+        self._runners: list[web.AppRunner] = []
+        self.url = ""
+        self.public_url: str | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises
+        ------
+        SourceError
+            A port is taken or not allowed.
+        """
+        config = self._config
+        self.url = await self._listen(config.host, config.port, public=False)
+        if config.public_port is not None:
+            self.public_url = await self._listen(config.public_host, config.public_port, public=True)
+
+    async def _listen(self, host: str, port: int, *, public: bool) -> str:
+        async def metrics(request: web.Request) -> web.Response:
+            return web.Response(
+                body=self._telemetry.render(public=public), headers={"Content-Type": CONTENT_TYPE}
+            )
+
+        async def healthz(request: web.Request) -> web.Response:
+            well, report = self._telemetry.health_report()
+            return web.json_response(
+                {"ok": well, "apps": report}, status=200 if well else 503, dumps=json.dumps
+            )
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        if not public:
+            app.router.add_get("/healthz", healthz)
+        dashboard.add_routes(app, self._telemetry, public=public, audit=self._audit)
+        privacy_card.add_routes(app, self._telemetry, public=public, audit=self._audit, curator=self._curator)
+        add_routes(app, self._telemetry, public=public)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            prefix = "metrics.public_" if public else "metrics."
+            raise SourceError(
+                f"cannot listen on {host}:{port} ({prefix}host, {prefix}port): "
+                f"{getattr(error, 'strerror', None) or error}",
+                fix=f"stop what uses the port, set {prefix}port (0: a free one), or correct {prefix}host",
+                retriable=False,
+            ) from None
+        self._runners.append(runner)
+        address = runner.addresses[0]
+        name = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"http://{name}:{address[1]}"
+
+    async def linger(self, asked: asyncio.Event) -> None:
+        """Stay up after a failure, for `linger_seconds`, so that whoever looks sees why; or until `asked`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), self._config.linger_seconds)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        while self._runners:
+            await self._runners.pop().cleanup()

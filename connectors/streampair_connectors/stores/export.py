@@ -1,0 +1,183 @@
+"""One file with the log and the snapshot of every lane: how a state moves from one store to another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from streampair import __version__
+from streampair.engine.wal import Register
+from streampair.errors import StoreError
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import Partition, read_register
+from streampair_connectors.stores.encryption import Seal
+from streampair_connectors.stores.inspection import States, open_states
+from streampair_connectors.stores.offline import alone, from_snapshot
+from streampair_connectors.worker.factory import draws_key
+
+__all__ = ["export_state", "import_state"]
+
+_MAGIC = b"streampair state 1\n"
+
+
+class _Lane(msgspec.Struct, forbid_unknown_fields=True):
+    partition: int
+    log: bytes
+    content: str | None
+    snapshot: bytes | None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    writer: str
+    app: str
+    topic: str
+    sealed: bool
+    lanes: list[_Lane]
+
+
+async def export_state(config: Config, path: Path) -> dict[str, Any]:
+    """Write log and snapshot of every lane to one file of mode 0600, sealed if there is a key.
+
+    Raises
+    ------
+    StreampairError
+        A worker runs, a lane cannot be read, or the file is there.
+    """
+    async with open_states(config) as states:
+        await alone(config)
+        seal, lanes = _seal(states), []
+        for partition in await states.store.lanes():
+            at_rest = await states.store.look(partition)
+            lane = states.make(partition)
+            if at_rest.damage is not None:
+                raise at_rest.damage
+            wanted = lane.read(at_rest.frames)
+            if not wanted.used:
+                raise StoreError(
+                    f"the log of partition {partition} has no entry: its worker died at its first start",
+                    fix="start `streampair run` once, and stop it: that begins its log",
+                )
+            parts, content = from_snapshot(at_rest.frames[: wanted.used])
+            snapshot = None if content is None else at_rest.snapshot(content)
+            if snapshot is not None:
+                lane.log.check_content(snapshot)
+            lanes.append(
+                _Lane(
+                    partition,
+                    seal.seal(b"".join(parts), _context(config, partition, "log")),
+                    content,
+                    None if snapshot is None else seal.seal(snapshot, _context(config, partition, "state")),
+                )
+            )
+        if not lanes:
+            raise StoreError(
+                "the store has no lane of this application",
+                fix="see that store.kind and store.directory are those that it ran with",
+            )
+    body = _File(__version__, config.app, config.input.topic, seal.seals, lanes)
+    data = _MAGIC + msgspec.msgpack.encode(body)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror}", fix="name a new file in a directory of this user's"
+        ) from None
+    told = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
+    return {**told, "partitions": [lane.partition for lane in lanes], "keeps_key": draws_key(config)}
+
+
+async def import_state(config: Config, path: Path) -> dict[str, Any]:
+    """Write the lanes of an export into an empty store. Offsets and registers stay as they are.
+
+    Raises
+    ------
+    StreampairError
+        A worker runs, a lane is there already, the file does not verify, or is not the newest state.
+    """
+    body = _read(path)
+    if (body.app, body.topic) != (config.app, config.input.topic):
+        raise StoreError(
+            f"{path} holds app {body.app!r}, topic {body.topic!r}; the configuration is app {config.app!r}, "
+            f"topic {config.input.topic!r}",
+            fix="import it with the configuration that it was exported with, but for [store]",
+        )
+    async with open_states(config) as states:
+        await alone(config)
+        seal = _seal(states) if body.sealed else Seal()
+        checked = []
+        for lane in body.lanes:
+            frames = seal.open(lane.log, _context(config, lane.partition, "log"))
+            snapshot = None
+            if lane.snapshot is not None:
+                snapshot = seal.open(lane.snapshot, _context(config, lane.partition, "state"))
+            await _check(states, lane.partition, frames, lane.content, snapshot)
+            checked.append((lane.partition, frames, lane.content, snapshot))
+        for partition, *held in checked:
+            await states.store.put(partition, *held)  # type: ignore[arg-type]
+    return {"file": str(path), "partitions": [lane.partition for lane in body.lanes]}
+
+
+async def _check(
+    states: States, partition: int, frames: bytes, content: str | None, snapshot: bytes | None
+) -> None:
+    """Refuse a lane that does not verify, is there already, or is not what the group's register knows."""
+    config = states.config
+    there = await states.store.look(partition)
+    if there.frames or there.damage:
+        raise StoreError(
+            f"the store has a lane of partition {partition} already",
+            fix="import into an empty store; a lane that is there is never written over",
+        )
+    lane = states.make(partition)
+    wanted = lane.read(frames)
+    if wanted.content != content or wanted.used != len(frames):
+        raise StoreError("the file is not whole", fix="export the state again")
+    if snapshot is not None:
+        lane.log.check_content(snapshot)
+    source = Partition(config.input.topic, partition)
+    committed = (await read_register(config.require_kafka(), config.app, [source]))[source]
+    chain = lane.log.chain
+    register = None if committed is None else Register.read(chain.key, committed.metadata)
+    # As at a start: the last entries of a worker that was killed may not have come to the register.
+    if register is None or not chain.holds(register.sequence, register.tag):
+        known = "has no register" if register is None else f"knows entry {register.sequence}"
+        raise StoreError(
+            f"the file ends with entry {chain.sequence} of partition {partition}, and the group {known}: "
+            "it is not the newest state",
+            fix="start `streampair run` where the state is, stop it, and export again; if the group's "
+            "register is lost, `streampair state accept CONFIG --lost-register` there first",
+        )
+
+
+def _read(path: Path) -> _File:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}", fix="name the exported file") from None
+    try:
+        if not data.startswith(_MAGIC):
+            raise ValueError("it begins otherwise")
+        return msgspec.msgpack.decode(data[len(_MAGIC) :], type=_File)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreError(
+            f"{path} is no exported state ({error})", fix="name a file that `streampair state export` wrote"
+        ) from None
+
+
+def _seal(states: States) -> Seal:
+    """All keys of a configuration, so that a file goes from one store to the other."""
+    config, kept = states.config, states.store.secret()
+    noise = config.learner.noise_key()
+    keys = [*config.store.sealing_keys(), *([] if noise is None else [noise])]
+    return Seal([*keys, *([] if kept is None else [kept])])
+
+
+def _context(config: Config, partition: int, what: str) -> bytes:
+    return repr(("export", config.app, config.input.topic, partition, what)).encode()

@@ -1,0 +1,71 @@
+"""Compile the kernels of all learners, for an image: python -m streampair_connectors.worker.compiling
+
+They are kept where numba keeps them: beside the source, unless `NUMBA_CACHE_DIR` names another folder. Later
+processes find them there, also where they cannot write.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from streampair_connectors.config import Config, parse_config
+from streampair_connectors.worker.factory import warm_up
+
+__all__ = ["CONFIGS", "compile_all", "config_of"]
+
+_BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+_ENDING = {**_BUDGET, "horizon": 2000}
+_NUMBERS = {"labels": "any"}
+
+#: Of each learner that a lane takes: class, options, and what its [input] says beside the features.
+CONFIGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("streampair.auc.PairOGD", {}, {}),
+    ("streampair.auc.PairOGD", {"buffer": {"class": "streampair.buffers.FullHistory"}}, {}),
+    ("streampair.auc.OAM", {}, {}),
+    ("streampair.auc.SPAUC", {}, {}),
+    ("streampair.auc.Forest", {}, {}),
+    ("streampair.auc.MulticlassForest", {}, {}),
+    ("streampair.auc.PairFTRL", _BUDGET, {}),
+    ("streampair.auc.PairFTRL", _ENDING, {}),
+    ("streampair.auc.PairFTRL", {**_BUDGET, "solver": "gradients"}, {}),
+    ("streampair.auc.PairFTRL", {**_ENDING, "solver": "gradients"}, {}),
+    ("streampair.auc.PrivateForest", _ENDING, {}),
+    ("streampair.auc.NoisyOGD", _ENDING, {}),
+    ("streampair.auc.OnPairC", _ENDING, {}),
+    ("streampair.auc.OnPairStrC", {**_ENDING, "l2": 0.1}, {}),
+    ("streampair.ranking.PairOGD", {}, _NUMBERS),
+    ("streampair.ranking.Forest", {}, _NUMBERS),
+    ("streampair.ranking.PairFTRL", _ENDING, _NUMBERS),
+    ("streampair.ranking.NoisyOGD", _ENDING, _NUMBERS),
+    ("streampair.ranking.OnPairC", _ENDING, _NUMBERS),
+    ("streampair.ranking.OnPairStrC", {**_ENDING, "l2": 0.1}, _NUMBERS),
+    ("streampair.metric.PairOGD", {}, {}),
+    ("streampair.metric.PairFTRL", _ENDING, {}),
+    ("streampair.metric.NoisyOGD", _ENDING, {}),
+    ("streampair.metric.OnPairC", _ENDING, {}),
+    ("streampair.metric.OnPairStrC", {**_ENDING, "l2": 0.1}, {}),
+]
+_FEATURES = {name: [0, 1] for name in "abcdefgh"}
+
+
+def config_of(path: str, options: dict[str, Any], more: dict[str, Any]) -> Config:
+    """The configuration of a lane with this learner."""
+    return parse_config(
+        {
+            "app": "compile",
+            "input": {"topic": "events", "label": "y", "features": _FEATURES, **more},
+            "learner": {"class": path, "options": options},
+        }
+    )
+
+
+def compile_all() -> None:
+    """Let a lane of each learner live for a while."""
+    for path, options, more in CONFIGS:
+        print(f"{path} {options or ''}", file=sys.stderr, flush=True)
+        warm_up(config_of(path, options, more))
+
+
+if __name__ == "__main__":
+    compile_all()

@@ -1,0 +1,480 @@
+"""From a configuration to a learner and a lane. Imports what the configuration names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from river import base, compose
+
+from streampair import losses
+from streampair.engine import Breaker, Event, Facts, Lane, LoggedLane, Record, RegretConfig, Rows, Shadow
+from streampair.errors import ConfigError, StreampairError
+from streampair.kernels import on_compile
+from streampair.privacy import EntityLimit, NoiseKey
+from streampair_connectors.config import Config
+from streampair_connectors.observability.logs import get_logger
+
+__all__ = [
+    "build_lane",
+    "build_learner",
+    "build_logged_lane",
+    "build_shadow",
+    "draws_key",
+    "is_private",
+    "lane_id",
+    "taken_cells",
+    "warm_up",
+]
+
+# Packages whose classes a configuration may name without learner.allow_classes.
+_OPEN = ("streampair", "river")
+
+# Until a private lane has released it is fed so many records at once, and no longer than this: many features
+# take their time. Seconds in which something is compiled do not count.
+_FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 10.0
+
+log = get_logger(__name__)
+
+AnyLane = TypeVar("AnyLane", bound=Lane)
+
+
+def lane_id(config: Config, topic: str, partition: int) -> str:
+    """Return the name of a lane in the store; no two lanes have one.
+
+    Names of applications and topics hold dots, dashes and underscores, and no `@`.
+    """
+    return f"{config.app}@{topic}-{partition}"
+
+
+def is_private(config: Config) -> bool:
+    """Whether the learner draws noise."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or [])
+
+
+def taken_cells(config: Config) -> dict[str, bool]:
+    """Whether the learner takes records with gaps, and texts, as the decoders ask."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    try:
+        kind = _import(path, "learner.class", learner.allow_classes)
+    except ConfigError:  # raised where the learner is built
+        return {}
+    return {"gaps": getattr(kind, "takes_gaps", False), "texts": getattr(kind, "takes_text", False)}
+
+
+def draws_key(config: Config) -> bool:
+    """Whether the learner draws noise and no key is declared for it: the store then keeps one."""
+    learner = config.learner
+    options = learner.options if learner.class_ is not None else learner.steps[-1].options
+    declared = learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options
+    return not declared and is_private(config)
+
+
+def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
+    """Import and construct the configured estimator or pipeline.
+
+    streampair's own learners also get what [input] says: `positive` and `negative`, and, when one stands
+    alone, `features` and `bounds`; what [learner.options] sets itself is kept. A private one gets the
+    declared noise key, or else `noise_key`.
+
+    Raises
+    ------
+    ConfigError
+        The import path does not exist, or is none of a class that a configuration may name; an option is
+        unknown, or the constructor refuses one. The message names the key.
+    """
+    learner = config.learner
+    steps = (
+        [(learner.class_, learner.options, "learner")]
+        if learner.class_ is not None
+        else [(s.class_, s.options, f"learner.steps[{i}]") for i, s in enumerate(learner.steps)]
+    )
+    built = []
+    for number, (path, options, where) in enumerate(steps):
+        kind = _import(path, f"{where}.class", learner.allow_classes)
+        values = {k: _value(v, f"{where}.options.{k}", learner.allow_classes) for k, v in options.items()}
+        last = number == len(steps) - 1
+        if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
+            raise ConfigError(
+                f"{where}.class = {path!r} learns from a relevance, and the input has two labels",
+                fix='add labels = "any" to [input]',
+            )
+        if last and kind.__module__.split(".")[0] == "streampair":
+            _add_declared(kind, values, config, noise_key, alone=len(steps) == 1)
+        built.append(_construct(kind, values, f"{where}.options"))
+    if len(built) == 1:
+        return built[0]
+    try:
+        return compose.Pipeline(*built)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"learner.steps do not make a pipeline: {error}",
+            fix="put transformers first and one learner last",
+        ) from None
+
+
+def build_lane(
+    config: Config,
+    decode: Callable[[Any], Event],
+    *,
+    topic: str,
+    partition: int,
+    snapshots: bool = True,
+    noise_key: NoiseKey | None = None,
+) -> Lane:
+    """Return a fresh lane of this configuration for one partition, which keeps no log.
+
+    Raises
+    ------
+    ConfigError, PrivacyError
+        The model cannot be used in a lane; the message says why.
+    """
+    key = config.learner.signing_key() if snapshots else None
+    more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_key": key}
+    with _warnings_logged(topic, partition):
+        return _built(Lane, config, decode, noise_key, more)
+
+
+def build_logged_lane(
+    config: Config,
+    decode: Callable[[Any], Event],
+    *,
+    topic: str,
+    partition: int,
+    noise_key: NoiseKey | None = None,
+    payloads_change: bool = False,
+) -> LoggedLane:
+    """Return a fresh lane of this configuration for one partition, to be started from its log.
+
+    Raises
+    ------
+    ConfigError, PrivacyError
+        The model cannot be used in a lane; the message says why.
+    """
+    more = {
+        "topic": topic,
+        "partition": partition,
+        "signing_key": config.learner.signing_key(),
+        "payloads_change": payloads_change or config.input.payloads_change,
+    }
+    with _warnings_logged(topic, partition):
+        return _built(LoggedLane, config, decode, noise_key, more)
+
+
+def _built(
+    kind: type[AnyLane],
+    config: Config,
+    decode: Callable[[Any], Event],
+    noise_key: NoiseKey | None,
+    more: dict[str, Any],
+) -> AnyLane:
+    worker, regret = config.worker, config.regret
+    breaker: Any = {
+        "auto": "auto",
+        "off": None,
+        "on": Breaker(worker.breaker_window, worker.breaker_share),
+    }[worker.breaker]
+    loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
+    shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
+    return kind(
+        build_learner(config, noise_key=noise_key),
+        decode,
+        app=config.app,
+        name=config.learner.label(),
+        positive=config.input.positive,
+        on_bad=worker.on_bad,
+        breaker=breaker,
+        regret=(
+            RegretConfig(
+                loss=None if loss is None else loss(),
+                radius=regret.radius,
+                pairs=regret.pairs,
+                exact=regret.exact,
+            )
+            if regret.enabled
+            else None
+        ),
+        auc_window=worker.auc_window,
+        allow_pickle=config.learner.allow_pickle,
+        fingerprint=config.fingerprint(),
+        classes=config.input.labels == "any",
+        trust_preprocessing=config.learner.trust_preprocessing,
+        shadow=shadow,
+        bounds=config.input.without_categories().bounds(),
+        **more,
+    )
+
+
+@contextmanager
+def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
+
+
+def build_shadow(
+    config: Config, decode: Callable[[Any], Event], *, topic: str, partition: int
+) -> Shadow | None:
+    """Return the learner of [shadow]; None: there is no such table.
+
+    Raises
+    ------
+    ConfigError
+        It is private, or cannot be used in a lane; the message says why.
+    """
+    beside = _of_shadow(config)
+    if beside is None:
+        return None
+    try:
+        return Shadow(
+            build_learner(beside),
+            decode,
+            app=config.app,
+            topic=topic,
+            partition=partition,
+            positive=config.input.positive,
+            auc_window=config.worker.auc_window,
+            clock=time.perf_counter,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"[shadow]: {error.problem}", fix=error.fix) from None
+
+
+def _of_shadow(config: Config) -> Config | None:
+    """The configuration whose learner is the shadow; None without one."""
+    if config.shadow is None:
+        return None
+    learner = config.shadow.as_learner()
+    learner = learner.model_copy(update={"allow_classes": config.learner.allow_classes})
+    return config.model_copy(update={"learner": learner, "shadow": None})
+
+
+def warm_up(config: Config) -> None:
+    """Compile what a lane needs on one that is thrown away, before the worker joins its group.
+
+    Compilation takes seconds to minutes and would keep the consumer from its heartbeats. The lane learns, in
+    batches and one by one, releases, commits, shows its numbers, and another goes on from its snapshot.
+    Nothing that it releases leaves this function, and it never sees an event.
+    """
+    begun: list[float] = []
+
+    def compiling() -> None:
+        begun.append(time.monotonic())
+        if not _on_terminal("compiling kernels (first start only) ..."):
+            log.info("compiling")
+
+    # Whatever is warned of or fails here is told again by the lanes to come, with an offset.
+    with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
+        warnings.simplefilter("ignore")
+        _first_batches(config)
+    if begun:
+        took = round(time.monotonic() - begun[0], 1)
+        if not _on_terminal(f"kernels compiled in {took} s"):
+            log.info("compiled", seconds=took)
+
+
+def _first_batches(config: Config) -> None:
+    """A life of a lane: batches until a private learner has released, and some that are not decoded at once;
+    commits, a snapshot, and a lane that goes on from it.
+    """
+    # The regret's sample is kept in other ways once its exact part is over.
+    config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
+    names = config.input.feature_names() or list("abcdefgh")
+    high = config.input.positive
+    low = _unlike(high) if config.input.negative is None else config.input.negative
+    labels = [high, low, high]
+
+    def decode(record: Record) -> Event:
+        return Event(dict.fromkeys(names, 0.5), labels[record.offset % 3])
+
+    def many(records: Sequence[Record]) -> Rows | None:
+        if records[-1].value == b"alone":
+            return None
+        values = np.full((len(records), len(names)), 0.5)
+        return Rows(names, values, [labels[record.offset % 3] for record in records])
+
+    decode.many = many  # type: ignore[attr-defined]
+    more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
+    key = NoiseKey(os.urandom(32))
+    lane = _built(LoggedLane, config, decode, key, more)
+    if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
+        return  # what somebody else's does with records that do not exist is not known
+    lane.read(b"")
+    lane.start(Facts(registers=False))
+
+    def feed(count: int, value: bytes = b"") -> float:
+        """Seconds of work; 0 if something was compiled."""
+        done, room, compiled = lane.next_offset or 0, lane.room, list[bool]()
+        begin = time.monotonic()
+        with on_compile(partial(compiled.append, True)):
+            lane.process(
+                [Record(done + i, value) for i in range(count if room is None else min(count, room))]
+            )
+            lane.commit()
+            lane.committed()
+        return 0.0 if compiled else time.monotonic() - begin
+
+    for value in (b"", b"", b"", b"alone"):
+        feed(3, value)
+    spent = 0.0
+    while _unreleased(lane) and spent < _FIRST_RELEASE_SECONDS:
+        spent += feed(_FIRST_BATCH)
+    feed(3, b"alone")
+    lane.gauges(solve=True)
+    saved = lane.snapshot()
+    _few_features(lane.learner, names, labels)
+    lane = _built(LoggedLane, config, decode, key, more)
+    lane.read(b"")
+    lane.restore(saved)
+    lane.gauges(solve=True)
+
+
+def _few_features(learner: Any, names: Sequence[str], labels: Sequence[Any]) -> None:
+    """Records one by one, as where the regret wants to see each: whole ones, and some that lack features."""
+    if hasattr(learner, "score_one"):
+        for count in (len(names), len(names) - 1, 1):
+            for y in labels:
+                with suppress(StreampairError):
+                    x = dict.fromkeys(names[:count], 0.5)
+                    learner.score_one(x)
+                    learner.learn_one(x, y)
+
+
+def _unlike(label: Any) -> Any:
+    """Another label of the same type."""
+    if isinstance(label, str):
+        return f"not {label}"
+    return not label if isinstance(label, bool) else 1 - label
+
+
+def _unreleased(lane: LoggedLane) -> bool:
+    """Whether it is private, and has released less than a first model and its successor."""
+    report = lane.privacy
+    return report is not None and report.releases < 2
+
+
+def _on_terminal(line: str) -> bool:
+    """Show a line of progress, if there is a terminal."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+    return sys.stderr.isatty()
+
+
+def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
+    """The class at an import path, if a configuration may name it. Others are not even imported.
+
+    Those of River and streampair that derive from River's `Base` may be named: estimators, transformers,
+    losses, optimisers, buffers. Others must be in `allowed`.
+    """
+    module_path, _, name = path.rpartition(".")
+    if not module_path:
+        raise ConfigError(
+            f"{where} = {path!r} is not an import path",
+            fix='write it in full, as "streampair.auc.PairOGD"',
+        )
+    if path not in allowed and module_path.split(".")[0] not in _OPEN:
+        raise ConfigError(
+            f"{where} = {path!r} is not a class of streampair or River, and nothing was imported or called",
+            fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
+        )
+    try:
+        module = importlib.import_module(module_path)
+    except ImportError as error:
+        raise ConfigError(
+            f"{where} = {path!r} cannot be imported: {error}",
+            fix="correct the path, or install the package",
+        ) from None
+    found = getattr(module, name, None)
+    if not inspect.isclass(found):
+        known = [n for n in dir(module) if not n.startswith("_") and inspect.isclass(getattr(module, n))]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise ConfigError(
+            f"{where}: {module_path} has no class {name!r}",
+            fix=f"write {module_path}.{near[0]}" if near else "correct the import path",
+        )
+    if path not in allowed and not _is_part(found):
+        raise ConfigError(
+            f"{where} = {path!r} is neither an estimator nor a part of one, and it was not called",
+            fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
+        )
+    return found
+
+
+def _is_part(kind: type) -> bool:
+    """Whether it is a class of River or streampair that learners are, or are made of."""
+    ours = kind.__module__.split(".")[0] in _OPEN
+    return ours and (issubclass(kind, base.Base) or kind is EntityLimit)
+
+
+def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
+    """Build what a table with a `class` key describes; everything else is as it stands."""
+    if isinstance(value, Mapping):
+        if "class" in value:
+            kind = _import(str(value["class"]), f"{where}.class", allowed)
+            arguments = {k: _value(v, f"{where}.{k}", allowed) for k, v in value.items() if k != "class"}
+            return _construct(kind, arguments, where)
+        return {k: _value(v, f"{where}.{k}", allowed) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_value(v, f"{where}[{i}]", allowed) for i, v in enumerate(value)]
+    return value
+
+
+def _parameters(kind: Any) -> list[str] | None:
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters]
+
+
+def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
+    known = _parameters(kind)
+    if known is not None:
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                raise ConfigError(
+                    f"{where}: {kind.__name__} has no option {name!r}",
+                    fix=f"write {near[0]}" if near else f"known options: {', '.join(known) or 'none'}",
+                )
+    try:
+        return kind(**values)
+    except StreampairError as error:
+        raise type(error)(f"{where}: {error.problem}", fix=error.fix) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {kind.__name__} refuses its options: {error}", fix=f"correct {where}"
+        ) from None
+
+
+def _add_declared(
+    kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
+) -> None:
+    known = _parameters(kind) or []
+    declared: dict[str, Any] = {"positive": config.input.positive, "negative": config.input.negative}
+    if alone:
+        declared["features"] = config.input.feature_names()
+        declared["bounds"] = config.input.bounds()
+    if "noise_key" in known and values.get("seed") is None:
+        key = config.learner.noise_key()
+        declared["noise_key"] = noise_key if key is None else NoiseKey(key)
+    for name, value in declared.items():
+        if name in known and name not in values and value is not None:
+            values[name] = value

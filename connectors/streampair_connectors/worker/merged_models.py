@@ -1,0 +1,345 @@
+"""Models of lanes as messages, and the one model that they make together.
+
+A lane publishes its model under its own key, to a compacted topic: the newest of each lane stays. Everything
+in a message is released already, or was public before (docs/privacy.md, Lemma 4): published weights, the
+moments that the warm-up released, declared bounds, and counts of slots. Never a state: that holds records.
+
+Lanes count by their *slots*. Learned events would tell how many records were refused, which is a function of
+their content. Each lane standardises with moments of its own, so that weights of two do not belong to one
+scale; what is averaged is their scores. Where the scales are equal that is the same as averaging the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.errors import ConfigError, RecordError
+from streampair.records.design import Design
+from streampair.records.features import read_record
+from streampair_connectors import kafka
+from streampair_connectors.config import KafkaConfig
+from streampair_connectors.stores.spending import Total, total_of
+
+__all__ = [
+    "LaneModel",
+    "MergedModel",
+    "Promise",
+    "Scale",
+    "decode_model",
+    "encode_model",
+    "merge",
+    "model_of",
+]
+
+FORMAT: Literal[1] = 1
+
+Array = NDArray[np.float64]
+
+
+class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a private lane makes the vector that its weights multiply.
+
+    Attributes
+    ----------
+    bounds
+        Declared (low, high) of each feature; values are scaled from there to [-1, 1].
+    mean, factor
+        What scaled values are centred with and multiplied by, as the warm-up released; None before it, and
+        without one.
+    cap
+        Standardised values beyond it are pulled back; None: no such limit.
+    """
+
+    bounds: tuple[tuple[float, float], ...]
+    mean: tuple[float, ...] | None
+    factor: tuple[float, ...] | None
+    cap: float | None
+
+
+class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a private lane had promised and spent when it published, as in `PrivacyReport`."""
+
+    epsilon_spent: float
+    epsilon_budget: float
+    delta: float
+    mu_spent: float
+    mu_budget: float
+    unit: str
+    kind: str
+    guarantee: str
+
+
+class LaneModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The published model of one lane.
+
+    Attributes
+    ----------
+    format
+        Of the message.
+    app, learner, topic, partition
+        Which lane it is.
+    offset
+        The next one of the committed state; None before the first event.
+    slots
+        Records taken, the refused ones too.
+    features, weights
+        Names in order, and a weight for each.
+    scale
+        Of a private lane; None: the weights multiply the values as they come, a missing one being 0.
+    privacy
+        None: not private.
+    """
+
+    format: Literal[1]
+    app: str
+    learner: str
+    topic: str
+    partition: int
+    offset: int | None
+    slots: int
+    features: tuple[str, ...]
+    weights: tuple[float, ...]
+    scale: Scale | None
+    privacy: Promise | None
+
+    @property
+    def key(self) -> bytes:
+        """The key of its message: one for each lane."""
+        return f"{self.app}:{self.topic}-{self.partition}".encode()
+
+    # What `total_of` asks of an account.
+
+    @property
+    def mu_spent(self) -> float:
+        """Of its releases; 0 where nothing is promised."""
+        return 0.0 if self.privacy is None else self.privacy.mu_spent
+
+    @property
+    def by_entity(self) -> bool:
+        """Whether all records of an entity are protected."""
+        return self.privacy is not None and "entity" in self.privacy.unit
+
+    @property
+    def partitions(self) -> int | None:
+        """Not known here."""
+        return None
+
+
+def model_of(
+    learner: Any, *, app: str, name: str, topic: str, partition: int, offset: int | None, slots: int
+) -> LaneModel | None:
+    """Return what a lane may publish of its learner; None while that knows no features.
+
+    Parameters
+    ----------
+    learner
+        One of streampair's with one weight for each feature, alone: not behind other steps of a pipeline.
+    name
+        Of the learner, in metrics (`learner.name`).
+    slots
+        Records that the lane has taken. A private learner counts them itself.
+
+    Raises
+    ------
+    ConfigError
+        It has no such weights.
+    """
+    vector, names = getattr(learner, "weights_vector", None), getattr(learner, "feature_names", None)
+    scorer = hasattr(learner, "score_one") and not hasattr(learner, "transform_one")
+    linear = getattr(learner, "linear", True)  # the weights of a forest are a part of its score
+    if vector is None or names is None or len(vector) != len(names) or not scorer or not linear:
+        raise ConfigError(
+            f"a {type(learner).__name__} has no weights that a model topic could hold",
+            fix="use a learner of streampair.auc or streampair.ranking without other steps, "
+            "or remove output.model_topic",
+        )
+    if not names:
+        return None
+    scale, promise, report = None, None, getattr(learner, "privacy", None)
+    if report is not None:
+        design: Design = learner.run.design
+        bounds = learner.settings.bounds
+        scale = Scale(
+            bounds=tuple(_pair(bounds.get(name, (-1.0, 1.0))) for name in names),
+            mean=_numbers(design.mean) if design.standardised else None,
+            factor=_numbers(design.factor) if design.standardised else None,
+            cap=design.cap if math.isfinite(design.cap) else None,
+        )
+        promise = Promise(**{field: getattr(report, field) for field in Promise.__struct_fields__})
+        slots = learner.slots
+    return LaneModel(
+        format=FORMAT,
+        app=app,
+        learner=name,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        slots=slots,
+        features=tuple(map(str, names)),
+        weights=_numbers(vector),
+        scale=scale,
+        privacy=promise,
+    )
+
+
+def _numbers(values: Array) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
+def _pair(bounds: Any) -> tuple[float, float]:
+    low, high = bounds
+    return float(low), float(high)
+
+
+def encode_model(model: LaneModel) -> bytes:
+    """Return the value of its message: JSON, which keeps every number to the last bit."""
+    return msgspec.json.encode(model)
+
+
+def decode_model(data: bytes) -> LaneModel:
+    """Return the model in a message.
+
+    Raises
+    ------
+    RecordError
+        It is none, or of a format that this release does not know.
+    """
+    try:
+        model = msgspec.json.decode(data, type=LaneModel)
+        d = len(model.features)
+        scale = model.scale
+        lengths = [len(model.weights), len(set(model.features))]
+        if scale is not None:
+            lengths += [len(part) for part in (scale.bounds, scale.mean, scale.factor) if part is not None]
+        if any(length != d for length in lengths) or model.slots < 0:
+            raise ValueError("its parts do not fit together")
+        if scale is not None and (
+            (scale.mean is None) != (scale.factor is None)
+            or any(not low < high for low, high in scale.bounds)
+        ):
+            raise ValueError("its scale is none")
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RecordError(
+            f"this is no model of a lane: {error}",
+            fix="name the topic that output.model_topic names, and use the release that wrote it",
+            stage="decode",
+        ) from None
+    return model
+
+
+class MergedModel:
+    """What several lanes have learned, as one scorer: the average of their scores by slots.
+
+    Examples
+    --------
+    >>> lanes = [
+    ...     LaneModel(1, "fraud", "PairOGD", "events", p, 9, slots, ("a",), (w,), None, None)
+    ...     for p, slots, w in ((0, 30, 1.0), (1, 10, 5.0))
+    ... ]
+    >>> model = merge(lanes)
+    >>> model.score_one({"a": 2.0}), model.slots, model.weights
+    (4.0, 40, {'a': 2.0})
+    """
+
+    def __init__(self, lanes: tuple[LaneModel, ...]) -> None:
+        self.lanes = lanes
+        self._designs = [_design(lane) for lane in lanes]
+        self._vectors = [np.array(lane.weights) for lane in lanes]
+
+    @property
+    def slots(self) -> int:
+        """Of all lanes."""
+        return sum(lane.slots for lane in self.lanes)
+
+    @cached_property
+    def weights(self) -> dict[str, float] | None:
+        """The averaged weights by feature; None where lanes have scales of their own."""
+        first = self.lanes[0]
+        if any((lane.scale, lane.features) != (first.scale, first.features) for lane in self.lanes):
+            return None
+        total = np.average(self._vectors, axis=0, weights=[lane.slots for lane in self.lanes])
+        return dict(zip(first.features, total.tolist(), strict=True))
+
+    @property
+    def total(self) -> Total | None:
+        """What the releases behind it have cost one record, or one entity; None if a lane is not private."""
+        if any(lane.privacy is None for lane in self.lanes):
+            return None
+        return total_of(self.lanes)
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score a record: higher ranks higher.
+
+        Raises
+        ------
+        RecordError
+            It is empty, or a feature is no finite number.
+        """
+        scores = []
+        for lane, design, vector in zip(self.lanes, self._designs, self._vectors, strict=True):
+            if design is None:
+                values = read_record(x)
+                ready = np.array([values.get(name, 0.0) for name in lane.features])
+            else:
+                ready = design.of(x)
+            scores.append(lane.slots * float(vector @ ready))
+        return math.fsum(scores) / self.slots
+
+
+def _design(lane: LaneModel) -> Design | None:
+    scale = lane.scale
+    if scale is None:
+        return None
+    design = Design(lane.features, dict(zip(lane.features, scale.bounds, strict=True)))
+    if design.names != lane.features:
+        raise RecordError(
+            f"the features of {lane.key.decode()} are not in order",
+            fix="use the release that wrote the model",
+            stage="decode",
+        )
+    design.cap = math.inf if scale.cap is None else scale.cap
+    if scale.mean is not None and scale.factor is not None:
+        design.standardise(np.array(scale.mean), np.array(scale.factor))
+    return design
+
+
+def merge(models: Iterable[LaneModel]) -> MergedModel:
+    """Make one model of those of several lanes. Lanes without a slot say nothing, and are left out.
+
+    Raises
+    ------
+    ConfigError
+        There is none, a lane is there twice, or they are not of one learner of one application.
+    """
+    lanes = tuple(sorted((m for m in models if m.slots), key=lambda m: (m.topic, m.partition)))
+    if not lanes:
+        raise ConfigError("no lane has published a model", fix="run the application until its first commit")
+    if len({lane.key for lane in lanes}) < len(lanes):
+        raise ConfigError("a lane is there twice", fix="keep the newest message of each key")
+    if len({(lane.app, lane.learner) for lane in lanes}) > 1:
+        raise ConfigError(
+            "these models are not of one application and learner",
+            fix="give each application an output.model_topic of its own",
+        )
+    return MergedModel(lanes)
+
+
+async def read_models(config: KafkaConfig, topic: str) -> list[LaneModel]:
+    """Return the newest model of each lane in a model topic.
+
+    Raises
+    ------
+    SourceError
+        The topic does not exist, or cannot be read to its end.
+    RecordError
+        Something else is in it.
+    """
+    found = await kafka.read_newest(config, topic)
+    return [decode_model(value) for value in found.values()]

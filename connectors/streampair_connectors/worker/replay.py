@@ -1,0 +1,406 @@
+"""Replay: the lane of `run`, fed from a CSV or JSON lines file, without Kafka."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import os
+import stat
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from streampair.engine import Record
+from streampair.engine.lane import DeadLetter, LaneGauges
+from streampair.errors import ConfigError, SourceError
+from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, json_decoder
+from streampair_connectors.config import Config
+from streampair_connectors.observability.metric_definitions import LaneLabels
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.worker.factory import build_lane, taken_cells
+from streampair_connectors.worker.timing import DecodeClock, LaneTimer
+
+__all__ = [
+    "Replay",
+    "Source",
+    "open_source",
+]
+
+_BLOCK = 1 << 18  # bytes: some thousand lines, so that what is done once for each block does not count
+_DAMAGED = (OSError, EOFError, zlib.error)
+_GZIP = b"\x1f\x8b"
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_PEEK = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file of events.
+
+    Attributes
+    ----------
+    decode
+        What decodes a record.
+    batches
+        The records, one for each line, numbered from 0.
+    size
+        Bytes of the file, as it lies there; None where they have no number, as in a pipe.
+    position
+        How many of them were read.
+    """
+
+    decode: Decoder
+    batches: Iterator[list[Record]]
+    size: int | None
+    position: Callable[[], int]
+
+
+@contextlib.contextmanager
+def open_source(config: Config, path: str) -> Iterator[Source]:
+    """Open a file of events, for a `with` that closes it.
+
+    Parameters
+    ----------
+    config
+        Says which fields are features and label, and the most records of a batch (`worker.batch_size`).
+    path
+        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The name says
+        which (`.csv`, `.json`, `.jsonl`, `.ndjson`); otherwise the first byte does: JSON lines begin with a
+        brace. From a pipe a batch is what is there, so that no line waits for those to come.
+
+    Raises
+    ------
+    SourceError
+        Here or by the batches: the file cannot be read, or a CSV header lacks a column that the configuration
+        names.
+    """
+    with _open(path) as raw:
+        size = None if path == "-" else _size(raw)
+        file = _decompressed(path, raw)
+        if _is_csv(path, file):
+            decode = csv_decoder(config.input, _header(config, path, file), **taken_cells(config))
+            lines = _rows(_blocks(file))
+        else:
+            decode = json_decoder(config.input, **taken_cells(config))
+            lines = map(_lines, _blocks(file))
+        batches = _batches(lines, config.worker.batch_size, wait=size is not None)
+        yield Source(decode, _guarded(path, batches), size, raw.tell)
+
+
+def _open(path: str) -> io.BufferedReader:
+    try:
+        return cast("io.BufferedReader", sys.stdin.buffer) if path == "-" else open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _called(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
+    """Return the file's content: unpacked if it begins as gzip does."""
+    try:
+        begin = raw.peek(2)[:2]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if begin == _GZIP:
+        return cast("io.BufferedReader", gzip.GzipFile(fileobj=raw))
+    if path.endswith(".gz") and begin:
+        raise SourceError(
+            f"{path} is not a gzip file: it begins with {begin!r}",
+            fix="compress it with gzip, or remove .gz from its name if it is not compressed",
+            retriable=False,
+        )
+    return raw
+
+
+def _is_csv(path: str, file: io.BufferedReader) -> bool:
+    """Whether the file is CSV: by its name, or else by its first byte that is not a space."""
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    if suffix in (".csv", *_JSON_SUFFIXES):
+        return suffix == ".csv"
+    try:
+        begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from None
+    return bool(begin) and not begin.startswith(b"{")
+
+
+def _size(file: IO[bytes]) -> int | None:
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
+    try:
+        first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
+    except (*_DAMAGED, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    header = next(csv.reader([first]), [])
+    wanted = [*(config.input.field_names() or ()), config.input.label]
+    absent = [column for column in wanted if column not in header]
+    if absent:
+        problem, fix = _no_column(_called(path), header, absent[0])
+        raise SourceError(problem, fix=fix, retriable=False)
+    return header
+
+
+def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
+    """Return what is wrong with a header that lacks a column, and the fix."""
+    if len(header) == 1:
+        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
+            if delimiter in header[0]:
+                return (
+                    f"the columns of {path} are separated by {name}: {header[0]!r}",
+                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
+                )
+    return (
+        f"{path} has no column {column!r}; its columns are {', '.join(header[:20]) or 'none'}",
+        "correct input.features and input.label, or the file's first line (CSV has a header; a line of JSON "
+        "begins with a brace)",
+    )
+
+
+def _unreadable(path: str, error: Exception) -> SourceError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SourceError(
+        f"{_called(path)} cannot be read: {reason}",
+        fix="check the path, its permissions and that a .gz file is whole",
+        retriable=False,
+    )
+
+
+def _guarded(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
+    try:
+        yield from batches
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from None
+
+
+def _blocks(file: Any) -> Iterator[bytes]:
+    """The file in pieces that end with a line, except perhaps the last; of a pipe, what is there."""
+    begun: list[bytes] = []  # a line that goes on
+    while block := file.read1(_BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            begun.append(block[:end])
+            yield b"".join(begun)
+            begun = []
+        if end < len(block):
+            begun.append(block[end:])
+    if begun:
+        yield b"".join(begun)
+
+
+def _lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        del lines[-1]  # there is no line behind the last line's end
+    return [line.rstrip(b"\r") for line in lines] if b"\r" in block else lines
+
+
+def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The rows of a CSV file: lines, unless a quoted cell goes on in the next one."""
+    begun: list[bytes] = []
+    quoted = False
+    for block in blocks:
+        if not quoted and b'"' not in block:
+            yield _lines(block)
+            continue
+        rows = []
+        for line in io.BytesIO(block):
+            begun.append(line)
+            quoted ^= line.count(b'"') % 2 == 1
+            if not quoted:
+                rows.append(b"".join(begun).rstrip(b"\r\n"))
+                begun = []
+        yield rows
+    if begun:
+        yield [b"".join(begun).rstrip(b"\r\n")]
+
+
+def _batches(chunks: Iterable[list[bytes]], size: int, *, wait: bool) -> Iterator[list[Record]]:
+    """Records in batches of this size; whether a batch is to wait until it is full."""
+    offset = 0
+    held: list[bytes] = []
+    for chunk in chunks:
+        held += chunk
+        done = 0
+        while len(held) - done >= size or (not wait and done < len(held)):
+            values = held[done : done + size]
+            done += len(values)
+            yield list(map(Record, range(offset, offset + len(values)), values))
+            offset += len(values)
+        del held[:done]
+    if held:
+        yield list(map(Record, range(offset, offset + len(held)), held))
+
+
+_json = msgspec.json.Encoder()
+# From one publication of the lane's numbers to the next: nobody looks more often, and each costs an AUC.
+_PUBLISH_SECONDS = 0.25
+# So many events, and then an eighth more each time, are told too: of a short file there is a past as well.
+_FIRST, _GROWTH, _LATEST = 64, 8, 8192
+_MOST_ERRORS = 1000  # different reasons of dead letters that are counted
+
+
+@dataclass
+class Replay:
+    """One replay of a file.
+
+    Parameters
+    ----------
+    config
+        The same configuration as for `run`; [kafka], [store] and the topics are not used.
+    path
+        See :func:`streampair_connectors.worker.replay.open_source`.
+    scores
+        Called with the scores of each batch, as lines of JSON.
+    dead_letters
+        Called with each dead letter as one line of JSON, without its end: text in `value`, or bytes that are
+        not text in `value_base64`.
+
+    Attributes
+    ----------
+    events
+        Records so far.
+    size, position
+        Bytes of the file, as it lies there, and how many of them were read so far; None and 0 for a pipe.
+    interrupted
+        Whether :meth:`interrupt` ended the replay.
+    """
+
+    config: Config
+    path: str
+    scores: Callable[[bytes], object]
+    dead_letters: Callable[[bytes], object]
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    events: int = 0
+    size: int | None = None
+    position: int = 0
+    interrupted: bool = False
+    _waiting: bool = field(default=False, init=False, repr=False)
+    _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def interrupt(self) -> None:
+        """End the replay after the current batch; called from a signal handler.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The replay waits for events, or was interrupted before.
+        """
+        again, self.interrupted = self.interrupted, True
+        if again or self._waiting:
+            raise KeyboardInterrupt
+
+    def commonest_error(self) -> str | None:
+        """Return the commonest reason for a dead letter; None without dead letters."""
+        return self._errors.most_common(1)[0][0] if self._errors else None
+
+    def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
+        """Score and learn every record of the file.
+
+        Parameters
+        ----------
+        progress
+            Called after each batch with the number of its records.
+
+        Returns
+        -------
+        LaneGauges
+            The lane's numbers at the end.
+
+        Raises
+        ------
+        SourceError, ConfigError, LaneStopped
+            As the message says.
+        """
+        with open_source(self.config, self.path) as source:
+            return self._run(source, progress)
+
+    def _run(self, source: Source, progress: Callable[[int], object] | None) -> LaneGauges:
+        config = self.config
+        self.size = source.size
+        topic = "stdin" if self.path == "-" else Path(self.path).name
+        clock = DecodeClock(source.decode)
+        lane = build_lane(config, clock.decode, topic=topic, partition=0, snapshots=False)
+        if getattr(lane.learner, "entity", None) is not None:
+            raise ConfigError(
+                "the learner counts records by entity, which is the key of a message: a file has no keys",
+                fix="replay without entity=, or use Kafka",
+            )
+        labels: LaneLabels = (config.app, topic, "0", config.learner.label())
+        timer = LaneTimer(lane, clock, self.telemetry, labels)
+        encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
+        self.telemetry.health(config.app, "running")
+        publish_at, publish_after = 0.0, _FIRST
+        for batch in self._until_interrupted(_in_parts(source.batches)):
+            output = timer.process(batch)
+            start = time.perf_counter()
+            self.scores(encoder.lines(output.scores))
+            for letter in output.dead_letters:
+                self.dead_letters(_letter_line(letter))
+                if letter.error in self._errors or len(self._errors) < _MOST_ERRORS:
+                    self._errors[letter.error] += 1
+                self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
+            timer.encoded(time.perf_counter() - start)
+            self.events += len(batch)
+            early = publish_after <= self.events <= _LATEST
+            if early or time.monotonic() >= publish_at:
+                self.telemetry.publish(labels, timer.gauges(final=early), None, timer.seconds)
+                publish_at = time.monotonic() + _PUBLISH_SECONDS
+                publish_after = self.events + max(_FIRST, self.events // _GROWTH)
+            if progress is not None:
+                self.position = 0 if source.size is None else source.position()
+                progress(len(batch))
+        gauges = timer.gauges(final=True)
+        self.telemetry.publish(labels, gauges, None, timer.seconds)
+        return gauges
+
+    def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+        while not self.interrupted:
+            try:
+                self._waiting = True
+                batch = next(batches, None)
+                self._waiting = False
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+            if batch is None:
+                return
+            yield batch
+
+
+def _in_parts(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """The same records, at first in small batches; a lane does with them what it does with large ones."""
+    done = 0
+    for batch in batches:
+        at = 0
+        while at < len(batch):
+            size = max(_FIRST, done // _GROWTH) if done < _LATEST else len(batch)
+            part = batch[at : at + size]
+            at += len(part)
+            done += len(part)
+            yield part
+
+
+def _letter_line(letter: DeadLetter) -> bytes:
+    line: dict[str, Any] = {"offset": letter.offset, "stage": letter.stage, "error": letter.error}
+    try:
+        line["value"] = None if letter.value is None else letter.value.decode("utf-8")
+    except UnicodeDecodeError:
+        line["value_base64"] = base64.b64encode(letter.value or b"").decode()
+    return _json.encode(line)

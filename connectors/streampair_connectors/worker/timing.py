@@ -1,0 +1,220 @@
+"""Where the time of a lane goes: a clock around each batch, since the engine has none."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from river import compose
+
+from streampair.engine import Event, Lane, LaneGauges, LaneOutput, Record, Rows
+from streampair.errors import RecordError
+from streampair_connectors.codecs.records import Decoder, RawRecord
+from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
+from streampair_connectors.observability.metrics import Telemetry
+
+__all__ = ["DecodeClock", "Estimates", "LaneTimer"]
+
+# Share of the time that may go into estimates of the regret, and the most that a pause saves up for them.
+_ESTIMATES_SHARE = 0.02
+_ESTIMATES_SAVED = 0.25
+
+
+class DecodeClock:
+    """Times a decoder: its whole batches, and one event of each batch.
+
+    Parameters
+    ----------
+    decode
+        As of `json_decoder`.
+
+    Attributes
+    ----------
+    decode
+        The same, to make lanes with.
+    batch
+        Seconds that whole batches took since `reset`; 0 where events are decoded one by one.
+    one
+        Seconds that the last event took alone.
+
+    Examples
+    --------
+    >>> from streampair.engine.lane import Record
+    >>> from streampair_connectors.config import InputConfig
+    >>> from streampair_connectors.codecs.records import json_decoder
+    >>> clock = DecodeClock(json_decoder(InputConfig(label="bad", features=["amount"])))
+    >>> clock.decode.many([Record(0, b'{"amount": 12, "bad": true}')]).names
+    ['amount']
+    >>> clock.batch > 0.0
+    True
+    """
+
+    def __init__(self, decode: Decoder) -> None:
+        self._decode = decode
+        self._many: Callable[[Sequence[Any]], Rows | None] | None = getattr(decode, "many", None)
+        # Nothing but the call itself comes between the lane and an event that is decoded alone.
+        wrapped: Any = functools.partial(decode)
+        if self._many is not None:
+            wrapped.many = self._timed
+        self.decode: Any = wrapped
+        self.batch = 0.0
+        self.one = 0.0
+
+    def reset(self) -> None:
+        """Begin a batch."""
+        self.batch = 0.0
+
+    def _timed(self, records: Sequence[Any]) -> Rows | None:
+        assert self._many is not None
+        start = time.perf_counter()
+        rows = self._many(records)
+        self.batch += time.perf_counter() - start
+        return rows
+
+    def one_event(self, record: RawRecord) -> Event:
+        """Decode one event, and time that.
+
+        Raises
+        ------
+        RecordError
+        """
+        start = time.perf_counter()
+        event = self._decode(record)
+        self.one = time.perf_counter() - start
+        return event
+
+
+class Estimates:
+    """The time that a process may spend on estimates of the regret, however many lanes it holds.
+
+    Parameters
+    ----------
+    clock
+        Monotonic, in seconds.
+
+    Examples
+    --------
+    >>> now = 0.0
+    >>> estimates = Estimates(lambda: now)
+    >>> estimates.afford()
+    True
+    >>> estimates.spent(0.02)
+    >>> estimates.afford()
+    False
+    >>> now = 1.0
+    >>> estimates.afford()
+    True
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._left = 0.0
+        self._last = 0.0
+
+    def afford(self) -> bool:
+        """Whether there is time for one that takes as long as the last one did."""
+        now = self._clock()
+        self._left = min(self._left + (now - self._at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
+        self._at = now
+        return self._left >= min(self._last, _ESTIMATES_SAVED)
+
+    def spent(self, seconds: float) -> None:
+        """Say how long one took."""
+        self._left -= seconds
+        self._last = seconds
+
+
+class LaneTimer:
+    """Times a lane from outside: the engine has no clock.
+
+    Parameters
+    ----------
+    lane, clock
+        The lane, and what times the decoder that it was made with.
+    telemetry, labels
+        Where the times go.
+    estimates
+        What all lanes of the process share; None: there is one.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        clock: DecodeClock,
+        telemetry: Telemetry,
+        labels: LaneLabels,
+        estimates: Estimates | None = None,
+    ) -> None:
+        self._lane = lane
+        self._clock = clock
+        self._telemetry = telemetry
+        self._labels = labels
+        self._estimates = Estimates() if estimates is None else estimates
+        self.seconds_by_event = 0.0
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        """Of the processor's time that this lane had, by stage; a sum over all batches."""
+        self.estimated = True
+        """Whether the last estimate of the regret covers all events."""
+        self.estimated_at = 0.0
+        """When that was, of `time.perf_counter`: whose is the oldest comes first."""
+
+    def process(self, records: Sequence[Any]) -> LaneOutput:
+        """Let the lane process a batch; Kafka's own records serve as the lane's."""
+        start, shadow = time.perf_counter(), self._lane.shadow_seconds
+        self.estimated = False
+        self._clock.reset()
+        output = self._lane.process(cast("Sequence[Record]", records))
+        # A replay has no shadow, and is what snapshots are spaced by.
+        took = time.perf_counter() - start - (self._lane.shadow_seconds - shadow)
+        self.seconds_by_event = took / len(records)
+        self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
+        decoding = min(self._clock.batch or self._clock.one * len(records), took)
+        self.seconds["decode"] += decoding
+        self.seconds["learn"] += took - decoding
+        return output
+
+    def encoded(self, seconds: float) -> None:
+        """Say how long the outputs of a batch took to be encoded and handed over."""
+        self.seconds["encode"] += seconds
+
+    def gauges(self, *, final: bool = False) -> LaneGauges:
+        """Return the lane's numbers, with a fresh estimate of the regret if there is time for one.
+
+        By itself a lane, which has no clock, spaces its estimates by counts. Here all lanes of a process
+        share a part of its time; `final` estimates in any case, and counts for nothing.
+        """
+        start = time.perf_counter()
+        fresh = final or self._estimates.afford()
+        gauges = self._lane.gauges(solve=fresh)
+        if fresh:
+            self.estimated_at = time.perf_counter()
+            # Before the second event there is none: the first one that there is has time in any case.
+            if not final and gauges.regret is not None:
+                self._estimates.spent(self.estimated_at - start)
+            self.estimated = True
+        return gauges
+
+    def _time_score(self, record: RawRecord) -> float | None:
+        """Score the last event of a batch once more, alone, to see what scoring costs."""
+        try:
+            x = self._clock.one_event(record).x
+        except RecordError:
+            return None
+        score = _scorer(self._lane.model)
+        start = time.perf_counter()
+        try:
+            score(x)
+        except Exception:
+            # The lane has met the same event, and has said what is wrong with it.
+            return None
+        return time.perf_counter() - start
+
+
+def _scorer(model: Any) -> Callable[[Any], Any]:
+    # A pipeline has every method, its last step those that work.
+    last = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
+    names = ("score_one", "predict_proba_one", "predict_one")
+    return cast("Callable[[Any], Any]", getattr(model, next(name for name in names if hasattr(last, name))))

@@ -1,0 +1,239 @@
+"""Reference tasks: what a mechanism's noise does to a ranking, a relevance or a metric, without any data.
+
+A task needs a number of features and the level that the best model would reach. Its records are normal, with
+features that are independent and equally telling, so that weights are the right direction plus noise and the
+level follows from the ratio of the two. No constant is fitted: benchmarks/planner.py says how far they are
+off.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import special
+
+from streampair.privacy.mechanisms.ftrl import FTRLPlan
+from streampair.privacy.mechanisms.gradient_perturbation import NoisyPlan
+from streampair.privacy.mechanisms.output_perturbation import OutputPlan
+from streampair.privacy.mechanisms.second_moments import SecondMomentsPlan
+
+__all__ = ["Distances", "Reference", "Relevances", "TwoClasses"]
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Reference(abc.ABC):
+    """A task of d features whose best model reaches `best`.
+
+    Records have norm about `reach`, so each coordinate has variance `reach^2 / d`.
+    """
+
+    d: int
+    best: float
+
+    #: What is measured, in words.
+    measure: ClassVar[str]
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates of the weights beside the right one, each of which gets noise."""
+        return self.d - 1
+
+    @abc.abstractmethod
+    def level(self, error: float) -> float:
+        """What the right weights reach with an error that is `error` times as long."""
+
+    @abc.abstractmethod
+    def sampling(self, n: float) -> float:
+        """Squared error of the best weights from n records."""
+
+    @abc.abstractmethod
+    def moments(self, std: float) -> float:
+        """Squared error of a leader whose mean second moments have noise `std` in each coordinate."""
+
+    @abc.abstractmethod
+    def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
+        """Length of the mean gradient at 0, of a loss with this slope there."""
+
+    @abc.abstractmethod
+    def bend(self, reach: float, clip: float) -> float:
+        """Mean curvature of the logistic loss in the right direction."""
+
+    def error(self, plan: Any, steps: int, reach: float) -> float:
+        """Squared error that a plan's noise leaves in the weights after so many learned slots.
+
+        Raises
+        ------
+        TypeError
+            If it is a plan of another mechanism.
+        """
+        match plan:
+            case SecondMomentsPlan():
+                known = plan.information(steps)
+                return self.moments(1.0 / math.sqrt(known)) if known > 0.0 else math.inf
+            case FTRLPlan():
+                noise = plan.sigma * plan.strategy.error(steps)
+                force = steps * self.force(reach, plan.clip, plan.tangent, 2.0)
+            case OutputPlan():
+                precision = float(np.sum(1.0 / plan.sigmas[np.isfinite(plan.sigmas)] ** 2))
+                noise = 1.0 / math.sqrt(precision)
+                pull = self.force(reach, plan.clip, False, 1.0)
+                force = min(pull / (plan.alpha + self.bend(reach, plan.clip)), plan.radius)
+            case NoisyPlan():
+                noise = plan.sigma * math.sqrt(steps)
+                force = steps * self.force(reach, plan.clip, False, 2.0)
+            case other:
+                raise TypeError(f"no forecast for {type(other).__name__}")
+        return self.coordinates * (noise / force) ** 2
+
+
+@dataclass(frozen=True)
+class TwoClasses(Reference):
+    """Two classes of records; `best` is the AUC of the right direction."""
+
+    rate: float = 0.5
+
+    measure: ClassVar[str] = "AUC"
+
+    @cached_property
+    def gap(self) -> float:
+        """Distance of the class means, in standard deviations of a score in the right direction."""
+        return math.sqrt(2.0) * _NORMAL.inv_cdf(self.best)
+
+    def level(self, error: float) -> float:
+        """AUC."""
+        return _NORMAL.cdf(self.gap / math.sqrt(2.0) / math.sqrt(1.0 + error * error))
+
+    def sampling(self, n: float) -> float:
+        """Of the difference of the class means, in coordinates in which records are round."""
+        spread = self.rate * (1.0 - self.rate)
+        return self.coordinates * (1.0 / spread + self.gap**2) / (n * self.gap**2)
+
+    def moments(self, std: float) -> float:
+        """Noise of the difference of the means, and of the matrix that is solved with."""
+        v = 1.0 / self.d
+        signal = self.rate * (1.0 - self.rate) * self.gap * math.sqrt(v)
+        weight = 1.0 + abs(2.0 * self.rate - 1.0)
+        vector = self.coordinates * (0.5 * weight * std / signal) ** 2
+        return vector + _matrix(self.d, std)
+
+    def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
+        """A share `2 p (1 - p)` of pairs, clipped, in the right direction."""
+        each = min(slope, 1.0 if tangent else clip / (math.sqrt(2.0) * reach))
+        return 2.0 * self.rate * (1.0 - self.rate) * each * self.gap * reach / math.sqrt(self.d)
+
+    def bend(self, reach: float, clip: float) -> float:
+        """Of the same share of pairs."""
+        each = min(1.0, clip / (math.sqrt(2.0) * reach))
+        return 4.0 * self.rate * (1.0 - self.rate) * each * reach**2 / self.d
+
+
+@dataclass(frozen=True)
+class Relevances(Reference):
+    """Records with a normal relevance; `best` is the share of pairs that the right direction has in order.
+
+    The declared range of relevances is two standard deviations to each side.
+    """
+
+    measure: ClassVar[str] = "pairs in order"
+    STD: ClassVar[float] = 0.5
+
+    @cached_property
+    def correlation(self) -> float:
+        """Of the relevance with a score in the right direction."""
+        return math.sin(math.pi * (self.best - 0.5))
+
+    def level(self, error: float) -> float:
+        """Share of pairs in order: that of a bivariate normal (Kendall's tau)."""
+        return 0.5 + math.asin(self.correlation / math.sqrt(1.0 + error * error)) / math.pi
+
+    def sampling(self, n: float) -> float:
+        """Of a regression."""
+        return self.coordinates * (1.0 - self.correlation**2) / (n * self.correlation**2)
+
+    def moments(self, std: float) -> float:
+        """Noise of the products with the relevance, and of the matrix that is solved with."""
+        signal = self.correlation * self.STD / math.sqrt(self.d)
+        return self.coordinates * (std / signal) ** 2 + _matrix(self.d, std)
+
+    def _each(self, reach: float, clip: float) -> float:
+        """What clipping leaves of a pair whose relevances differ as they do on average."""
+        length = math.sqrt(2.0) * reach * 2.0 * self.STD / math.sqrt(math.pi)
+        return min(1.0, clip / length)
+
+    def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
+        """The covariance of relevances and records, over pairs."""
+        each = 0.5 * slope * self._each(reach, clip)
+        return 2.0 * each * self.correlation * self.STD * reach / math.sqrt(self.d)
+
+    def bend(self, reach: float, clip: float) -> float:
+        """The mean of `(y - y')^2 u^2 / 4` in one coordinate."""
+        return self._each(reach, clip) * self.STD**2 * reach**2 / self.d
+
+
+@dataclass(frozen=True)
+class Distances(Reference):
+    """Two classes whose means differ in one direction; `best` is the share of pairs of distances in order.
+
+    In order: two records of one class are nearer to each other than two of different classes.
+    """
+
+    measure: ClassVar[str] = "distances in order"
+
+    # Grid of quantiles that the level is an average over.
+    _GRID: ClassVar[Any] = special.ndtri((np.arange(128) + 0.5) / 128)
+
+    @property
+    def coordinates(self) -> int:
+        """Those of a symmetric matrix."""
+        return self.d * (self.d + 1) // 2 - 1
+
+    @cached_property
+    def gap(self) -> float:
+        """Distance of the class means, in standard deviations within a class.
+
+        Of two independent differences A ~ N(0, 2) and B ~ N(gap, 2) the second is longer if B - A and B + A
+        have one sign, and these are independent.
+        """
+        return 2.0 * _NORMAL.inv_cdf(0.5 * (1.0 + math.sqrt(2.0 * self.best - 1.0)))
+
+    def level(self, error: float) -> float:
+        """Average over A and B of the chance that normal noise leaves `B^2 - A^2` above 0.
+
+        Half of a symmetric noise is lost with its negative eigenvalues.
+        """
+        products = np.outer(self.gap + 2.0 * self._GRID, self.gap + 2.0 * self._GRID)
+        blur = max(4.0 * error / math.sqrt(2.0), 1e-9)
+        return float(np.mean(special.ndtr(products / blur)))
+
+    def sampling(self, n: float) -> float:
+        """Of the difference of two scatters."""
+        return self.coordinates * 16.0 / (n * self.gap**4)
+
+    def moments(self, std: float) -> float:
+        """A direction from the class means, and its square as a matrix."""
+        signal = 0.25 * self.gap / math.sqrt(self.d)
+        direction = (self.d - 1) * (0.5 * std / signal) ** 2 + _matrix(self.d, std)
+        return 2.0 * direction + direction**2
+
+    def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
+        """Half of the pairs, clipped: what two of different classes have more in the right direction."""
+        each = min(0.5 * slope, clip / (2.0 * reach**2))
+        return 0.5 * each * self.gap**2 * reach**2 / self.d
+
+    def bend(self, reach: float, clip: float) -> float:
+        """The mean of `u^4 / 4` in one coordinate."""
+        each = min(1.0, clip / (2.0 * reach**2))
+        return 3.0 * each * (reach**2 / self.d) ** 2
+
+
+def _matrix(d: int, std: float) -> float:
+    """Squared error by the noise of the second moments of records of length 1, under the leader's ridge."""
+    return 0.5 * d * (std / (1.0 / d + math.sqrt(d) * std)) ** 2

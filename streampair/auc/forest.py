@@ -1,0 +1,615 @@
+"""Forests that learn online to rank positives above negatives, for two classes and for several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import losses
+from streampair.base.forest import (
+    Explanation,
+    ForestLearner,
+    ForestRows,
+    _whole,
+    columns_of,
+    exported,
+    exported_block,
+    restore,
+    restore_block,
+)
+from streampair.base.mixins import Classifier, MulticlassClassifier
+from streampair.errors import RecordError
+from streampair.kernels import forest, numerics
+from streampair.records import features as _features
+from streampair.records.frames import Table
+
+__all__ = [
+    "Forest",
+    "MulticlassForest",
+]
+
+
+@dataclass(eq=False, repr=False)
+class Forest(Classifier, ForestLearner):
+    """Random trees that nobody fitted, with leaves that learn online; not private.
+
+    A leaf draws a feature and keeps one value of it, by reservoir; from its 20th record on it splits as soon
+    as a record has another value, at a threshold drawn between the two, or for texts by a bit of a salted
+    hash. Half of the features are drawn alike, half by gain: by how much in common with the labels the
+    difference has that a decision by the feature makes, in the mean over the decisions of late. So features
+    that tell nothing do not use trees up. No threshold is searched for, and a tree costs next to nothing.
+    What is learned is in the leaves:
+    four experts of different depth and memory share the trees, each the sum of its leaves and a linear part,
+    stepped by AdaGrad along the logistic loss; a stack, stepped alike, weighs them. Trees are emptied in
+    turn, and an expert that never forgets begins again where it is left behind, so streams may change; the
+    stack and the deepest expert take larger steps for 4000 records from there, if fitted to records.
+
+    Parameters
+    ----------
+    trees
+        Number of trees, from 1 to 1000; time and memory grow with it.
+    nodes
+        Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
+    positive
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low; any other is a RecordError. None: the opposite of True, False, 1 or 0;
+        beside any other `positive` all labels of its type rank low, and predictions show the first one
+        learned.
+    loss
+        None: each expert steps along the logistic loss of the record. Or a pair loss, such as
+        `losses.Logistic`: the record is paired with one of the last 32 of the other class, both are scored
+        anew, and both step along the loss of the difference of their scores. It takes about three times as
+        long; see docs/papers.md for what it is worth.
+    seed
+        Of what is drawn; None takes one from the operating system.
+    max_features
+        Largest number of feature names; a record that would exceed it raises RecordError.
+
+    Notes
+    -----
+    Features are real numbers or texts by name, in any order; nothing has to be scaled or encoded. A known
+    feature that is missing is a value of its own, and so is every text; a new name gets a new column. In a
+    frame an empty cell is a missing feature; in a record leave it out. A number that comes as text, as from
+    `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning. None,
+    NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` before anything has
+    changed.
+
+    A record takes O(trees log nodes + features), and memory is bounded: 1.8 MB, with texts 2.0 MB, and 136
+    bytes a feature. Texts share 4096 linear weights. A state is as large as the memory.
+
+    The score is the log-odds that the stack gives, and `predict_proba_one` their logistic curve. From pairs,
+    which know no intercept, it is a curve of two numbers that follow the scores (Platt), as for `PairOGD`;
+    pairs take 528 bytes a feature more. `weights`
+    are those of the linear part alone. A `learn_one` after a score of the same record uses its leaves.
+
+    References
+    ----------
+    Geurts, P., Ernst, D. and Wehenkel, L. (2006). Extremely randomized trees. Machine Learning 63.
+
+    Duchi, J., Hazan, E. and Singer, Y. (2011). Adaptive subgradient methods for online learning and
+    stochastic optimization. JMLR 12.
+
+    Gomes, H. M. et al. (2017). Adaptive random forests for evolving data stream classification. Machine
+    Learning 106. (The forest that it is compared with.)
+
+    Examples
+    --------
+    >>> from river import datasets, evaluate
+    >>> from streampair import auc, evaluation
+    >>> metric = evaluation.RollingAUC(window=1250)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), auc.Forest(seed=1), metric)  # doctest: +ELLIPSIS
+    RollingAUC: 96...%
+
+    Texts and gaps are features as they are:
+
+    >>> model = auc.Forest(seed=1)
+    >>> for i in range(60):
+    ...     model.learn_one({"country": "NL", "amount": 5.0 + i % 7}, False)
+    ...     model.learn_one({"country": "XX"}, True)
+    >>> model.predict_one({"country": "XX"}), model.predict_one({"country": "NL", "amount": 9.0})
+    (True, False)
+    >>> told = model.explain_one({"country": "XX"})
+    >>> abs(told.baseline + sum(told.features.values()) - model.score_one({"country": "XX"})) < 1e-9
+    True
+    """
+
+    trees: int = 50
+    nodes: int = 1023
+    _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    seed: int | None = None
+    max_features: int = 10_000
+
+    def predict_proba_one(  # type: ignore[override]  # as in the base
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """Probabilities of both labels, as of any classifier, in fewer calls: a tenth of a record.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        if self._pairs is not None or not self._in_one:
+            return super().predict_proba_one(x)
+        if self._coded or type(x) is not dict or len(x) != self._expected:
+            gaps = self._read(x, grow=False)
+        else:
+            try:
+                self._pack(*self._take(x))
+                gaps = False
+            except Exception:  # an unknown name, or a value that struct refuses
+                gaps = self._read(x, grow=False)
+        p: float = forest.forest_proba(self._state, gaps)
+        if p != p:
+            raise self._unusable(x)
+        return self._labelled(p)
+
+
+Array = NDArray[np.float64]
+
+_SIZES = (
+    forest.FOREST_TREES,
+    forest.FOREST_NODES,
+    forest.FOREST_CAP,
+    forest.FOREST_TEXTS,
+)
+_SIZED = [forest.FOREST_D, *_SIZES]
+_LABELS = (str, bool, int, float)
+
+
+@dataclass(eq=False, repr=False)
+class MulticlassForest(MulticlassClassifier, ForestLearner):
+    """`Forest` for more than two classes: each against all others, over the same trees; not private.
+
+    Labels have no say in how trees grow, not even in which features they draw (a gain of one class would be
+    none of another), so one set of trees serves all classes: a record goes down them once. What a class has
+    of its own is what it learns in the leaves, the experts and their stack, as a forest for this class alone
+    would over the same trees, from the first record of the class on. A class is known from its first record
+    on; nothing has to be declared.
+
+    Parameters
+    ----------
+    trees
+        Number of trees, from 1 to 1000; time and memory grow with it.
+    nodes
+        Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
+    max_classes
+        Largest number of classes, from 2 to 1000; a label that would exceed it raises RecordError. It bounds
+        the memory on streams whose labels never end.
+    positive
+        The class that `score_one`, and a lane, rank by; predictions do not depend on it.
+    seed
+        Of what is drawn; None takes one from the operating system.
+    max_features
+        Largest number of feature names; a record that would exceed it raises RecordError.
+
+    Notes
+    -----
+    Labels are texts, numbers, or True and False; labels that are equal are one class. Features are as in
+    `Forest`. Memory: 1.8 MB, and 0.95 MB for each class beyond the first, with texts 0.26 MB more. Time grows
+    with the classes, but for the descent.
+
+    Probabilities are the logistic curves of the scores of all classes, divided by their sum. Before the first
+    label there are none, and the prediction is None.
+
+    Examples
+    --------
+    >>> from river import datasets, evaluate, metrics
+    >>> from streampair import auc
+    >>> model = auc.MulticlassForest(seed=1)
+    >>> stream = datasets.ImageSegments().take(1000)
+    >>> evaluate.progressive_val_score(stream, model, metrics.Accuracy())  # doctest: +ELLIPSIS
+    Accuracy: 8...%
+    """
+
+    trees: int = 50
+    nodes: int = 1023
+    _: KW_ONLY
+    max_classes: int = 64
+    seed: int | None = None
+    max_features: int = 10_000
+
+    _guided: ClassVar[bool] = False  # a gain of one class would be none of another
+    _brisk: ClassVar[bool] = False  # a class that came late would seem to have begun again
+    _derived: ClassVar[frozenset[str]] = ForestLearner._derived | {
+        *("_others", "_classes", "_numbers", "_further"),
+    }
+
+    def __post_init__(self) -> None:
+        _whole("max_classes", self.max_classes, 2, 1000)
+        super().__post_init__()
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._classes: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self._further: dict[int, Any] = {}  # new classes of the labels that are about to be learned
+        kind, own = type(self), MulticlassForest
+        self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        self._others = np.empty((0, 0))
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """Known classes, in the order of their first records."""
+        return tuple(self._classes)
+
+    # ---- blocks of classes -----------------------------------------------------------------------------
+
+    def _blocks(self) -> list[Array]:
+        return [self._state, *self._others]
+
+    def _allocate(
+        self, names: tuple[Hashable, ...], header: Array, capacity: int, coded: tuple[int, ...] = ()
+    ) -> None:
+        super()._allocate(names, header, capacity, coded)
+        self._others = self._room(self._others)
+
+    def _room(self, others: Array, more: int = 0) -> Array:
+        """Blocks for as many classes and `more`, with the scalars that they had."""
+        at = forest.forest_places(*(int(self._state[i]) for i in _SIZES))
+        room = np.zeros((len(others) + more, at[2]))
+        if len(others):
+            room[: len(others), : forest.FOREST_HEADER] = others[:, : forest.FOREST_HEADER]
+        room[:, _SIZED] = self._state[_SIZED]
+        return room
+
+    def _admit(self, label: Any) -> None:
+        """Room for a class that is new; the first has the state of the trees."""
+        if self._classes:
+            old = self._others
+            self._others = self._room(old, 1)
+            self._others[:-1] = old
+            forest.forest_begin(self._others[-1])
+        self._numbers[label] = len(self._classes)
+        self._classes.append(label)
+
+    def _class(self, y: Any, further: Mapping[int, Any]) -> tuple[Any, int]:
+        """A label as it is kept, and its number: of a class that is known, or one of `further`, or is new.
+
+        Raises
+        ------
+        RecordError
+            If it is unknown, no label, or one too many.
+        """
+        label = y.item() if isinstance(y, np.generic) else y
+        if label is None or (isinstance(label, float) and label != label):
+            raise RecordError(
+                f"the label is {_features.short(y)}, so its class is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        if not isinstance(label, _LABELS):
+            raise RecordError(
+                f"the label is neither text nor a number: {_features.short(y)}",
+                fix="give the class as text, a number or True and False",
+                stage="label",
+            )
+        if label in self._numbers:
+            return label, self._numbers[label]
+        for number, other in further.items():
+            if label == other:
+                return label, number
+        number = len(self._classes) + len(further)
+        if number >= self.max_classes:
+            raise RecordError(
+                f"the label {_features.short(y)} is one more than max_classes={self.max_classes}",
+                fix="group rare classes under one label, or raise max_classes",
+                stage="label",
+            )
+        return label, number
+
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """Numbers of the classes of labels; those that are new get the next ones, in order."""
+        values = y if isinstance(y, list) else y.tolist()
+        self._further = {}
+        out = np.full(len(values), -1.0)
+        if set(map(type, values)) <= set(_LABELS):  # most are known
+            known = map(self._numbers.get, values)
+            out[:] = [-1 if number is None else number for number in known]
+        for i in np.flatnonzero(out < 0.0).tolist():
+            try:
+                label, out[i] = self._class(values[i], self._further)
+            except RecordError as error:
+                raise RecordError(f"in row {i}, {error.problem}", fix=error.fix, stage="label") from None
+            self._further.setdefault(int(out[i]), label)
+        return out
+
+    def _ready(
+        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    ) -> ForestRows:
+        away, further = {*nulls, *refused}, dict[int, Any]()
+        numbers = np.full(len(ys), math.nan)
+        for i, y in enumerate(ys):
+            if i not in away:
+                try:
+                    label, number = self._class(y, further)
+                except RecordError as error:
+                    refused[i] = error
+                    continue
+                numbers[i] = number
+                if number >= len(self._classes):
+                    further.setdefault(number, label)
+        return _ClassRows(self, rows, numbers, refused, further)
+
+    # ---- one record ------------------------------------------------------------------------------------
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Tell the experts of each class whether the record is one of it; then let it visit its leaves.
+
+        Parameters
+        ----------
+        x
+            Real numbers and texts by feature name; a known feature may be missing.
+        y
+            Label.
+
+        Raises
+        ------
+        RecordError
+            If a feature or the label cannot be used; then nothing has changed.
+        """
+        label, which = self._class(y, {})
+        gaps = self._read(x, grow=True)
+        if which == len(self._classes):
+            if forest.forest_score_classes(self._state, self._others, gaps, self._scratch()):
+                raise self._unusable(x)
+            self._admit(label)
+        if forest.forest_learn_class(self._state, self._others, which, gaps):
+            raise self._unusable(x)
+        if self._coded and self._watching:
+            self._watch(x)
+
+    def _scratch(self) -> Array:
+        return np.empty(1 + len(self._others))
+
+    def _scores(self, x: Mapping[Any, Any]) -> Array:
+        """Of the known classes, (classes,)."""
+        gaps = self._read(x, grow=False)
+        scores = self._scratch()
+        if forest.forest_score_classes(self._state, self._others, gaps, scores):
+            raise self._unusable(x)
+        return scores[: len(self._classes)]
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of the class `positive`: the log-odds against all others; 0 until it has had a record.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        scores, at = self._scores(x), self._at
+        return 0.0 if at is None else float(scores[at])
+
+    @property
+    def _at(self) -> int | None:
+        """Number of the class `positive`, if it is known."""
+        return self._numbers.get(self.positive)
+
+    def scores_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """Scores of all known classes: the log-odds of each against all others.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        return dict(zip(self._classes, self._scores(x).tolist(), strict=True))
+
+    def predict_proba_one(  # type: ignore[override]  # as in the base
+        self, x: Mapping[Any, Any]
+    ) -> dict[Any, float]:
+        """Probability of each known class; empty before the first label."""
+        return dict(zip(self._classes, self._shares(self._scores(x)[None])[0].tolist(), strict=True))
+
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Any:
+        """The class of the highest score; None before the first label."""
+        scores = self._scores(x)
+        return self._classes[int(np.argmax(scores))] if len(scores) else None
+
+    def explain_one(self, x: Mapping[Any, Any], label: Any = None) -> Explanation:
+        """What each feature adds to the score of a class: as `Forest.explain_one`.
+
+        Parameters
+        ----------
+        x
+            Record.
+        label
+            A known class; None: the one that is predicted.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used, or the class is not known.
+        """
+        scores = self._scores(x)
+        if not len(scores):
+            return Explanation(0.0, {})
+        at = int(np.argmax(scores)) if label is None else self._numbers.get(label, -1)
+        if at < 0:
+            raise RecordError(
+                f"no record had the label {_features.short(label)}",
+                fix="name one of `classes`",
+                stage="label",
+            )
+        out = np.empty(self._d + 1)
+        forest.forest_explain(self._state, self._blocks()[at], out)
+        *parts, baseline = out.tolist()
+        return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
+
+    @property
+    def feature_importances(self) -> dict[Any, float]:
+        """How much each feature moves scores, as shares that add up to 1; the mean of the classes."""
+        total = np.zeros(self._d)
+        for block in self._blocks():
+            out = np.empty(self._d)
+            forest.forest_importances(self._state, block, out)
+            total += out / (out.sum() or 1.0)
+        whole = float(total.sum())
+        return dict(zip(self._names, (total / whole if whole > 0.0 else total).tolist(), strict=True))
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def _learn_rows(
+        self, columns: list[Hashable], rows: Array, labels: Array, scores: Array | None = None
+    ) -> None:
+        self._check_rows(columns, rows)
+        self._know_columns(columns, rows)
+        self._take_rows(self._arranged(columns, rows), labels, self._further, scores)
+
+    def _take_rows(
+        self, rows: Array, labels: Array, further: Mapping[int, Any], scores: Array | None = None
+    ) -> None:
+        """Learn rows (n, d) of the columns; a class is known from its first record on, and not before."""
+        which, begin = labels.astype(np.int64), 0
+        while begin < len(rows):
+            new = np.flatnonzero(which[begin:] >= len(self._classes))
+            if len(new) and not new[0]:
+                self._admit(further[int(which[begin])])
+                continue
+            part = slice(begin, begin + int(new[0]) if len(new) else len(rows))
+            told = np.empty((len(rows[part]), 1 + len(self._others)))
+            forest.forest_learn_classes(self._state, self._others, rows[part], which[part], told)
+            if scores is not None:
+                scores[part] = 0.0 if self._at is None else told[:, self._at]
+            begin = part.stop
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        return self._ranked(self._arranged(columns, rows))
+
+    def _ranked(self, rows: Array) -> Array:
+        """`score_one` of rows (n, d) of the columns."""
+        at = self._at
+        return np.zeros(len(rows)) if at is None else np.ascontiguousarray(self._told(rows)[:, at])
+
+    def _rows_scores(self, columns: list[Hashable], rows: Array) -> Array:
+        """(n, classes)."""
+        self._check_rows(columns, rows)
+        return self._told(self._arranged(columns, rows))
+
+    def _told(self, rows: Array) -> Array:
+        """Scores (n, classes) of rows (n, d) of the columns."""
+        scores = np.empty((len(rows), 1 + len(self._others)))
+        forest.forest_score_classes_many(self._state, self._others, rows, scores)
+        return scores[:, : len(self._classes)]
+
+    @staticmethod
+    def _shares(scores: Array) -> Array:
+        p = np.empty(scores.size)
+        numerics.sigmoid_many(np.ascontiguousarray(scores).ravel(), p)
+        table = p.reshape(scores.shape)
+        shares: Array = table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
+        return shares
+
+    def predict_proba_many(self, X: Any) -> Any:
+        """Probabilities of the rows: a column for each known class (as text outside pandas)."""
+        table, scores = self._table_of(X)
+        return table.frame(dict(zip(self._classes, self._shares(scores).T, strict=True)))
+
+    def predict_many(self, X: Any) -> Any:
+        """Predicted classes of the rows, as a series with the frame's index, or an array."""
+        table, scores = self._table_of(X)
+        if not self._classes:
+            return table.series(np.full(len(scores), None), self._y_name)
+        # As they are: NumPy alone would make texts of numbers that are beside texts.
+        alike = len({type(label) for label in self._classes}) == 1
+        labels = np.array(self._classes, dtype=None if alike else object)
+        return table.series(labels[np.argmax(scores, axis=1)], self._y_name)
+
+    def _table_of(self, X: Any) -> tuple[Table, Array]:
+        """Rows, and their scores (n, classes)."""
+        table = Table(X, names=self.feature_names, read=self._read_cell)
+        table.check_names(self.feature_names)
+        try:
+            return table, self._rows_scores(table.columns, table.rows)
+        except RecordError:  # names the first cell of a row, in what order its frame has
+            return table, self._rows_scores(*table.as_given())
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _published(self) -> Array:
+        if self._at is None:
+            return np.zeros(self._d)
+        block = self._blocks()[self._at]
+        stack = block[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS]
+        weights: Array = (columns_of(block)["weights"] * stack).sum(axis=1)
+        return weights
+
+    def _export(self) -> dict[str, Any]:
+        others = [exported_block(block, texts=bool(self._coded)) for block in self._others]
+        return {**exported(self), "classes": list(self._classes), "others": others}
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        classes, others = saved["classes"], saved["others"]
+        if not isinstance(classes, list) or len(classes) > self.max_classes:
+            raise ValueError("classes that are no list, or too many")
+        if any(not isinstance(y, _LABELS) or y != y for y in classes):
+            raise ValueError("a class that is no label")
+        if len(set(classes)) != len(classes) or len(others) != max(len(classes) - 1, 0):
+            raise ValueError("classes that occur twice, or without what they have learned")
+        fresh = self.clone()
+        restore(fresh, saved)
+        for label in classes:
+            fresh._admit(label)
+        for block, own in zip(fresh._others, others, strict=True):
+            restore_block(block, own)
+        for name in ("_index", "_tuple", "_d", "_record", "_given", "_state", "_coded", "_tail"):
+            setattr(self, name, getattr(fresh, name))
+        self._expected = -1  # what packs whole records is made when one comes
+        self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers
+        self._y_name = fresh._y_name
+
+
+class _ClassRows(ForestRows):
+    """As `ForestRows`; labels are numbers of classes, and `further` says which are new."""
+
+    _learner: MulticlassForest
+
+    def __init__(
+        self,
+        learner: MulticlassForest,
+        rows: Array,
+        labels: Array,
+        refused: Mapping[int, RecordError],
+        further: Mapping[int, Any],
+    ) -> None:
+        super().__init__(learner, rows, labels, refused)
+        self._further = further
+
+    def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
+        """As of `ForestRows`."""
+        if stops:
+            copied, begin, beside = self._learner.clone(include_attributes=True), 0, []
+            for stop, x in zip(stops, others, strict=True):
+                self._learn_with(copied, begin, stop)
+                beside.append(float(copied._ranked(copied._row_of(x)[None])[0]))
+                begin = stop
+            self.beside = beside
+        scores = np.zeros(len(self._rows))
+        self._learn_with(self._learner, 0, len(self._rows), scores)
+        told: list[float] = scores.tolist()
+        return told
+
+    def _learn_with(
+        self, learner: MulticlassForest, begin: int, end: int, scores: Array | None = None
+    ) -> None:
+        """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
+        for at in [*(at for at in self._away if begin <= at < end), end]:
+            part = slice(begin, at)
+            shown = None if scores is None else scores[part]
+            learner._take_rows(self._rows[part], self._labels[part], self._further, shown)
+            if at < end and scores is not None and at not in self.refused:
+                scores[at : at + 1] = learner._ranked(self._rows[at : at + 1])
+            begin = at + 1

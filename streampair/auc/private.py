@@ -1,0 +1,323 @@
+"""Linear learners that maximise the AUC under differential privacy."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+
+from streampair.base import validation
+from streampair.base.mixins import PrivateClassifier
+from streampair.base.private import PrivateLearner
+
+__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
+
+
+@dataclass(eq=False, repr=False)
+class PairFTRL(PrivateClassifier, PrivateLearner):
+    """Private online ranking: follow the regularised leader on pairs, with correlated noise.
+
+    What the leader needs is summed over the stream under noise that is correlated over time, so that every
+    sum so far has little of it, and the model is computed from the noisy sums. All models of the run together
+    are (epsilon, delta)-differentially private for each record. The first score is 0. Two ways lead there:
+
+    ``solver="moments"``
+        The leader of the squared loss over all pairs follows from second moments of the records. They are
+        summed over blocks that end at public slots, each a tenth of the stream so far, and at the horizon;
+        each block's sum is released once. A tenth to a quarter of the horizon goes to private means and
+        variances, by which the records are standardised. A few dozen releases have far less noise.
+    ``solver="gradients"``
+        Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
+        averaged over the places of the buffer, are summed, and a model is released after every record.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over the whole run. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring). None: no end; the
+        spend stays within the budget on an infinite stream, at a little more noise.
+    loss
+        Pair loss of the gradients; None is `losses.Hinge` (the moments' is `losses.Square`).
+    buffer
+        ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
+    clip
+        Radius of the ball that each pair's gradient is clipped into (`privacy.mechanisms.ftrl.FTRLPlan`);
+        None is 1.
+    radius
+        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
+    features
+        Names of the features. Without it they are those with bounds and the keys of the first record, which
+        the report then calls public. Other features are ignored and counted.
+    bounds
+        Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
+        scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
+    warmup
+        Number of first records that are spent on private means and variances only, which the later ones are
+        standardised with. None: enough for their noise, which is ``18 (sqrt(d) + 1) / mu`` within a tenth to
+        a quarter of a horizon, and ``100 min(sqrt(d), 7) / mu`` without one. With gradients, where 0 is none,
+        it is a tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
+    positive
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low. None: the opposite of True, False, 1 or 0; beside any other `positive` it
+        has to be declared. A record with a third label is a null record; the first one is warned of.
+    noise_key
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes: noise is a function of it and the records
+        so far: a replay repeats all releases to the byte. None: noise from the operating system.
+    seed
+        None: noise from the operating system. An integer: fixed noise for tests, and no guarantee.
+    max_uses
+        For a reservoir: slots after which a record in it is blanked; None is its size. FIFO is better.
+    strategy
+        Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+    forks, window
+        How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
+        more noise. With a noise key a replay is none: 0 is enough. A lane reserves `window` slots at a time.
+    solver
+        ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
+        horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
+        `max_uses`, `strategy`, `partner`, ``warmup=0``).
+    anytime
+        Weight, above 0 and up to 1, of what moments know before the horizon against what they know at its
+        end (`privacy.mechanisms.second_moments.SecondMomentsPlan`); None is 0.6, or without end or with forks
+        nothing.
+    partner
+        Of gradients: ``"released"``, a point between the classes, by the warm-up; None: the buffer's records.
+    positive_rate
+        Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
+        with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
+    auc_share
+        Share of mu^2 for a private AUC in the report, which may be shown to everybody: 0.05 is usual.
+    entity
+        A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
+        are learned from as often as it says, the others are null slots. Needs `features`; more noise.
+    half_life
+        For a stream that changes: learned records after which a record counts half. By moments, without a
+        horizon; blocks are an eighth of it long. What is spent on a record does not grow with the stream.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included,
+    with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected
+    record itself is not covered. `privacy` tells what is spent, by the releases so far.
+
+    A record that cannot be used (a feature missing, not finite or not a number, no label) is a null slot and
+    raises nothing: that must not show. In a score a missing feature is neutral; text and infinity raise.
+
+    Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
+    cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).
+    `predict_proba_one` is computed from releases alone, and by moments calibrated (docs/privacy.md 10.9).
+
+    References
+    ----------
+    Kairouz, P. et al. (2021). Practical and private (deep) learning without sampling or shuffling. ICML.
+
+    Denisov, S. et al. (2022). Improved differential privacy for SGD via optimal private linear operators on
+    adaptive streams. NeurIPS.
+
+    Dvijotham, K. et al. (2024). Efficient and near-optimal noise generation for streaming differential
+    privacy. FOCS.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> report = model.privacy
+    >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
+    ('holds', 19, 1.0, 0)
+    """
+
+    _: KW_ONLY
+    strategy: str = "auto"
+    solver: str = "auto"
+    half_life: int | None = None
+    anytime: float | None = None
+    partner: str | None = None
+
+    _choose = validation.leader
+
+
+@dataclass(eq=False, repr=False)
+class OnPairStrC(PrivateClassifier, PrivateLearner):
+    """Private online ranking by output perturbation, for strongly convex losses (Huai et al. 2020, Alg. 1).
+
+    Gradient descent on pairs runs without noise, in secret, and its iterates are released under fresh
+    Gaussian noise. A ridge term makes every step a contraction: what one record did fades, and the noise can
+    shrink as the stream goes on. The published model is the releases' average, weighted by their precision.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Budget of one record over all releases. Take delta at most one over the number of records.
+    horizon
+        Number of records after which the learner stops learning (it keeps scoring), from 2 to 4 million.
+    l2
+        Strength alpha of the ridge term ``alpha / 2 |w|^2``, above 0: the noise is inverse to it.
+    loss
+        Smooth, convex pair loss; None is `losses.Logistic`. The hinge is refused.
+    buffer
+        ``buffers.FIFO(s)``, ``Reservoir(s)`` or ``FullHistory()``; None is ``FIFO(32)``.
+    releases
+        Number of releases, evenly spaced, the last at the horizon; None: one after every record.
+    calibration
+        ``"tight"``: noise by the exact sensitivity of the worst single record. ``"paper"``: steps, random
+        first outputs and noise to the letter of the paper; the report says what they guarantee by the exact
+        account, for records in the unit ball.
+    allocation
+        ``"minimal"``: noise proportional to the sensitivity to the power 2/3, the smallest sum of stds.
+        ``"equal"``: each release costs the same, as in the paper.
+    clip
+        Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
+    radius
+        Radius of the ball of the weights; None is 1, or 10 with a warm-up.
+    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, positive_rate,
+    auc_share
+        As in `PairFTRL`.
+    max_uses
+        For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
+        the iterates by up to ``D / (alpha s)``, however late, so a reservoir of s places should be large.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
+    by exact accounting of the planned releases. Precondition: a convex, smooth pair loss; clipping a pair
+    along its own gradient keeps both. The observer may see every release; the score of the protected record
+    itself is not covered, and the state of the learner, which holds the iterate without noise, is as secret
+    as the data. Null records, scores and copies are as in `PairFTRL`.
+
+    References
+    ----------
+    Huai, M., Wang, D., Miao, C., Xu, J. and Zhang, A. (2020). Pairwise learning with differential privacy
+    guarantees. AAAI.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.OnPairStrC(epsilon=1.0, delta=1e-4, horizon=1250, l2=0.1)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> report = model.privacy
+    >>> report.kind, report.releases, round(report.epsilon_spent, 6), report.horizon_left
+    ('holds', 1249, 1.0, 0)
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float = 1e-3
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = validation.output
+
+
+@dataclass(eq=False, repr=False)
+class OnPairC(PrivateClassifier, PrivateLearner):
+    """Private online ranking by output perturbation, for convex losses (Huai et al. 2020, Algorithm 2).
+
+    `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha follows from the horizon. With
+    ``calibration="paper"`` w_0 is a random point of the ball, as there; else it is 0, which costs nothing.
+
+    Parameters
+    ----------
+    l2
+        Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
+        with the noise and depends on no data.
+    epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
+    features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks, window, entity,
+    positive_rate,
+    auc_share
+        As in `OnPairStrC`.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.1, 4.4) and reference: as for `OnPairStrC`.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc, buffers
+    >>> model = auc.OnPairC(epsilon=1.0, delta=1e-4, horizon=1250, buffer=buffers.FIFO(8))
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> round(model.privacy.epsilon_spent, 6)
+    1.0
+    """
+
+    epsilon: float = field()
+    delta: float = field()
+    horizon: int = field()
+    _: KW_ONLY
+    l2: float | None = None
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+
+    _choose = validation.centred_output
+
+
+@dataclass(eq=False, repr=False)
+class NoisyOGD(PrivateClassifier, PrivateLearner):
+    """Private online gradient descent on pairs: noise in every gradient. A baseline.
+
+    One pass, in which the noisy iterate is the only state; it needs far more data than `PairFTRL`.
+
+    Parameters
+    ----------
+    l2
+        Strength of a ridge term, 0 or above; it depends on no data and costs nothing.
+    loss
+        Pair loss; None is `losses.Hinge`.
+    buffer
+        ``buffers.FIFO(s)``, ``Reservoir(s)`` or, with a horizon, ``FullHistory()``; None is ``FIFO(32)``.
+    clip
+        Radius of the ball that each pair's gradient is clipped into; None is 1.
+    radius
+        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
+    epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks,
+    window,
+    entity, positive_rate, auc_share
+        As in `PairFTRL`.
+
+    Notes
+    -----
+    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
+    ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. Null records,
+    scores and copies are as in `PairFTRL`.
+
+    References
+    ----------
+    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc
+    >>> model = auc.NoisyOGD(epsilon=1.0, delta=1e-4, warmup=0)
+    >>> for x, y in datasets.Phishing():
+    ...     model.learn_one(x, y)
+    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
+    (1.0, None)
+    """
+
+    _: KW_ONLY
+    l2: float = 0.0
+
+    _choose = validation.noisy

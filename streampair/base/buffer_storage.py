@@ -1,0 +1,450 @@
+"""Where a learner's buffer of past records lies in its state."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import buffers
+from streampair.errors import RecordError
+from streampair.kernels import buffers as buffers_kernels
+from streampair.kernels import history as history_kernels
+from streampair.kernels import state as layout
+from streampair.kernels import vectors
+
+__all__ = [
+    "Blocks",
+    "Classes",
+    "History",
+    "LeastSquares",
+    "Means",
+    "Memory",
+    "Rows",
+]
+
+Array = NDArray[np.float64]
+BlockRows = NDArray[np.float64] | NDArray[np.float32]
+
+# A block is at most this large, so that what is reserved and not yet used is a small part of a long history.
+_BLOCK_BYTES = 1 << 20
+_FIRST_ROWS = 64
+
+
+class History:
+    """Blocks of rows and labels, and the table by which kernels find them.
+
+    A new block is as large as all before it together, up to 1 MiB: memory never has to be copied to grow, so
+    the peak is what is stored and at most one block. Kernels write the records; this object only counts room.
+    Features that arrive late close the open block: its rows have the columns of their time, and the new
+    columns are 0 there.
+
+    Parameters
+    ----------
+    single
+        Store rows in float32 rather than float64. Labels are float64 always.
+    """
+
+    def __init__(self, single: bool = False) -> None:
+        self.single = single
+        self._dtype = np.dtype(np.float32 if single else np.float64)
+        self._blocks: list[tuple[BlockRows, Array]] = []
+        self._table = np.zeros((8, 4), dtype=np.int64)
+        self.room = 0
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """For each block: address of rows, address of labels, columns, rows of room; (blocks, 4), a view."""
+        return self._table[: len(self._blocks)]
+
+    @property
+    def address(self) -> int:
+        """Where the table is."""
+        return int(self._table.ctypes.data)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(rows.nbytes + labels.nbytes for rows, labels in self._blocks)
+
+    def _append(self, rows: BlockRows, labels: Array) -> None:
+        at = len(self._blocks)
+        if at == len(self._table):
+            self._table = np.concatenate((self._table, np.zeros_like(self._table)))
+        self._blocks.append((rows, labels))
+        self._table[at] = rows.ctypes.data, labels.ctypes.data, rows.shape[1], len(rows)
+        self.room += len(rows)
+
+    def reserve(self, records: int, more: int, columns: int) -> None:
+        """Make room for `more` records of so many columns behind the first `records`."""
+        while self.room < records + more:
+            self._append(*self._new_block(self.room, columns))
+
+    def _new_block(self, room: int, columns: int) -> tuple[BlockRows, Array]:
+        """A block as it comes after blocks with so much room: its size depends on nothing else, so that equal
+        streams give equal states.
+        """
+        rows = min(max(_FIRST_ROWS, room), max(1, _BLOCK_BYTES // (self._dtype.itemsize * columns)))
+        return self._block(rows, columns)
+
+    def _block(self, rows: int, columns: int) -> tuple[BlockRows, Array]:
+        return np.empty((rows, columns), dtype=self._dtype), np.empty(rows)
+
+    def close(self, records: int) -> None:
+        """Give back all room behind the first `records`: the next block may have more columns."""
+        while self._blocks and self.room > records:
+            rows, labels = self._blocks.pop()
+            self.room -= len(rows)
+            used = records - self.room
+            if used > 0:
+                self._append(rows[:used].copy(), labels[:used].copy())
+
+    def to_state(self, records: int) -> list[dict[str, Any]]:
+        """The first `records` records, block by block. Read-only views, except of the open block: full blocks
+        never change, and a copy would double the memory of a long history.
+        """
+        out: list[dict[str, Any]] = []
+        left = records
+        for rows, labels in self._blocks:
+            n = min(left, len(rows))
+            if n <= 0:
+                break
+            part: tuple[BlockRows, Array] = (
+                (rows, labels) if n == len(rows) else (rows[:n].copy(), labels[:n].copy())
+            )
+            views = [a.view() for a in part]
+            for view in views:
+                view.flags.writeable = False
+            out.append({"rows": views[0], "labels": views[1]})
+            left -= n
+        return out
+
+    def load_state(self, state: list[Mapping[str, Any]], columns: int) -> int:
+        """Take copies of what `to_state` gave; the number of records.
+
+        Raises
+        ------
+        ValueError
+            If blocks do not fit the type, have more than `columns` columns, or have fewer than one before.
+        """
+        blocks: list[tuple[BlockRows, Array]] = []
+        least, records = 1, 0
+        for block in state:
+            rows, labels = block["rows"], block["labels"]
+            if rows.dtype != self._dtype or labels.dtype != np.float64 or rows.ndim != 2 or not len(rows):
+                raise ValueError("a block of another type")
+            if labels.shape != rows.shape[:1] or not least <= rows.shape[1] <= columns:
+                raise ValueError("a block of another shape")
+            least = rows.shape[1]
+            if not np.isfinite(rows).all():
+                raise ValueError("numbers that are not finite")
+            kept = self._block(*rows.shape)
+            kept[0][:], kept[1][:] = rows, labels
+            blocks.append(kept)
+            records += len(rows)
+        if blocks and least == columns:  # the last block is open
+            rows, labels = blocks.pop()
+            open_block = self._new_block(records - len(rows), columns)
+            if len(rows) > len(open_block[0]):
+                raise ValueError("a block that is too large")
+            open_block[0][: len(rows)] = rows
+            open_block[1][: len(rows)] = labels
+            blocks.append(open_block)
+        self._blocks.clear()
+        self.room = 0
+        for rows, labels in blocks:
+            self._append(rows, labels)
+        return records
+
+
+class Memory(abc.ABC):
+    """Layout of the region, for `cap` features with `d` of them in use.
+
+    Only `Blocks` has records of its own; the others describe the region and hold nothing.
+    """
+
+    #: A feature beyond this size is refused.
+    limit: float = vectors.MAX_ABS
+
+    def attach(self, state: Array) -> None:  # noqa: B027  # most have nothing to do
+        """Tell kernels, by the scalars of a new state, what they need to know beyond the parameters."""
+
+    def check_room(self, more: int) -> None:  # noqa: B027
+        """RecordError if so many records more cannot be taken."""
+
+    @abc.abstractmethod
+    def cells(self, cap: int) -> int:
+        """Length of the region."""
+
+    @abc.abstractmethod
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        """Copy what a region holds into a zeroed one with room for more features."""
+
+    def widen(self) -> None:  # noqa: B027
+        """Records to come may have more features, for which the region has room."""
+
+    @abc.abstractmethod
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        """The records, as arrays of exactly the features in use."""
+
+    @abc.abstractmethod
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        """What `export` gave, if it fits the scalars and is finite; else ValueError and the like."""
+
+    @abc.abstractmethod
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        """Put what was checked into a zeroed region with room for d features."""
+
+
+class Rows(Memory):
+    """A bounded table of records, one row each: label, then features."""
+
+    def __init__(self, policy: buffers.Buffer) -> None:
+        self.size = policy.size
+        self.code = policy.code
+
+    def cells(self, cap: int) -> int:
+        return self.size * (1 + cap)
+
+    def _table(self, region: Array, cap: int, d: int) -> Array:
+        return region.reshape(self.size, 1 + cap)[:, : 1 + d]
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        self._table(new, new_cap, d)[:] = self._table(old, old_cap, d)
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        table = self._table(region, int(header[layout.CAP]), int(header[layout.D]))
+        return {"rows": table[: int(header[layout.FILLED])].copy()}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        filled, records = int(header[layout.FILLED]), int(header[layout.RECORDS])
+        expected = min(records, 1) * self.size
+        if self.code != buffers_kernels.RESERVOIR_REPLACE:
+            expected = min(records, self.size)
+        if filled != expected or header[layout.NEXT] not in range(self.size):
+            raise ValueError("counters that do not fit each other")
+        return {"rows": _rows(saved, (filled, 1 + d))}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        rows = kept["rows"]
+        self._table(region, d, d)[: len(rows)] = rows
+
+
+class Classes(Rows):
+    """Two such tables, that of the negatives first."""
+
+    def __init__(self, policy: buffers.Buffer) -> None:
+        super().__init__(policy)
+        self.each = policy.size
+        self.size = 2 * policy.size
+
+    def _counts(self, header: Array) -> tuple[int, int]:
+        """Rows in use of the negatives and of the positives."""
+        positives = int(header[layout.POSITIVES])
+        return min(int(header[layout.RECORDS]) - positives, self.each), min(positives, self.each)
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        table = self._table(region, int(header[layout.CAP]), int(header[layout.D]))
+        negatives, positives = self._counts(header)
+        return {"rows": np.concatenate((table[:negatives], table[self.each : self.each + positives]))}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        if header[layout.POSITIVES] > header[layout.RECORDS]:
+            raise ValueError("counters that do not fit each other")
+        negatives, positives = self._counts(header)
+        if int(header[layout.FILLED]) != negatives + positives or header[layout.NEXT] != 0.0:
+            raise ValueError("counters that do not fit each other")
+        rows = _rows(saved, (negatives + positives, 1 + d))
+        if (rows[:negatives, 0] != -1.0).any() or (rows[negatives:, 0] != 1.0).any():
+            raise ValueError("records of another class")
+        return {"rows": rows}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        rows, table = kept["rows"], self._table(region, d, d)
+        negatives = int((rows[:, 0] < 0.0).sum())
+        table[:negatives] = rows[:negatives]
+        table[self.each : self.each + len(rows) - negatives] = rows[negatives:]
+
+
+class Blocks(Memory):
+    """Every record, in blocks outside of the flat state, which only has the address of their table."""
+
+    def __init__(
+        self,
+        policy: buffers.FullHistory,
+        learn: Callable[[Array, float], int],
+        learn_many: Callable[[Array, Array, Array, Array], int],
+    ) -> None:
+        self._learn, self._learn_many = learn, learn_many
+        self.policy = policy
+        self.history = History(policy.single)
+        if policy.single:
+            self.limit = history_kernels.MAX_SINGLE
+        self._state = np.zeros(layout.HEADER)
+
+    def attach(self, state: Array) -> None:
+        self._state = state
+        state[layout.TABLE] = self.history.address
+        state[layout.BLOCKS] = len(self.history.table)
+        state[layout.SIZE] = min(self.history.room, self.policy.max_records)
+        state[layout.SINGLE] = self.history.single
+
+    def check_room(self, more: int) -> None:
+        records = int(self._state[layout.RECORDS])
+        if records + more > self.policy.max_records:
+            raise RecordError(
+                f"{records} records are stored, and with {more} more there would be more than "
+                f"max_records={self.policy.max_records}",
+                fix="use buffers.Reservoir, whose memory is bounded, or raise max_records",
+            )
+
+    def _reserve(self, more: int) -> None:
+        self.check_room(more)
+        state = self._state
+        self.history.reserve(int(state[layout.RECORDS]), more, int(state[layout.D]))
+        self.attach(state)
+
+    def learn(self, state: Array, label: float) -> int:
+        """The kernel for a record, with room made where there is none."""
+        code = self._learn(state, label)
+        if code == layout.NO_ROOM:
+            self._reserve(1)
+            code = self._learn(state, label)
+        return code
+
+    def learn_many(self, state: Array, rows: Array, labels: Array, scores: Array) -> int:
+        """The kernel for many records, with room made where there is none."""
+        code = self._learn_many(state, rows, labels, scores)
+        if code == layout.NO_ROOM:
+            self._reserve(len(rows))
+            code = self._learn_many(state, rows, labels, scores)
+        return code
+
+    def cells(self, cap: int) -> int:
+        return 0
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        self.widen()
+
+    def widen(self) -> None:
+        self.history.close(int(self._state[layout.RECORDS]))
+        self.attach(self._state)
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        return {"blocks": self.history.to_state(int(header[layout.RECORDS]))}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        records = int(header[layout.RECORDS])
+        if (
+            int(header[layout.FILLED]) != records
+            or header[layout.NEXT] != 0.0
+            or records > self.policy.max_records
+        ):
+            raise ValueError("counters that do not fit each other")
+        if not all(np.isfinite(block["labels"]).all() for block in saved["blocks"]):
+            raise ValueError("numbers that are not finite")
+        history = History(self.history.single)
+        if history.load_state(saved["blocks"], d) != records:
+            raise ValueError(f"blocks that do not hold {records} records")
+        return {"history": history}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        self.history = kept["history"]
+        self.attach(self._state)
+
+
+class LeastSquares(Memory):
+    """Counts, means and centred second moments: all that least squares needs of the whole history.
+
+    Parameters
+    ----------
+    real
+        Whether labels are real-valued, rather than +1 and -1.
+    """
+
+    def __init__(self, real: bool) -> None:
+        self.code = buffers_kernels.MOMENTS_REAL if real else buffers_kernels.MOMENTS
+        self.parts = 3 if real else 2  # so many scalars, vectors and matrices
+
+    def attach(self, state: Array) -> None:
+        state[layout.POLICY] = self.code
+
+    def cells(self, cap: int) -> int:
+        return self.parts * (1 + cap + cap * cap)
+
+    def _views(self, region: Array, cap: int, d: int) -> dict[str, Array]:
+        n = self.parts
+        matrices = region[n * (1 + cap) :].reshape(n, cap, cap)
+        return {
+            "counts": region[:n],
+            "means": region[n : n * (1 + cap)].reshape(n, cap)[:, :d],
+            "moments": matrices[:, :d, :d],
+        }
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        # A new feature was 0 in every record: its mean and its moments are 0.
+        views = self._views(new, new_cap, d)
+        for name, values in self._views(old, old_cap, d).items():
+            views[name][:] = values
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        views = self._views(region, int(header[layout.CAP]), int(header[layout.D]))
+        return {name: view.copy() for name, view in views.items()}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        kept = {name: np.asarray(saved[name], dtype=np.float64) for name in ("counts", "means", "moments")}
+        n, records = self.parts, header[layout.RECORDS]
+        counts = kept["counts"]
+        if not all(np.isfinite(array).all() for array in kept.values()):
+            raise ValueError("numbers that are not finite")
+        if counts.shape != (n,) or kept["means"].shape != (n, d) or kept["moments"].shape != (n, d, d):
+            raise ValueError("moments of another shape")
+        of_records = counts[0] if self.code == buffers_kernels.MOMENTS_REAL else counts.sum()
+        if (
+            of_records != records
+            or counts[0] < 0.0
+            or header[layout.FILLED] != records
+            or header[layout.NEXT] != 0.0
+        ):
+            raise ValueError("counters that do not fit each other")
+        return kept
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        for name, view in self._views(region, d, d).items():
+            view[:] = kept[name]
+
+
+class Means(Memory):
+    """The mean record of the negatives and that of the positives."""
+
+    def cells(self, cap: int) -> int:
+        return 2 * cap
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        new.reshape(2, new_cap)[:, :d] = old.reshape(2, old_cap)[:, :d]
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        return {"means": region.reshape(2, int(header[layout.CAP]))[:, : int(header[layout.D])].copy()}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        means = np.asarray(saved["means"], dtype=np.float64)
+        if means.shape != (2, d) or not np.isfinite(means).all():
+            raise ValueError("means of another shape, or not finite")
+        if header[layout.POSITIVES] > header[layout.RECORDS] or header[layout.FILLED] or header[layout.NEXT]:
+            raise ValueError("counters that do not fit each other")
+        return {"means": means}
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        region.reshape(2, d)[:] = kept["means"]
+
+
+def _rows(saved: Mapping[str, Any], shape: tuple[int, int]) -> Array:
+    rows = np.asarray(saved["rows"], dtype=np.float64)
+    if rows.shape != shape:
+        raise ValueError("rows of another shape")
+    if not np.isfinite(rows).all():
+        raise ValueError("numbers that are not finite")
+    return rows

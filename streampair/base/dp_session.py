@@ -1,0 +1,813 @@
+"""What a private learner does with records: noise, releases, and the state before its features are known."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.errors import PrivacyWarning
+from streampair.kernels import vectors as vectors_kernels
+from streampair.privacy.mechanisms import base
+from streampair.privacy.mechanisms.base import Asked, Link, Release, Run, Settings
+from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
+from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
+from streampair.privacy.provenance import Origin, Origins, Packed
+from streampair.privacy.user_level import Admission
+from streampair.records import features as _features
+from streampair.records.design import Design, check_finite, check_scored
+
+__all__ = [
+    "BoundsWatch",
+    "Counts",
+    "Identity",
+    "SlotRun",
+    "Waiting",
+    "told_apart",
+]
+
+Array = NDArray[np.float64]
+_OWN = np.frombuffer(b"own", dtype=np.uint8)
+
+
+def told_apart(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> Sequence[bytes]:
+    """What identifies the record of each row: what the caller said, or its bytes."""
+    if contexts is not None and None not in contexts:
+        return [b"told" + context for context in contexts]  # type: ignore[operator]
+    # One array of bytes: the objects of a list would cost more than the records do.
+    n, size = len(rows), 8 * (rows.shape[1] + 1)
+    cells = np.empty((n, 3 + size), dtype=np.uint8)
+    cells[:, :3] = _OWN
+    cells[:, 3:] = np.concatenate((rows, labels[:, None]), axis=1).view(np.uint8)
+    own = Packed(cells)
+    if contexts is None:
+        return own
+    return [
+        mine if context is None else b"told" + context for mine, context in zip(own, contexts, strict=True)
+    ]
+
+
+class Counts:
+    """What a learner has counted; functions of raw data, for the operator's eyes.
+
+    Attributes
+    ----------
+    null_slots
+        Slots without a usable record.
+    ignored_features
+        Features that are not in the set.
+    refused_records
+        Records of entities that had been learned from often enough.
+    """
+
+    __slots__ = ("ignored_features", "null_slots", "refused_records")
+
+    def __init__(self) -> None:
+        self.null_slots = 0
+        self.ignored_features = 0
+        self.refused_records = 0
+
+
+class Identity:
+    """Who a learner is, as far as its noise depends on it.
+
+    Parameters
+    ----------
+    key
+        The noise key; None for noise from the operating system or a seed.
+    seed
+        A fixed seed, for tests.
+    parameters
+        Gives the learner's class and parameters, for the chain.
+
+    Attributes
+    ----------
+    name, digests
+        As `PrivateLearner.bind_noise` says.
+    chained
+        The state of a chain to continue.
+    folded
+        The contexts of the null slots before the features were known.
+    """
+
+    def __init__(self, key: NoiseKey | None, seed: int | None, parameters: Callable[[], object]) -> None:
+        self.key = key
+        self.seed = seed
+        self.parameters = parameters
+        self.name = ""
+        self.digests: list[bytes] | None = None
+        self.chained: Mapping[str, Any] | None = None
+        self.folded = b""
+
+    def buffer_seed(self) -> int | None:
+        """Of what the buffer draws: with a noise key a function of it, for a replay must draw the same.
+
+        Without its key, which is in no pickle, a learner has the coins of its state.
+        """
+        if self.key is None:
+            return self.seed
+        if self.key.absent:
+            return None
+        return int.from_bytes(self.key.mac()(b"coins")[:8], "big")
+
+    def open(self, names: Sequence[Hashable], numbers: list[float]) -> NormalStream | ChainedNoise:
+        """The noise of a run, with its first record: a chain has to know what is planned.
+
+        Parameters
+        ----------
+        names
+            The features.
+        numbers
+            Everything that scales or shapes the noise: two learners with the same noise under different
+            scales could be subtracted.
+        """
+        if self.key is None:
+            return NormalStream(self.seed)
+        told: list[object] = [self.name, self.parameters(), [repr(name) for name in names]]
+        # Twelve digits: the last ones differ between processors.
+        told.append([f"{number:.12e}" for number in numbers])
+        chain = ChainedNoise(self.key, repr(told).encode())
+        if self.chained is not None:
+            chain.load_state(self.chained)
+            self.chained = None
+        chain.digests = self.digests
+        return chain
+
+
+_FIRST = 100
+_MOST = 0.95
+
+
+class BoundsWatch:
+    """Counts how often each feature of the first 100 whole records lies outside its bounds, then warns once.
+
+    What it says depends on raw data. So it says it where the learner runs, as a `PrivacyWarning`, and nowhere
+    else: no release, report or state knows of it, and it raises nothing, not even where warnings are errors.
+    An exception would tell something about the records, and cost one its slot.
+
+    Parameters
+    ----------
+    design
+        Features with their bounds.
+
+    Attributes
+    ----------
+    seen
+        Records it has looked at.
+    """
+
+    __slots__ = ("_design", "_outside", "seen")
+
+    def __init__(self, design: Design) -> None:
+        self._design = design
+        self._outside = np.zeros(len(design.names), dtype=np.int64)
+        self.seen = 0
+
+    def look(self, rows: Array) -> bool:
+        """Look at raw rows (n, d), all of them whole; whether there is more to see."""
+        rows = rows[: _FIRST - self.seen]
+        scale, shift = self._design.how[:2]
+        self._outside += (np.abs(rows * scale + shift) > 1.0 + 1e-9).sum(axis=0)
+        self.seen += len(rows)
+        if self.seen < _FIRST:
+            return True
+        self._tell()
+        return False
+
+    def _tell(self) -> None:
+        names = [
+            name for name, n in zip(self._design.names, self._outside, strict=True) if n >= _MOST * _FIRST
+        ]
+        if not names:
+            return
+        shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        with contextlib.suppress(PrivacyWarning):  # where warnings are errors
+            warnings.warn(
+                f"nearly all of the first {_FIRST} values of {shown} lie outside their bounds and are cut "
+                "off, so little can be learned from them: declare bounds= (without, values are taken to be "
+                "from -1 to 1) from what is publicly known, not from these records",
+                PrivacyWarning,
+                stacklevel=7,
+            )
+
+
+_CHUNK = 1024
+
+
+class Waiting:
+    """Stands in the place of a `SlotRun` before the feature names are known.
+
+    Parameters
+    ----------
+    settings
+        What is promised.
+    identity
+        Who the learner is.
+    begin
+        Makes the run, once a record has named its features, and puts it in this one's place.
+
+    Attributes
+    ----------
+    pending
+        Null slots that will be released once the features are known.
+    """
+
+    names: tuple[Hashable, ...] = ()
+    weights: Array = np.empty(0)
+    warmed = False
+    forked = False
+    slots = 0
+    digest = b""
+    rule: Run | None = None
+    admission: Admission | None = None
+    link = Link()
+
+    def __init__(
+        self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], SlotRun]
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.mu_warmup = settings.mu_warmup(None)
+        self.pending = 0
+        self._begin = begin
+
+    def card(self) -> tuple[Release, ...]:
+        """Nothing is calibrated yet."""
+        return ()
+
+    def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
+        """The first record that names features begins the run; what comes before it is a null slot."""
+        try:
+            names = list(x) if isinstance(x, Mapping) else []
+        except Exception:  # a mapping that cannot be read
+            names = []
+        if names:
+            self._start(names).take(x, label, origin)
+        else:
+            self.null(origin)
+
+    def score_and_take(
+        self, x: Any, label: float, origin: Origin | None = None, *, raises: bool = True
+    ) -> float:
+        """`score`, then `take`; where it is not to raise, NaN is returned."""
+        try:
+            score = self.score(x)
+        except Exception:
+            if raises:
+                raise
+            score = math.nan
+        self.take(x, label, origin)
+        return score
+
+    def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """The columns of a frame name features."""
+        self._start(columns).take_frame(columns, rows, labels)
+
+    def null(self, origin: Origin | None = None) -> None:
+        """A slot that is released later."""
+        horizon, identity = self.settings.horizon, self.identity
+        if horizon is None or self.pending < horizon:
+            self.pending += 1
+            context = None if origin is None else origin.context
+            identity.folded = hashlib.blake2b(identity.folded + (context or b"")).digest()
+
+    def _start(self, names: Sequence[Hashable]) -> SlotRun:
+        """Fix the feature set, then take the null slots that came before it was known."""
+        run = self._begin(names)
+        refused = run.counts.refused_records
+        first: bytes | None = self.identity.folded
+        while self.pending:
+            count = min(self.pending, _CHUNK)
+            self.pending -= count
+            raw, labels = np.full((count, len(names)), math.nan), np.full(count, math.nan)
+            run.take_many(raw, labels, Origins([first, *[None] * (count - 1)]))
+            first = None
+        run.counts.refused_records = refused  # they were null before anybody asked whose they are
+        return run
+
+    def vector(self, x: Any) -> Array:
+        """Nothing, for a record that could be scored."""
+        check_scored(x)
+        return np.empty(0)
+
+    def score(self, x: Any) -> float:
+        """0, for a record that could be scored."""
+        check_scored(x)
+        return 0.0
+
+    def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Each by itself."""
+        return None
+
+    def prepared(self, columns: list[Hashable], rows: Array) -> Array:
+        """No columns, for rows that could be scored."""
+        check_finite(columns, rows, list(range(len(columns))))
+        return np.empty((len(rows), 0))
+
+    def scores(self, columns: list[Hashable], rows: Array) -> Array:
+        """0, for rows that could be scored."""
+        return np.zeros(len(self.prepared(columns, rows)))
+
+    def to_state(self) -> dict[str, Any]:
+        """As of a `SlotRun`, with nothing in it."""
+        return {
+            "names": None,
+            "slots": 0,
+            "pending": self.pending,
+            "plan": None,
+            "standardised": False,
+            "sums": None,
+            "mean": None,
+            "factor": None,
+            "rule": None,
+            "chain": self.identity.chained,
+        }
+
+
+_NOWHERE = Origin()
+_NOBODY = Origins()
+
+
+class SlotRun:
+    """Takes every record as a slot, and releases models under calibrated noise.
+
+    Parameters
+    ----------
+    settings
+        What is promised, with the number of features.
+    names
+        Feature names.
+    identity
+        Who the learner is.
+    counts
+        What it has counted.
+    admission
+        Which records of an entity are learned from; None: entities are not known.
+    plan
+        What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
+        that are fitted here.
+
+    Raises
+    ------
+    ValueError
+        If the plan is not of these settings.
+
+    Attributes
+    ----------
+    design
+        From a record to its vector.
+    warmup
+        The prefix; None without one.
+    rule
+        The mechanism's run.
+    mu_warmup
+        mu of one release of the warm-up.
+    slots
+        Slots taken.
+    stream
+        The noise; None before the first record.
+    """
+
+    #: Null slots that wait for the features' names: none, once they are known.
+    pending = 0
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: Sequence[Hashable],
+        identity: Identity,
+        counts: Counts,
+        admission: Admission | None,
+        plan: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.counts = counts
+        self.admission = admission
+        self.design: Design = settings.mechanism.design(names, settings.bounds)
+        saved = None if plan is None else plan["rule"]
+        self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
+        self.design.cap = self.rule.cap
+        self.rule.how = self.design.how
+        again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
+        self.mu_warmup = settings.mu_warmup(again)
+        if plan is not None:
+            self.mu_warmup = base.near("mu_warmup", plan["mu_warmup"], self.mu_warmup)
+        self.warmup: Warmup | None = None
+        if settings.warmup:
+            prefix = plan_warmup(
+                self.mu_warmup / settings.warmup_records,
+                dim=len(names),
+                slots=settings.warmup,
+                labels=settings.mechanism.label_mean,
+                relation=settings.relation,
+                cross=settings.mechanism.label_cross,
+            )
+            prefix = base.under(prefix, None if plan is None else plan["prefix"])
+            self.warmup = Warmup(prefix, len(names), settings.warmup_records)
+        if plan is not None and self.written() != plan:
+            raise ValueError("the plan has other numbers")
+        self._watch: BoundsWatch | None = BoundsWatch(self.design)
+        self.slots = 0
+        self._splits = process_splits()
+        self.stream: NormalStream | ChainedNoise | Stream | None = None
+
+    # ---- what is known of it ---------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """The features, in the order of the columns."""
+        return self.design.names
+
+    @property
+    def weights(self) -> Array:
+        """Published weights, in the mechanism's coordinates: a view."""
+        return self.rule.average
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, by releases alone."""
+        return self.rule.link
+
+    @property
+    def warmed(self) -> bool:
+        """Whether the warm-up's moments have been released."""
+        return self.design.standardised
+
+    @property
+    def forked(self) -> bool:
+        """Whether the process has forked since the first record: then two go on from one budget."""
+        return self.slots > 0 and self._splits != process_splits()
+
+    @property
+    def released(self) -> Array:
+        """What has left through the mechanism's door, as it came: for the audit."""
+        return self.rule.released
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+        warmup = () if self.warmup is None else (self.warmup.sums.release,)
+        return (*warmup, *self.rule.card())
+
+    def written(self) -> dict[str, Any]:
+        """Every fitted number, as plain values."""
+        warmup = self.warmup
+        return {
+            "mu": self.settings.mu,
+            "warmup": self.settings.warmup,
+            "mu_warmup": self.mu_warmup,
+            "prefix": None if warmup is None else base.written(warmup.plan),
+            "rule": base.written(self.rule.plan),
+        }
+
+    # ---- one record ------------------------------------------------------------------------------------
+
+    def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
+        """Take one slot: the record is packed, and never refused; what is missing makes it a null slot.
+
+        Parameters
+        ----------
+        x
+            A record.
+        label
+            The number of its label; NaN: none.
+        origin
+            Where it comes from; None: nobody has said, and the record itself may name its entity.
+        """
+        design, rule, stream, counts = self.design, self.rule, self.stream, self.counts
+        counts.ignored_features += design.read_learned(x, label)
+        if stream is None or self.admission is not None or self._watch is not None or not rule.quiet:
+            self._slot(self._origin(x) if origin is None else origin)
+            return
+        # Most records of most learners: they are added up, and hashed.
+        if isinstance(stream, ChainedNoise):
+            stream.wait(design.told(None if origin is None else origin.context))
+        rule.learn_quietly(design)
+        self.slots += 1
+        given = design.label.item()
+        if given != given:
+            counts.null_slots += 1
+
+    def score_and_take(
+        self, x: Any, label: float, origin: Origin | None = None, *, raises: bool = True
+    ) -> float:
+        """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole.
+
+        What `score` raises comes before the slot is taken; where it is not to raise, NaN is returned.
+        """
+        design = self.design
+        if not design.whole(x):
+            try:
+                score = self.score(x)
+            except Exception:
+                if raises:
+                    raise
+                score = math.nan
+            self.take(x, label, origin)
+            return score
+        score = float(vectors_kernels.dot(self.rule.average, design.ready[0]))
+        self.counts.ignored_features += len(x) - len(design.names)
+        design.label[0] = label
+        self._slot(self._origin(x) if origin is None else origin, prepared=True)
+        return score
+
+    def null(self, origin: Origin | None = None) -> None:
+        """Take one slot without a record."""
+        self.design.raw.fill(math.nan)
+        self.design.label[0] = math.nan
+        self._slot(_NOWHERE if origin is None else origin)
+
+    def _origin(self, x: Any) -> Origin:
+        """Of a record of which nobody has said where it comes from."""
+        return _NOWHERE if self.admission is None else Origin(entity=self._named(x))
+
+    def _named(self, x: Any) -> Any:
+        """The entity that a record names; None if it names none."""
+        entity = self.settings.entity
+        field = None if entity is None else entity.field
+        if field is None or not isinstance(x, Mapping):
+            return None
+        try:
+            named, who = field in x, x.get(field)
+        except Exception:  # a mapping that cannot be read
+            return None
+        if named:
+            self.counts.ignored_features -= 1  # it was counted as a feature that nobody knows
+        return who
+
+    def _admit(self, admission: Admission, who: Hashable) -> bool:
+        """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""
+        try:
+            admitted = who is not None and admission.admit(who, self.slots + 1)
+        except TypeError:  # it names nobody that could be told apart
+            admitted = False
+        if not admitted:
+            self.counts.refused_records += 1
+            self.design.raw.fill(math.nan)
+            self.design.label[0] = math.nan
+        return admitted
+
+    def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
+        """A slot for the record in the scratch of the design, which is `prepared` or raw: the hot path."""
+        design, rule, asked = self.design, self.rule, self.settings
+        if asked.horizon is not None and self.slots >= asked.horizon:
+            return
+        stream = self._open() if self.stream is None else self.stream
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        label, ready, usable = design.label, design.ready, design.usable
+        record = b"" if chain is None else design.told(origin.context)
+        if self.admission is not None and not self._admit(self.admission, origin.entity):
+            prepared = False
+        learning = self.slots >= asked.warmup
+        if not learning:
+            ready = design.clipped
+            design.clip(design.raw, ready, usable)
+        elif not prepared:
+            design.prepare(design.raw, ready, usable)
+        if usable.item() != 1.0:
+            label[0] = math.nan
+        given = label.item()
+        if given != given:
+            self.counts.null_slots += 1
+        if self._watch is not None and usable.item() == 1.0:
+            self._look(self._watch, design.raw)
+        if learning:
+            if chain is None:
+                rule.learn(ready, label, stream)
+            else:
+                chain.record(record)
+                rule.learn_chained(ready, label, chain)
+            self.slots += 1
+        else:
+            self._prefix(ready, usable, label, stream, (record,))
+
+    def _look(self, watch: BoundsWatch, rows: Array) -> None:
+        """Show whole rows to the watch, until it has seen enough."""
+        if not watch.look(rows):
+            self._watch = None
+
+    def _prefix(
+        self, ready: Array, usable: Array, labels: Array, stream: Any, records: Sequence[bytes]
+    ) -> None:
+        """Slots of the warm-up, one a row; what identifies their records, for a chain."""
+        warmup = self.warmup
+        assert warmup is not None
+        warmup.add(ready, usable, labels)
+        self.slots += len(ready)
+        ends = self.slots == self.settings.warmup
+        if isinstance(stream, ChainedNoise):
+            stream.skip(records[: len(records) - ends])
+            if ends:
+                stream.record(records[-1])
+                stream.advance(warmup.sums.cells())
+        if ends:
+            self._standardise(*warmup.release(stream))
+            if warmup.cross is not None:
+                self.rule.begin_with(warmup.cross)
+
+    def _standardise(self, mean: Array, factor: Array, label: float) -> None:
+        """Use what the warm-up has released."""
+        self.rule.centre(label)
+        self.design.standardise(mean, self.rule.spread * factor)
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def take_many(
+        self,
+        raw: Array,
+        given: Array,
+        origins: Origins = _NOBODY,
+        scores: Array | None = None,
+        null: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.bool_] | None:
+        """Take a slot for each row, up to the horizon: the prefix first, then learning.
+
+        Parameters
+        ----------
+        raw
+            Values (n, d) in the order of the features; NaN where there is none.
+        given
+            Numbers of the labels (n,); NaN: none.
+        origins
+            Where the rows come from.
+        scores
+            Gets the linear score (n,) of each row before its slot, as of a record that is whole; None: nobody
+            asks.
+        null
+            Which rows (n,) are scored, and then taken as by `null`; None: none.
+
+        Returns
+        -------
+        array or None
+            Which rows were admitted, of those before the horizon; None where entities are not known.
+        """
+        design, rule, horizon, warmup = self.design, self.rule, self.settings.horizon, self.settings.warmup
+        n, at = len(raw), 0
+        end = n if horizon is None else min(n, max(horizon - self.slots, 0))
+        admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
+        while at < end:
+            stream = self._open() if self.stream is None else self.stream
+            prefix = self.warmup if self.slots < warmup else None
+            stop = min(end, at + min(design.chunk, end if prefix is None else warmup - self.slots))
+            part, labels, shown = raw[at:stop], given[at:stop], None if scores is None else scores[at:stop]
+            ready, usable = np.empty((stop - at, design.width)), np.empty(stop - at)
+            if prefix is None or shown is not None:
+                design.prepare(part, ready, usable)
+            if prefix is not None and shown is not None:
+                vectors_kernels.score_many(rule.average, ready, shown)
+            asked = None if shown is None else Asked(ready, shown)
+            blank = None if null is None else null[at:stop]
+            if blank is not None and blank.any():
+                part, labels = part.copy(), labels.copy()
+                part[blank] = labels[blank] = math.nan
+            if prefix is not None:
+                ready = np.empty(part.shape)
+                design.clip(part, ready, usable)
+            where = origins.part(slice(at, stop))
+            records = told_apart(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
+            if admitted is not None:
+                ready = ready.copy()
+                self._blank(ready, usable, admitted[at:stop], where.entities)
+            if self._watch is not None:
+                self._look(self._watch, part[usable == 1.0])
+            labels = np.where(usable == 1.0, labels, math.nan)
+            self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
+            if prefix is None:
+                rule.take(ready, labels, stream, records, asked)
+                self.slots += stop - at
+            else:
+                self._prefix(ready, usable, labels, stream, records)
+            at = stop
+        if scores is not None and end < n:
+            design.scores(rule.average, raw[end:], scores[end:])
+        return admitted
+
+    def _blank(
+        self, ready: Array, usable: Array, admitted: NDArray[np.bool_], entities: Sequence[Hashable] | None
+    ) -> None:
+        """Blank the rows of entities that have had enough, by entity and slot alone."""
+        assert self.admission is not None
+        whose = [None] * len(ready) if entities is None else entities
+        admitted[:] = self.admission.admit_many(whose, self.slots + 1)
+        refused = ~admitted
+        self.counts.refused_records += int(np.count_nonzero(refused))
+        ready[refused] = 0.0
+        usable[refused] = 0.0
+
+    def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """`take_many` of rows whose columns have names."""
+        known = sum(name in self.design.index for name in columns)
+        self.counts.ignored_features += (len(columns) - known) * len(rows)
+        self.take_many(self.design.arranged(columns, rows), labels)
+
+    # ---- noise -----------------------------------------------------------------------------------------
+
+    def _open(self) -> NormalStream | ChainedNoise:
+        if not self.slots:  # a fork before the first record makes two new learners
+            self._splits = process_splits()
+        numbers = self.rule.numbers()
+        if self.warmup is not None:
+            numbers += self.warmup.plan.sigmas
+        opened = self.identity.open(self.names, numbers)
+        self.stream = opened
+        return opened
+
+    @property
+    def digest(self) -> bytes:
+        """Keyed digest of all that the next noise depends on; empty without a key or a slot."""
+        if self.stream is None and self.identity.chained is not None:
+            self._open()
+        return self.stream.digest if isinstance(self.stream, ChainedNoise) else b""
+
+    # ---- an audit's door -------------------------------------------------------------------------------
+
+    def skip_warmup(self) -> None:
+        """Go on as if the warm-up were over, and had found the features as they should be."""
+        self.slots = self.settings.warmup
+
+    def as_released(self, mean: Array, factor: Array, label: float) -> None:
+        """Go on as if the warm-up had released these: what is learned then must not know its records."""
+        self._standardise(mean, factor, label)
+
+    def draw_from(self, key: NoiseKey | None) -> None:
+        """Take noise from a key, or from the operating system; the coins of the buffer stay as they are."""
+        self.identity.key, self.identity.seed = key, None
+
+    def use(self, stream: Stream) -> None:
+        """Take normals from here: an audit lets a learner draw numbers of its own choice."""
+        self.stream = stream
+
+    # ---- scores ----------------------------------------------------------------------------------------
+
+    def vector(self, x: Any) -> Array:
+        """Vector (d,) of a record that is scored: in scratch."""
+        return self.design.of(x)
+
+    def score(self, x: Any) -> float:
+        """`weights . vector(x)`."""
+        return float(vectors_kernels.dot(self.rule.average, self.design.of(x)))
+
+    def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
+        rows = _features.packed(self.names, xs)
+        return None if rows is None else self.design.prepared(rows)
+
+    def prepared(self, columns: list[Hashable], rows: Array) -> Array:
+        """Vectors (n, d) of raw rows that are scored.
+
+        Raises
+        ------
+        RecordError
+            If a known feature is not finite.
+        """
+        design = self.design
+        check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
+        return design.prepared(design.arranged(columns, rows))
+
+    def scores(self, columns: list[Hashable], rows: Array) -> Array:
+        """Scores (n,) of raw rows: errors as of `prepared`."""
+        design = self.design
+        check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
+        out = np.zeros(len(rows))
+        design.scores(self.rule.average, design.arranged(columns, rows), out)
+        return out
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; raw records and the memory of the noise are among them."""
+        return {
+            "names": list(self.names),
+            "slots": self.slots,
+            "pending": 0,
+            "plan": self.written(),
+            "standardised": self.warmed,
+            "sums": None if self.warmup is None else self.warmup.sums.to_state(),
+            "mean": self.design.mean.copy(),
+            "factor": self.design.factor.copy(),
+            "rule": self.rule.to_state(),
+            "chain": self.stream.to_state()
+            if isinstance(self.stream, ChainedNoise)
+            else self.identity.chained,
+        }
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same settings; noise from here on is new."""
+        mean = np.array(saved["mean"], dtype=np.float64)
+        factor = np.array(saved["factor"], dtype=np.float64)
+        design = self.design
+        if list(design.names) != list(saved["names"]) or not mean.shape == factor.shape == design.mean.shape:
+            raise ValueError("features or moments of another shape")
+        if self.warmup is not None:
+            self.warmup.sums.load_state(saved["sums"])
+        self.rule.load_state(saved["rule"])
+        if saved["standardised"]:
+            design.standardise(mean, factor)
+        self.slots = int(saved["slots"])
+        self._watch = None  # it watches a run from its beginning

@@ -1,0 +1,926 @@
+"""The online forest behind `auc.Forest` and `ranking.Forest`: parameters, state, scores and explanations."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import struct
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import losses
+from streampair.base.mini_batch import labels_of, low_label, refusal
+from streampair.base.online import KnowsColumns
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import forest, numerics, platt, vectors
+from streampair.kernels import platt as link_kernels
+from streampair.kernels import state as layout
+from streampair.records import features as _features
+from streampair.records import features as _texts
+
+__all__ = [
+    "Explanation",
+    "ForestLearner",
+    "ForestRows",
+    "columns_of",
+    "exported",
+    "pairs_moved",
+    "pairs_widened",
+    "restore",
+    "sections_of",
+]
+
+Array = NDArray[np.float64]
+
+_NO_SCORES: Array = np.empty(0)
+
+
+class ForestRows:
+    """Rows to be scored and learned one after the other; those that the forest refuses leave no trace.
+
+    Parameters
+    ----------
+    learner
+        The forest.
+    rows
+        Array (n, d); what is in a refused one means nothing.
+    labels
+        Their numbers (n,); NaN for one that is scored and not learned, or refused.
+    refused
+        Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
+    low
+        The label among them that predictions will show for what ranks low; None: they have one.
+
+    Attributes
+    ----------
+    admitted
+        None: nobody counts entities.
+    numbers
+        Whether no cell is a text.
+    refused
+        As given.
+    """
+
+    admitted: list[bool] | None = None
+    beside: Sequence[float] = ()
+
+    def __init__(
+        self,
+        learner: ForestLearner,
+        rows: Array,
+        labels: Array,
+        refused: Mapping[int, RecordError],
+        low: Any = None,
+    ) -> None:
+        self._learner, self._rows, self._labels, self._low = learner, rows, labels, low
+        self.refused = refused
+        self._away = np.flatnonzero(np.isnan(labels)).tolist()
+        self.numbers = not np.isnan(rows).any()
+
+    def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
+        """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
+
+        Parameters
+        ----------
+        stops
+            Indices of rows, ascending.
+        others
+            For each a usable record that is scored just before the row, into `beside`, and not learned.
+        """
+        state = self._learner._state
+        if stops:
+            self.beside = self._score_at(state.copy(), stops, others)
+        scores = np.zeros(len(self._rows))
+        self._learn(state, 0, len(self._rows), scores)
+        if self._low is not None:
+            self._learner._learn_label(self._low)
+        told: list[float] = scores.tolist()
+        return told
+
+    def _learn(self, state: Array, begin: int, end: int, scores: Array | None = None) -> None:
+        """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
+        for at in [*(at for at in self._away if begin <= at < end), end]:
+            shown = _NO_SCORES if scores is None else scores[begin:at]
+            forest.forest_learn_many(state, self._rows[begin:at], self._labels[begin:at], shown)
+            if at < end and scores is not None and at not in self.refused:
+                forest.forest_score_many(state, self._rows[at : at + 1], scores[at : at + 1])
+            begin = at + 1
+
+    def _score_at(
+        self, state: Array, stops: Sequence[int], others: Sequence[Mapping[Any, Any]]
+    ) -> list[float]:
+        """`score_one` of each of the others just before the row at its stop.
+
+        A copy learns the rows once more up to each stop: a copy for each stop would be megabytes a record.
+        """
+        begin, score, told = 0, np.empty(1), []
+        for stop, x in zip(stops, others, strict=True):
+            self._learn(state, begin, stop)
+            forest.forest_score_many(state, self._learner._row_of(x)[None], score)
+            told.append(float(score[0]))
+            begin = stop
+        return told
+
+
+Bits = NDArray[np.int64]
+
+_VISITS = 20
+_SALTS = 1 << 20
+_SCALARS = ("RECORDS", "DRAWS", "SEED", "SINCE")
+_AVERAGES = ("BEST", "SLOW", "SEEN")
+_LABELS = ("MEAN", "SPREAD")  # of a forest that fits them by least squares
+_LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")  # of a forest that learns from pairs
+_STACKED = ("STACK", "STEPS", "LOSSES")
+# What a column has: its place among the cells of columns, and how many cells.
+_PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
+_GAINS = {"gains": (14, 1), "decisions": (15, 1)}  # of a forest in which they guide
+
+
+def columns_of(state: Array) -> dict[str, Array]:
+    """Views of what each known column has, shape (d,) or (d, experts)."""
+    d, cap = int(state[forest.FOREST_D]), int(state[forest.FOREST_CAP])
+    views = {}
+    for name, (first, each) in (_PARTS | _GAINS if state[forest.FOREST_GUIDED] else _PARTS).items():
+        at = forest.FOREST_HEADER + first * cap
+        view = state[at : at + each * d]
+        views[name] = view if each == 1 else view.reshape(d, each)
+    return views
+
+
+def sections_of(state: Array) -> dict[str, Array]:
+    """Views of the weights of texts, how many nodes of each tree are used, the nodes, their weights."""
+    scalars = (
+        forest.FOREST_TREES,
+        forest.FOREST_NODES,
+        forest.FOREST_CAP,
+        forest.FOREST_TEXTS,
+    )
+    at = forest.forest_places(*(int(state[i]) for i in scalars))
+    return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))}
+
+
+def _pairs_of(tail: Array, trees: int, cap: int, d: int) -> tuple[Array, Bits]:
+    """Views of how many records of each class came, and of the bits of those that are kept, (2, kept, d)."""
+    at_came, at_own, _, at_kept, end = forest.forest_pair_places(trees, cap)
+    kept = tail[at_kept:end].view(np.int64).reshape(2, forest.FOREST_KEPT, cap)
+    return tail[at_came:at_own], kept[:, :, :d]
+
+
+def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None:
+    """Take what pairs need from a tail of `cap` columns, d of them known."""
+    tail = learner._tail
+    tail[: forest.FOREST_LINK] = before[: forest.FOREST_LINK]
+    came, kept = _pairs_of(tail, learner.trees, int(learner._state[forest.FOREST_CAP]), d)
+    old_came, old = _pairs_of(before, learner.trees, cap, d)
+    came[:] = old_came
+    kept[...] = old
+
+
+def pairs_widened(learner: ForestLearner, d: int) -> None:
+    """The kept records have gaps in the columns from d on, which are new."""
+    _, kept = _pairs_of(learner._tail, learner.trees, int(learner._state[forest.FOREST_CAP]), learner._d)
+    kept[:, :, d:] = np.array([np.nan]).view(np.int64)
+
+
+def _exported_pairs(learner: ForestLearner) -> dict[str, Any]:
+    tail, d = learner._tail, len(learner.feature_names)
+    came, kept = _pairs_of(tail, learner.trees, int(learner._state[forest.FOREST_CAP]), d)
+    link = np.array([tail[getattr(layout, name)] for name in _LINK])
+    return {"link": link, "came": came.astype(np.int64), "kept": kept.copy()}
+
+
+def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]:
+    """Link, counts and kept records: kernels trust counts as indices, and records as usable."""
+    link, came = _floats(saved["link"], (len(_LINK),)), _whole_numbers(saved["came"], (2,))
+    if link[0] < 0.0 or link[2] < 0.0 or link[4] < link_kernels.LEAST:
+        raise ValueError("a link that is none")
+    if not ((came >= 0) & (came < 2**53)).all():
+        raise ValueError("counts of records out of range")
+    kept = _whole_numbers(saved["kept"], (2, forest.FOREST_KEPT, d))
+    if (np.abs(kept.view(np.float64)) > vectors.MAX_ABS).any():
+        raise ValueError("kept records that cannot be")
+    return link, came, kept
+
+
+def exported(learner: ForestLearner) -> dict[str, Any]:
+    """What has been learned, as plain values and arrays."""
+    state = learner._state
+    sections = sections_of(state)
+    coded = np.zeros(len(learner.feature_names), dtype=np.int64)
+    coded[list(learner._coded)] = 1
+    stacked = [getattr(forest, f"FOREST_{name}") for name in _STACKED]
+    return {
+        "names": list(learner.feature_names),
+        "coded": coded,
+        "scalars": {name: float(state[getattr(forest, f"FOREST_{name}")]) for name in _SCALARS},
+        "averages": _scalars(state, _AVERAGES),
+        "stack": np.array([state[at : at + forest.EXPERTS] for at in stacked]),
+        **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
+        **({"base": _scalars(state, ("BASE",))} if state[forest.FOREST_GUIDED] else {}),
+        **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
+        **{name: view.copy() for name, view in columns_of(state).items()},
+        **({"texts": sections["texts"].copy()} if learner._coded else {}),
+        "used": sections["used"].astype(np.int64),
+        "nodes": sections["nodes"].view(np.int64).copy(),
+        "leaves": sections["leaves"].copy(),
+        "y_name": learner._y_name,
+        **learner._learned_labels(),
+    }
+
+
+def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
+    """What a further class has learned."""
+    columns, sections = columns_of(block), sections_of(block)
+    stacked = [getattr(forest, f"FOREST_{name}") for name in _STACKED]
+    return {
+        "since": float(block[forest.FOREST_SINCE]),
+        "averages": _scalars(block, _AVERAGES),
+        "stack": np.array([block[at : at + forest.EXPERTS] for at in stacked]),
+        **{name: columns[name].copy() for name in ("weights", "sums")},
+        **({"texts": sections["texts"].copy()} if texts else {}),
+        "leaves": sections["leaves"].copy(),
+    }
+
+
+def restore_block(block: Array, saved: Mapping[str, Any]) -> None:
+    """Take what `exported_block` gave into a block of its size, in which nothing is learned yet."""
+    since = float(saved["since"])
+    if not 0.0 <= since < 2**53 or not since.is_integer():
+        raise ValueError(f"SINCE is {since!r}")
+    block[forest.FOREST_SINCE] = since
+    _take_averages(block, saved)
+    for views in (columns_of(block), sections_of(block)):
+        for name in ("weights", "sums", "texts", "leaves"):
+            if name in views and views[name].size:
+                views[name][...] = _floats(saved[name], views[name].shape)
+    columns, sections = columns_of(block), sections_of(block)
+    if any((sums < 0.0).any() for sums in (columns["sums"], sections["leaves"][1::2])):
+        raise ValueError("sums of squares below 0")
+
+
+def _scalars(state: Array, names: Sequence[str]) -> Array:
+    return np.array([state[getattr(forest, f"FOREST_{name}")] for name in names])
+
+
+def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
+    """Take what `exported` gave. Checked in full first: kernels trust the counters as indices."""
+    names = tuple(saved["names"])
+    d = len(names)
+    if len(set(names)) != d or d > learner.max_features:
+        raise ValueError("feature names that occur twice, or too many")
+    header = _checked_header(learner._header(), saved)
+    parts = _PARTS | _GAINS if header[forest.FOREST_GUIDED] else _PARTS
+    coded = _whole_numbers(saved["coded"], (d,))
+    if not ((coded == 0) | (coded == 1)).all():
+        raise ValueError("columns that are neither coded nor not")
+    columns = {
+        name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in parts.items()
+    }
+    if header[forest.FOREST_GUIDED]:
+        header[forest.FOREST_BASE] = _floats(saved["base"], (1,))[0]
+    if any((view < 0.0).any() for name, view in columns.items() if name not in ("means", "weights", "gains")):
+        raise ValueError("counts or sums below 0")
+    trees, nodes = learner.trees, learner.nodes
+    lengths = np.diff(
+        forest.forest_places(trees, nodes, 0, forest.FOREST_BUCKETS if coded.any() else 0)
+    ).tolist()
+    texts = _floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
+    leaves = _floats(saved["leaves"], (lengths[1],))
+    used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[3],))
+    _check_trees(used, links.reshape(trees, nodes, 2), d)
+    if (leaves[1::2] < 0.0).any():
+        raise ValueError("sums of squares below 0")
+    y_name, negative = saved["y_name"], learner._checked_label(saved)
+    pairs = None if learner._pairs is None else _checked_pairs(saved["pairs"], d)
+    learner._allocate(names, header, capacity=d, coded=tuple(np.flatnonzero(coded).tolist()))
+    for name, view in columns_of(learner._state).items():
+        view[:] = columns[name]
+    sections = sections_of(learner._state)
+    sections["texts"][:], sections["used"][:], sections["leaves"][:] = texts, used, leaves
+    sections["nodes"].view(np.int64)[:] = links
+    if pairs is not None:
+        came, kept = _pairs_of(learner._tail, trees, d, d)
+        came[:], kept[...] = pairs[1], pairs[2]
+        for name, value in zip(_LINK, pairs[0].tolist(), strict=True):
+            learner._tail[getattr(layout, name)] = value
+    learner._y_name = y_name
+    learner._learn_label(negative)
+
+
+def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
+    """The scalars of the parameters, with those that were saved."""
+    for name in _SCALARS:
+        value = float(saved["scalars"][name])
+        if not 0.0 <= value < 2**53 or not value.is_integer():
+            raise ValueError(f"{name} is {value!r}")
+        header[getattr(forest, f"FOREST_{name}")] = value
+    _take_averages(header, saved)
+    if header[forest.FOREST_TASK] == 1.0:
+        labels = _floats(saved["labels"], (len(_LABELS),))
+        if labels[1] < 0.0:
+            raise ValueError("a spread of labels below 0")
+        header[forest.FOREST_MEAN], header[forest.FOREST_SPREAD] = labels
+    return header
+
+
+def _take_averages(header: Array, saved: Mapping[str, Any]) -> None:
+    """Averages and stack, checked, into the scalars of a state or a block."""
+    averages = _floats(saved["averages"], (len(_AVERAGES),))
+    stack = _floats(saved["stack"], (len(_STACKED), forest.EXPERTS))
+    if (averages < 0.0).any() or (stack < 0.0).any():
+        raise ValueError("averages or a stack below 0")
+    for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
+        header[getattr(forest, f"FOREST_{name}")] = average
+    for name, row in zip(_STACKED, stack, strict=True):
+        at = getattr(forest, f"FOREST_{name}")
+        header[at : at + forest.EXPERTS] = row
+
+
+def _floats(value: Any, shape: tuple[int, ...]) -> Array:
+    array = np.asarray(value, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError("numbers of another shape, or not finite")
+    return array
+
+
+def _whole_numbers(value: Any, shape: tuple[int, ...]) -> Bits:
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.shape != shape:
+        raise ValueError("whole numbers of another kind or shape")
+    return value
+
+
+def _check_trees(used: Bits, nodes: Bits, d: int) -> None:
+    """ValueError if a descent could leave its tree, or a record: children stand behind their parents."""
+    trees, most, _ = nodes.shape
+    if not ((used >= 1) & (used <= most)).all():
+        raise ValueError("trees of another size")
+    links = np.ascontiguousarray(nodes).view(np.int32).reshape(trees, most, 4)
+    column, child = links[..., 2].astype(np.int64), links[..., 3].astype(np.int64)
+    at, there = np.arange(most), np.arange(most) < used[:, None]
+    inner = (child > at) & (child + 1 < used[:, None]) & (column >= -d) & (column < d)
+    leaf = (child <= 0) & (child >= -_VISITS) & (column >= 0) & (column < max(d, 1))
+    if not np.where(there, inner | leaf, (nodes == 0).all(axis=2)).all():
+        raise ValueError("nodes that make no trees")
+    salts = np.ascontiguousarray(nodes[..., 0]).view(np.float64)[there & (child > 0) & (column < 0)]
+    if not ((salts >= 0.0) & (salts < _SALTS)).all():
+        raise ValueError("salts out of range")
+
+
+_MOST_NODES = 32_767
+
+# Of how many records texts are looked at, and how many different numbers in a column are no categories.
+_WATCHED, _NUMBERS = 100, 20
+
+
+class Explanation(NamedTuple):
+    """Where a score comes from: baseline and parts add up to it, but for rounding.
+
+    Attributes
+    ----------
+    baseline
+        What the trees say before they look at the record.
+    features
+        The part of each known feature: its linear terms, and what the splits that it decides change.
+    """
+
+    baseline: float
+    features: dict[Any, float]
+
+
+class ForestLearner(KnowsColumns):
+    """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
+
+    #: A text is a feature like any other.
+    takes_text: ClassVar[bool] = True
+    takes_gaps: ClassVar[bool] = True
+    takes_nulls: ClassVar[bool] = True
+    _squared: ClassVar[bool] = False
+    _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
+    _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
+    _derived: ClassVar[frozenset[str]] = (
+        frozenset(
+            (
+                *("_state", "_coded", "_pairs", "_tail"),
+                *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
+            )
+        )
+        | KnowsColumns._derived
+    )
+    _missing: ClassVar[float] = math.nan
+
+    trees: int
+    nodes: int
+    seed: int | None
+    max_features: int
+
+    _in_one: bool
+
+    def __post_init__(self) -> None:
+        _whole("trees", self.trees, 1, 1000)
+        _whole("nodes", self.nodes, 1, _MOST_NODES)
+        _whole("max_features", self.max_features, 1, 1_000_000)
+        self._bind()
+        self._allocate((), self._header(), capacity=0)
+        forest.forest_fresh(self._state)
+
+    def _bind(self) -> None:
+        """Take from the parameters what the hot path needs."""
+        task = self._make_task()
+        self._pairs: losses.PairLoss | None = task.checked_loss(getattr(self, "loss", None))
+        self._task, self._high, self._low = task, task.high, task.low
+        kind, own = type(self), ForestLearner
+        self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        # For so many more records the numbers that each column had as texts; None: it has other texts.
+        self._watching = _WATCHED
+        self._watched: dict[Hashable, set[float] | None] = {}
+
+    def _header(self) -> Array:
+        """The scalars of a fresh state, from the checked parameters."""
+        header, seed = np.zeros(forest.FOREST_HEADER), self.seed
+        header[forest.FOREST_TREES] = self.trees
+        header[forest.FOREST_NODES] = self.nodes
+        header[forest.FOREST_GUIDED] = self._guided
+        header[forest.FOREST_BRISK] = self._brisk and not self._squared and self._pairs is None
+        header[forest.FOREST_TASK] = (
+            self._squared if self._pairs is None else forest.FOREST_PAIRS + self._pairs.code
+        )
+        if seed is None:
+            header[forest.FOREST_SEED] = secrets.randbits(53)
+        elif isinstance(seed, int | np.integer):
+            header[forest.FOREST_SEED] = int(seed) % 2**53
+        else:
+            raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
+        return header
+
+    # ---- columns ---------------------------------------------------------------------------------------
+
+    def _allocate(
+        self, names: tuple[Hashable, ...], header: Array, capacity: int, coded: tuple[int, ...] = ()
+    ) -> None:
+        """A state for these names and scalars; `coded` are the columns that have had texts."""
+        texts = forest.FOREST_BUCKETS if coded else 0
+        end = forest.forest_places(self.trees, self.nodes, capacity, texts)[-1]
+        further = 0 if self._pairs is None else forest.forest_pair_places(self.trees, capacity)[-1]
+        state = np.zeros(end + further)
+        state[: forest.FOREST_HEADER] = header
+        self._tail = state[end:]  # what pairs need
+        self._tail[layout.SLOPE : layout.SLOPE + 1] = 1.0
+        (
+            state[forest.FOREST_CAP],
+            state[forest.FOREST_TEXTS],
+            state[forest.FOREST_DECIDED],
+        ) = capacity, texts, 0.0
+        self._state, self._coded = state, coded
+        self._no_columns()
+        self._widen(names)
+
+    def _widen(self, names: Sequence[Hashable]) -> None:
+        """Give new names the next columns, for which there is room: nothing is known of them yet."""
+        self._add_columns(
+            names,
+            self._state,
+            forest.FOREST_HEADER + forest.RECORD_AT * int(self._state[forest.FOREST_CAP]),
+        )
+        for block in self._blocks():
+            block[forest.FOREST_D] = self._d
+        self._state[[forest.FOREST_READY, forest.FOREST_FEW]] = 0.0
+
+    def _know(self, new: list[Hashable], told: Sequence[Hashable]) -> None:
+        """Make room for new names, and for texts, which the features `told` have now.
+
+        Raises
+        ------
+        RecordError
+            If there would be too many names; then nothing has changed.
+        """
+        d, names = self._d, self._d + len(new)
+        later = dict(zip(_features.in_order(new), range(d, names), strict=True))
+        coded = {*self._coded, *((later if name in later else self._index)[name] for name in told)}
+        if not new and len(coded) == len(self._coded):
+            return
+        if names > self.max_features:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {names}, "
+                f"more than max_features={self.max_features}",
+                fix="hash or select the features first, or raise max_features",
+            )
+        capacity = int(self._state[forest.FOREST_CAP])
+        if names > capacity:
+            # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
+            capacity = names if not d else min(max(names, 2 * capacity), self.max_features)
+            self._move(capacity, tuple(sorted(coded)))
+        elif coded and not self._coded:
+            self._move(capacity, tuple(sorted(coded)))
+        else:
+            self._coded = tuple(sorted(coded))
+        self._widen(list(later))
+        if self._pairs is not None:
+            pairs_widened(self, d)
+
+    def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
+        """Take everything into a state with room for more columns, or for texts."""
+        before, d, kept = self._blocks(), self._d, self._tail
+        self._allocate(self._names, self._state[: forest.FOREST_HEADER], capacity, coded)
+        for old, block in zip(before, self._blocks(), strict=True):
+            columns, sections = columns_of(old), sections_of(old)
+            for name, view in columns_of(block).items():
+                view[:] = columns[name]
+            for name, view in sections_of(block).items():
+                if name != "texts" or len(sections[name]):
+                    view.view(np.int64)[:] = sections[name].view(np.int64)
+        if self._pairs is not None:
+            pairs_moved(self, kept, int(before[0][forest.FOREST_CAP]), d)
+
+    def _blocks(self) -> list[Array]:
+        """What labels have a say in, of each class; the state is the first of them."""
+        return [self._state]
+
+    # ---- one record ------------------------------------------------------------------------------------
+
+    def _read(self, x: Any, *, grow: bool) -> bool:
+        """Pack a record; whether features may be missing.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used, as far as it is looked at here: the kernel looks at all numbers.
+        """
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            if self._coded:
+                row = list(self._take(x))
+                for j in self._coded:
+                    if type(row[j]) is str:
+                        row[j] = _texts.as_code(row[j])
+                self._pack(*row)
+            else:
+                self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            if type(x) is dict and x and self._pairs is None:
+                if self._expected < 0:
+                    self._prepare(x)
+                if self._write(x):
+                    return True
+            values, index = self._values(x), self._index
+            if grow:
+                new = [name for name in values if name not in index]
+                self._know(new, [name for name in values if isinstance(x[name], str)])
+                index = self._index
+            if self._expected < 0:
+                self._prepare(values)
+            self._write({name: value for name, value in values.items() if name in index})
+            return True
+        return False
+
+    def _write(self, values: Mapping[Any, Any]) -> bool:
+        """Put a record with gaps into the state; False if a name is unknown, or a value is no number."""
+        if self._pairs is not None:  # its partners have gaps of their own
+            return self._scatter(values)
+        gathered = self._gather(values)
+        if gathered:
+            forest.forest_scatter(self._state, self._given, len(values))
+        return gathered
+
+    @staticmethod
+    def _read_cell(cell: Any) -> float:
+        return _texts.code_or_number(cell)
+
+    @staticmethod
+    def _values(x: Any) -> dict[Hashable, float]:
+        """All features of a record, each checked; texts as their codes."""
+        if not isinstance(x, Mapping) or not x:
+            _features.read_record(x)
+        if not any(isinstance(value, str) for value in x.values()):
+            return _features.read_record(x)
+        values: dict[Hashable, float] = {}
+        for name, value in x.items():
+            if isinstance(value, str):
+                values[name] = _texts.as_code(value)
+            else:
+                values |= _features.read_record({name: value})
+        return values
+
+    def _watch(self, x: Mapping[Any, Any]) -> None:
+        """Look at the texts of a record: numbers that a file had as text would be categories."""
+        for name in (self._names[j] for j in self._coded):
+            text, numbers = x.get(name), self._watched.setdefault(name, set())
+            if isinstance(text, str) and numbers is not None:
+                try:
+                    numbers.add(float(text))
+                except ValueError:
+                    self._watched[name] = None
+        self._watching -= 1
+        if self._watching:
+            return
+        # Too many that differ to be codes of a few categories.
+        names = [repr(name) for name, found in self._watched.items() if len(found or ()) >= _NUMBERS]
+        self._watched = {}
+        if names:
+            warnings.warn(
+                f"{', '.join(names[:10])}{' ...' * (len(names) > 10)} had texts that read as numbers, and "
+                "each different text is a category of its own; if they are numbers, convert them first, for "
+                "example with river.stream.iter_csv(..., converters={'amount': float})",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _unusable(self, x: Any) -> RecordError:
+        try:
+            self._values(x)
+        except RecordError as error:
+            return error
+        raise AssertionError("the kernel refused a record that the slow check accepts")
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Step every expert along its loss at this record; then let it visit its leaves, which may split.
+
+        Parameters
+        ----------
+        x
+            Real numbers and texts by feature name; a known feature may be missing.
+        y
+            Label.
+
+        Raises
+        ------
+        RecordError
+            If a feature or the label cannot be used; then nothing has changed.
+        """
+        label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
+        if self._coded or type(x) is not dict or len(x) != self._expected:
+            gaps = self._read(x, grow=True)  # which may make another state
+        else:
+            try:  # as in `_read`: a call more is some per cent of a record
+                self._pack(*self._take(x))
+                gaps = False
+            except Exception:
+                gaps = self._read(x, grow=True)
+        if forest.forest_learn(self._state, label, gaps):
+            raise self._unusable(x)
+        if self._unnamed and label < 0.0:
+            self._learn_label(y)
+        if self._coded and self._watching:
+            self._watch(x)
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record: higher ranks higher; 0 before any record.
+
+        The leaves that it finds are at hand for a `learn_one` of the same record that comes next.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        gaps = self._read(x, grow=False)
+        score: float = forest.forest_score(self._state, gaps)
+        if score != score:
+            raise self._unusable(x)
+        return score
+
+    def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
+        """What each feature adds to the score of a record.
+
+        Down the path of a tree, a feature that decides is told the difference that it makes to the mean of
+        the leaves below; linear terms are its own.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        self.score_one(x)
+        out = np.empty(self._d + 1)
+        forest.forest_explain(self._state, self._state, out)
+        *parts, baseline = out.tolist()
+        return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
+
+    @property
+    def feature_importances(self) -> dict[Any, float]:
+        """How much each feature moves scores, as shares that add up to 1; all 0 before any record.
+
+        Its linear weights, for a standard deviation, and the splits that it decides: the difference of the
+        means of the leaves on both sides, halved at each level.
+        """
+        out = np.empty(self._d)
+        forest.forest_importances(self._state, self._state, out)
+        total = float(out.sum())
+        return dict(zip(self._names, (out / total if total > 0.0 else out).tolist(), strict=True))
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Rows (n, columns) in the order of the features, (n, d); absent columns are missing."""
+        if tuple(columns) == self._names:
+            return rows
+        out = np.full((len(rows), self._d), math.nan)
+        for j, column in enumerate(columns):
+            at = self._index.get(column)
+            if at is not None:
+                out[:, at] = rows[:, j]
+        return out
+
+    @staticmethod
+    def _check_rows(columns: Sequence[Hashable], rows: Array) -> None:
+        good = np.abs(rows) <= vectors.MAX_ABS
+        if not good.all():
+            bad = np.argwhere(~(good | np.isnan(rows)))
+            if len(bad):
+                i, j = bad[0].tolist()
+                raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+
+    def _learn_rows(
+        self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
+    ) -> None:
+        self._check_rows(columns, rows)
+        self._know_columns(columns, rows)
+        forest.forest_learn_many(self._state, self._arranged(columns, rows), labels, scores)
+
+    def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
+        new = [name for name in columns if name not in self._index]
+        self._know(new, [columns[j] for j in np.flatnonzero(_texts.which(rows).any(axis=0)).tolist()])
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        scores = np.empty(len(rows))
+        self._learn_rows(columns, rows, labels, scores)
+        return scores
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        out = np.empty(len(rows))
+        forest.forest_score_many(self._state, self._arranged(columns, rows), out)
+        return out
+
+    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        out: Array = np.nan_to_num(self._arranged(columns, rows), nan=0.0)
+        return out
+
+    def ready_many(
+        self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> ForestRows | None:
+        """Records that can be scored and learned one after the other, in one call of compiled code.
+
+        Parameters
+        ----------
+        xs
+            Records with exactly the known features, and texts where there have been some.
+        ys
+            Their labels.
+        nulls
+            Indices of records that are scored and not learned, whatever their labels; and of what is no
+            record, which is refused.
+
+        Returns
+        -------
+        ForestRows or None
+            None where one of the records has other features: then they are to be taken one by one. Nothing
+            has changed yet.
+        """
+        if not self._in_one:
+            return None
+        refused: dict[int, RecordError] = {}
+        rows = self._packed(xs)
+        if rows is None:
+            rows = self._packed_each(xs, refused)
+        if rows is not None and self._coded and self._watching:
+            for x in (x for i, x in enumerate(xs[: self._watching]) if i not in refused):
+                self._watch(x)
+        return None if rows is None else self._ready(rows, ys, nulls, refused)
+
+    def _packed(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        return self._coded_rows(xs) if self._coded else _features.packed(self._names, xs)
+
+    def _packed_each(self, xs: Sequence[Mapping[Any, Any]], refused: dict[int, RecordError]) -> Array | None:
+        """Rows of the records, zeros for one that is refused; None if one has other features."""
+        rows = np.zeros((len(xs), self._d))
+        for i, x in enumerate(xs):
+            row = self._packed([x])
+            if row is not None:
+                rows[i : i + 1].view(np.int64)[:] = row.view(np.int64)
+                continue
+            error = refusal(self, x)
+            if error is None:
+                return None
+            refused[i] = error
+        return rows if len(xs) else None
+
+    def _coded_rows(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        rows = np.empty((len(xs), self._d))
+        if self._expected < 0 and len(xs) and type(xs[0]) is dict:
+            self._prepare(xs[0])
+        try:
+            for row, x in zip(rows, xs, strict=True):
+                if type(x) is not dict or len(x) != self._d:
+                    return None
+                values = list(self._take(x))
+                for j in self._coded:
+                    if type(values[j]) is str:
+                        values[j] = _texts.as_code(values[j])
+                struct.pack_into(f"{self._d}d", row.data, 0, *values)
+        except Exception:  # a name that is missing, or a value that struct refuses
+            return None
+        return rows if len(rows) and ((np.abs(rows) <= vectors.MAX_ABS) | _texts.which(rows)).all() else None
+
+    def ready_rows(
+        self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> ForestRows | None:
+        """`ready_many` of the rows of an array (n, d) of numbers whose columns have these names."""
+        if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
+            return None
+        refused: dict[int, RecordError] = {}
+        fine = np.abs(rows) <= vectors.MAX_ABS
+        if not fine.all():
+            rows = rows.copy()
+            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                if error is None:
+                    return None
+                refused[i] = error
+                rows[i] = 0.0
+        arranged = np.ascontiguousarray(self._arranged(columns, rows))
+        return self._ready(arranged, ys, nulls, refused)
+
+    def _ready(
+        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    ) -> ForestRows:
+        labels = labels_of(self, ys, nulls, refused)
+        return ForestRows(self, rows, labels, refused, low_label(self, ys, labels))
+
+    def _row_of(self, x: Mapping[Any, Any]) -> Array:
+        """A usable record as a row (d,)."""
+        values = self._values(x)
+        return np.array([values.get(name, math.nan) for name in self._names])
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    def _published(self) -> Array:
+        stack = self._state[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS]
+        weights: Array = (columns_of(self._state)["weights"] * stack).sum(axis=1)
+        return weights
+
+    @property
+    def weights_vector(self) -> Array:
+        """Weights of the linear part alone, for standardised features, (d,): a copy."""
+        return self._published()
+
+    def _proba(self, score: float) -> float:
+        return float(numerics.sigmoid(score) if self._pairs is None else platt.link_proba(self._tail, score))
+
+    def _probas(self, scores: Array) -> Array:
+        p = np.empty(len(scores))
+        if self._pairs is None:
+            numerics.sigmoid_many(scores, p)
+        else:
+            platt.link_many(self._tail, scores, p)
+        return p
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Known feature names, in the order of the columns."""
+        return self._names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """What a lane measures the regret by; the logistic one where leaves are fitted to no pairs."""
+        return losses.Logistic() if self._pairs is None else self._pairs
+
+    @property
+    def comparator_radius(self) -> float:
+        """1: nothing is projected."""
+        return 1.0
+
+    @property
+    def records(self) -> int:
+        """Number of records learned."""
+        return int(self._state[forest.FOREST_RECORDS])
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Known features of x in the order of the columns, (d,): missing ones and texts 0."""
+        values = self._values(x)
+        out: Array = np.nan_to_num(np.array([values.get(name, 0.0) for name in self._names]), nan=0.0)
+        return out
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        rows = _features.packed(self._names, xs)
+        return np.array([self.design(x) for x in xs]).reshape(len(xs), self._d) if rows is None else rows
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _export(self) -> dict[str, Any]:
+        return exported(self)
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        restore(self, saved)
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> None:
+    """ConfigError for a constructor argument that is no integer in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer from {low} to {high}")

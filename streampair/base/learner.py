@@ -1,0 +1,453 @@
+"""The base class of all learners: frames, state, and how a learner looks in a notebook."""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import functools
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base
+
+from streampair import kernels, losses
+from streampair.base.targets import Task
+from streampair.errors import RecordError, SnapshotError
+from streampair.privacy.pipeline_check import class_name
+from streampair.privacy.shown import table
+from streampair.records.features import as_number
+from streampair.records.frames import Table, label_values
+
+if TYPE_CHECKING:
+    from streampair.privacy.accounting import PrivacyReport
+
+__all__ = [
+    "Learner",
+    "learner_html",
+]
+
+_LONGEST = 80
+#: Features that are named; a learner may have thousands.
+_NAMED = 20
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def learner_html(learner: Learner) -> str:
+    """Its parameters and how far it is, without a number of any record; then the report of a private one.
+
+    Weights are not shown: those of a learner that is not private are functions of raw data, and what is shown
+    in a notebook is passed on.
+    """
+    names = [_short(name) for name in learner.feature_names[:_NAMED]]
+    if len(learner.feature_names) > _NAMED:
+        names.append(f"and {len(learner.feature_names) - _NAMED} more")
+    rows: list[tuple[str, object]] = [
+        (name, _short(getattr(learner, name))) for name in learner._get_params()
+    ]
+    rows += [
+        ("records", f"{learner.records:,}"),
+        ("columns", ", ".join(names) if names else "not known yet"),
+    ]
+    report = learner.privacy
+    told = "" if report is None else report._repr_html_()
+    privacy = "" if report is not None else "<p>Not private: nothing is promised of what it gives away.</p>"
+    name = ".".join(class_name(learner).split(".")[-2:])
+    return f"<div>{table(name, rows)}{privacy}{told}</div>"
+
+
+Array = NDArray[np.float64]
+_R = TypeVar("_R")
+
+# What a learner refers to and does not own.
+_CODE = (type, ModuleType, FunctionType, kernels.Kernel)
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(cls: type) -> tuple[str, ...] | None:
+    """What a constructor takes; None: anything."""
+    own = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]  # to look at
+    return None if any(p.kind is p.VAR_KEYWORD for p in own) else tuple(p.name for p in own)
+
+
+class _OwnSignature:
+    """The signature of a class is that of its constructor, although `__new__` takes anything."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        whole = inspect.signature(owner.__init__)  # type: ignore[misc]  # to look at
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def _check_known(cls: type, given: Iterable[str]) -> None:
+    """TypeError, as Python raises it, for a parameter that there is not; with the one that may be meant."""
+    known = _parameters(cls)
+    if known is None:
+        return
+    for name in given:
+        if name not in known:
+            initials = {"".join(word[:1] for word in k.split("_")): k for k in known if "_" in k}
+            near = [initials[name]] if name in initials else difflib.get_close_matches(name, known, n=1)
+            raise TypeError(
+                f"{cls.__name__} has no parameter {name!r}{f', did you mean {near[0]!r}?' if near else '.'} "
+                f"Fix: use one of {', '.join(known)}."
+            )
+
+
+class Learner(base.Estimator):
+    """Base of all pair learners: learns records in order, one by one or the rows of a frame.
+
+    A face provides the task; an engine `learn_one`, `_learn_rows`, `feature_names`, `pair_loss`, scores or
+    designs, `_export` and `_import`.
+    """
+
+    # Whether a cell of a frame that is no number is an error (else it reaches `_learn_rows` as NaN).
+    _strict_frames: ClassVar[bool] = True
+    #: Whether a text is a feature like any other.
+    takes_text: ClassVar[bool] = False
+    #: Whether records in which features are missing are as good as others.
+    takes_gaps: ClassVar[bool] = False
+
+    #: Whether predictions may show a label that a record brought, and nobody declared.
+    _learns_labels: ClassVar[bool] = True
+
+    _task: Task
+    _y_name: Any = None
+    # Whether predictions lack a label that ranks low, until one is learned.
+    _unnamed: bool = False
+
+    __signature__ = _OwnSignature()
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        if given:
+            _check_known(cls, given)
+        return super().__new__(cls)
+
+    # ---- what a face provides --------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _make_task(self) -> Task:
+        """What labels mean, by the parameters.
+
+        Raises
+        ------
+        ConfigError
+        """
+
+    # ---- what an engine provides -----------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Names of the columns of the design, in order."""
+
+    @property
+    @abc.abstractmethod
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+
+    @property
+    @abc.abstractmethod
+    def comparator_radius(self) -> float:
+        """Radius of the ball that the weights, and so the comparator of a regret, are kept in."""
+
+    @property
+    @abc.abstractmethod
+    def records(self) -> int:
+        """Number of records taken."""
+
+    @abc.abstractmethod
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) of the record that the published weights are applied to."""
+
+    @abc.abstractmethod
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Design vectors of several records, shape (n, d)."""
+
+    @abc.abstractmethod
+    def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Designs (n, d) of the raw rows (n, columns) of a frame.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used.
+        """
+
+    @abc.abstractmethod
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Linear scores (n,) of raw rows: the same bits as `score_one` row by row."""
+
+    @abc.abstractmethod
+    def _proba(self, score: float) -> float:
+        """Probability that a record of this score has the label that ranks high."""
+
+    @abc.abstractmethod
+    def _probas(self, scores: Array) -> Array:
+        """`_proba` of each of the scores (n,): the same bits."""
+
+    @abc.abstractmethod
+    def _published(self) -> Array:
+        """Published weights, as the engine keeps them: perhaps a view."""
+
+    @abc.abstractmethod
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        """Learn (n, columns) raw rows in order, with one kernel call; nothing changes if it raises."""
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        """Linear scores (n,) of raw rows, each before it is learned; nothing changes if it raises."""
+        self._score_rows(columns, rows)  # whatever cannot be used is found before anything is learned
+        scores = np.empty(len(rows))
+        for i in range(len(rows)):
+            scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
+            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
+        return scores
+
+    @abc.abstractmethod
+    def _export(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+
+    @abc.abstractmethod
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave; ValueError and the like if it cannot be that."""
+
+    @property
+    def _raw_memory_usage(self) -> int:
+        """Bytes of everything that this learner holds, for River: without compiled code, which all share."""
+        todo: list[object] = [self]
+        seen: dict[int, object] = {}
+        while todo:
+            item = todo.pop()
+            if id(item) in seen or isinstance(item, _CODE):
+                continue
+            seen[id(item)] = item
+            todo += gc.get_referents(item)
+            if isinstance(item, np.ndarray) and item.base is not None:
+                todo.append(item.base)  # a view has its bytes there
+        return sum(sys.getsizeof(item) for item in seen.values())
+
+    def _repr_html_(self) -> str:
+        return learner_html(self)
+
+    # ---- River -----------------------------------------------------------------------------------------
+
+    @property
+    def privacy(self) -> PrivacyReport | None:
+        """What is guaranteed, and how much of the budget is spent; None if nothing is promised."""
+        return None
+
+    @property
+    def two_classes(self) -> bool:
+        """Whether one label is told from all others, so that records can be kept apart by them."""
+        return self._task.two_classes
+
+    @property
+    def pair_form(self) -> losses.Form:
+        """How two labels and the weights make the margin of a pair: see `streampair.losses`."""
+        return self._task.form
+
+    def label_number(self, y: Any) -> float:
+        """The number that a label is in the margin of a pair; NaN for one that cannot be used."""
+        return self._task.label_or_null(y)
+
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        """The numbers that the kernels know labels by."""
+        return self._task.labels(y)
+
+    def _learn_label(self, y: Any) -> None:
+        """Take a label that ranks low for the one that predictions show; None: there is none yet."""
+
+    def _learned_labels(self) -> dict[str, Any]:
+        """What a state has to hold of that."""
+        return {}
+
+    def _checked_label(self, saved: Mapping[str, Any]) -> Any:
+        """That label in a saved state; None: there is none. ValueError if it cannot be that."""
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a data frame or an array in order: as `learn_one` row by row, bit for bit.
+
+        The work is one call of compiled code, without Python's global lock.
+
+        Parameters
+        ----------
+        X
+            Data frame of numbers (pandas, polars or another that narwhals knows), or NumPy array of shape
+            (n, d): its features are named 0 to d - 1.
+        y
+            Series or NumPy array of labels, one for each row.
+
+        Raises
+        ------
+        RecordError
+            If any cell or label cannot be used, or if it is an array and the learner knows its features by
+            other names; then no row has been learned.
+        """
+        self._with_rows(X, y, self._learn_rows)
+
+    def _with_rows(
+        self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
+    ) -> tuple[Table, _R | None]:
+        """Check rows and labels, and let `take` have them; None where there are none."""
+        table = Table(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
+        table.check_names(self.feature_names)
+        values, name = label_values(y)
+        if len(table) != len(values):
+            raise RecordError(
+                f"there are {len(table)} rows and {len(values)} labels",
+                fix="give one label for each row",
+                stage="label",
+            )
+        self._check_types(table, y, values)
+        labels, taken = self._labels(values), None
+        if len(labels):
+            try:
+                taken = take(table.columns, table.rows, labels)
+            except RecordError:  # names the first cell of a row, in what order its frame has
+                take(*table.as_given(), labels)
+                raise
+        self._y_name = name
+        if self._unnamed and (labels < 0.0).any():
+            self._learn_label(values[int(np.argmax(labels < 0.0))])
+        return table, taken
+
+    @staticmethod
+    def _read_cell(cell: Any) -> float:
+        """The number that one cell is, in a record and in a column of another type; raises for none."""
+        return as_number(cell)
+
+    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+        """Look at the types of columns and labels: a private learner asks for more than rows do."""
+
+    # ---- linear scores ---------------------------------------------------------------------------------
+
+    @property
+    def weights_vector(self) -> Array:
+        """Published weights, shape (d,), in the order of `feature_names`: a copy."""
+        return self._published().copy()
+
+    @property
+    def weights(self) -> dict[Any, float]:
+        """Published weights by feature name."""
+        return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
+
+    @property
+    def weights_noise(self) -> dict[Any, float] | None:
+        """Standard deviation of what noise adds to each of `weights`, about; of a private learner.
+
+        Computed from releases and the plan alone, so that it costs nothing. None where there is no noise,
+        before a model is released, and of learners by gradients: their later steps answer to the noise by as
+        much as the records say, which is not released, so how much of it is left in the weights is not known.
+
+        Examples
+        --------
+        >>> import random
+        >>> from streampair import auc
+        >>> draw = random.Random(0)
+        >>> model = auc.PairFTRL(epsilon=2.0, delta=1e-4, horizon=2000, features=["a", "b"])
+        >>> for _ in range(2000):
+        ...     x = {"a": draw.gauss(0.0, 1.0), "b": draw.gauss(0.0, 1.0)}
+        ...     model.learn_one(x, x["a"] > 0.0)
+        >>> sorted(model.weights_noise), 0.0 < model.weights_noise["b"] < model.weights["a"]
+        (['a', 'b'], True)
+        """
+        noise = self._noise_of_weights()
+        return None if noise is None else dict(zip(self.feature_names, noise.tolist(), strict=True))
+
+    def _noise_of_weights(self) -> Array | None:
+        """Of the coordinates that are published."""
+        return None
+
+    @abc.abstractmethod
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published weights: higher ranks higher."""
+
+    def _table_scores(self, X: Any) -> tuple[Table, Array]:
+        table = Table(X, names=self.feature_names, read=self._read_cell)
+        table.check_names(self.feature_names)
+        try:
+            return table, self._score_rows(table.columns, table.rows)
+        except RecordError:  # names the first cell of a row, in what order its frame has
+            return table, self._score_rows(*table.as_given())
+
+    def score_many(self, X: Any) -> Any:
+        """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""
+        table, scores = self._table_scores(X)
+        return table.series(scores, None)
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _fingerprint(self) -> dict[str, object]:
+        """Class and constructor parameters as text: what a saved state must agree with."""
+        params = {name: repr(getattr(self, name)) for name in self._get_params()}
+        return {"class": class_name(self), **params}
+
+    def _checked_export(self) -> dict[str, object]:
+        """What `to_state` returns, if a snapshot can hold the feature names."""
+        return self._checked(self._export())
+
+    def _checked(self, exported: Mapping[str, Any]) -> dict[str, object]:
+        """What is exported, with what it has to agree with."""
+        for name in self.feature_names:
+            if not isinstance(name, str | int | float):
+                raise SnapshotError(
+                    f"the feature name {name!r} is a {type(name).__name__}, which a snapshot cannot hold",
+                    fix="use text as feature names",
+                )
+        return {"version": 1, "params": self._fingerprint(), **exported}
+
+    def _checked_import(
+        self, state: Mapping[str, object], take: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        """Take a state of this version and of a learner with these parameters; `take`: by default a state."""
+        if not isinstance(state, Mapping):
+            raise SnapshotError(
+                f"a {type(state).__name__} is no saved state",
+                fix="give what `to_state` returned, or `plan` to `load_plan`",
+            )
+        if state.get("version") != 1:
+            raise SnapshotError(
+                f"the saved state has version {state.get('version')!r}, this release reads version 1",
+                fix="use the release that saved it",
+            )
+        self._check_fingerprint(state)
+        try:
+            (self._import if take is None else take)(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
+            raise SnapshotError(
+                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
+            ) from None
+
+    def _check_fingerprint(self, state: Mapping[str, object]) -> None:
+        saved = state.get("params")
+        if not isinstance(saved, Mapping):
+            raise SnapshotError(
+                "the saved state has no parameters, so it is not a state of this package",
+                fix="give what `to_state` returned",
+            )
+        own = self._fingerprint()
+        for name in sorted(own.keys() | saved.keys()):
+            if own.get(name) != saved.get(name):
+                raise SnapshotError(
+                    f"the saved state belongs to a learner with {name}={saved.get(name)}, "
+                    f"this one has {name}={own.get(name)}",
+                    fix="construct the learner with the parameters that the state was saved with",
+                )
+
+    def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> Self:
+        """A fresh learner with the same parameters, or with those in `new_params`.
+
+        With `include_attributes` it also takes what this one has learned.
+        """
+        copy: Self = super().clone(new_params)
+        if include_attributes:
+            copy._import(self._export())
+        return copy

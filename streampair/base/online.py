@@ -1,0 +1,954 @@
+"""Learners without privacy: update rules, mini-batches, and the flat state that a kernel steps."""
+
+from __future__ import annotations
+
+import abc
+import math
+import secrets
+import struct
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import buffers, losses, schedules
+from streampair.base.buffer_storage import Blocks, Classes, LeastSquares, Means, Memory, Rows
+from streampair.base.learner import Learner
+from streampair.base.mini_batch import WovenRows, labels_of, low_label, refusal
+from streampair.base.targets import Task
+from streampair.base.validation import whole
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import history, least_squares, metric, ogd, online_auc, sparse, state, symmetric
+from streampair.kernels import platt as link_kernels
+from streampair.kernels import state as layout
+from streampair.kernels import vectors as vectors_kernels
+from streampair.kernels.ogd import ogd_proba, ogd_score
+from streampair.kernels.sparse import sparse_learn, sparse_proba, sparse_score
+from streampair.kernels.vectors import score_many
+from streampair.records import features as _features
+
+__all__ = [
+    "FlatLearner",
+    "FlatRule",
+    "KnowsColumns",
+    "LearnsBatches",
+    "MetricRule",
+    "OAMRule",
+    "OGDRule",
+    "PlainLearner",
+    "SPAUCRule",
+]
+
+Array = NDArray[np.float64]
+Bound = tuple[Memory, Callable[[Array, float], int], Callable[[Array, Array, Array, Array], int]]
+
+
+class FlatRule(abc.ABC):
+    """What a leaf of `FlatLearner` is, besides its parameters."""
+
+    #: Largest size of a feature.
+    limit: float = vectors_kernels.MAX_ABS
+    #: Whether a record has a score that is linear in its features, which the kernels give as they learn.
+    linear: bool = True
+    #: Whether the learner takes a schedule, and an average weighted by the number of the step.
+    scheduled: bool = False
+
+    def loss(self, learner: Any) -> Any:
+        """The pair loss that was asked for; None is the hinge."""
+        return learner.loss
+
+    def policy(self, learner: Any) -> buffers.Buffer:
+        """The buffer that was asked for.
+
+        Raises
+        ------
+        ConfigError
+            If it is none.
+        """
+        policy = buffers.FIFO(1) if learner.buffer is None else learner.buffer
+        if not isinstance(policy, buffers.Buffer):
+            raise ConfigError(f"buffer is {policy!r}", fix="give a buffer such as buffers.FIFO(1)")
+        if getattr(learner, "half_life", None) is not None and not isinstance(policy, buffers.FIFO):
+            raise ConfigError(
+                f"half_life is {learner.half_life!r}, and {policy!r} keeps records of long ago",
+                fix="use a buffer that forgets, buffers.FIFO(size), or leave the half_life out",
+            )
+        return policy
+
+    def shape(self, d: int) -> tuple[int, ...]:
+        """Shape of the weights for d features."""
+        return (d,)
+
+    @abc.abstractmethod
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+        """The memory, and the kernels for a record and for many.
+
+        Raises
+        ------
+        ConfigError
+            If the buffer does not suit the task.
+        """
+
+    def mark(self, learner: Any, header: Array) -> None:  # noqa: B027  # most have nothing to add
+        """Write into the scalars of a fresh state what is this rule's own."""
+
+    def check(self, vectors: Mapping[str, Array]) -> None:  # noqa: B027
+        """ValueError if saved weights cannot be this rule's."""
+
+
+def _fade(learner: Any, header: Array) -> None:
+    """Let the running sums of a fresh state fade, if that was asked for."""
+    half_life = getattr(learner, "half_life", None)
+    if half_life is not None:
+        header[state.KEEP] = 2.0 ** (-1.0 / whole("half_life", half_life, 1))
+
+
+class OGDRule(FlatRule):
+    """Gradient descent on a linear score."""
+
+    scheduled = True
+
+    def mark(self, learner: Any, header: Array) -> None:
+        """What its sums keep."""
+        _fade(learner, header)
+
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+        """By the buffer: rows, classes, blocks, or for least squares moments."""
+        if isinstance(policy, buffers.FullHistory) and isinstance(loss, losses.Square):
+            return (
+                LeastSquares(task.real_labels),
+                least_squares.moments_learn,
+                least_squares.moments_learn_many,
+            )
+        if isinstance(policy, buffers.FullHistory):
+            blocks = Blocks(policy, history.history_learn, history.history_learn_many)
+            return blocks, blocks.learn, blocks.learn_many
+        if isinstance(policy, buffers.ClassReservoir):
+            if not task.two_classes:
+                raise ConfigError(
+                    f"buffer is {policy!r}, which keeps the records of two classes apart",
+                    fix="use buffers.Reservoir here: relevance is a number, not a class",
+                )
+            return Classes(policy), ogd.ogd_learn, ogd.ogd_learn_many
+        return Rows(policy), ogd.ogd_learn, ogd.ogd_learn_many
+
+
+class MetricRule(FlatRule):
+    """Gradient descent on a symmetric matrix."""
+
+    limit = vectors_kernels.MAX_ABS_METRIC
+    linear = False
+    scheduled = True
+
+    def shape(self, d: int) -> tuple[int, ...]:
+        """(d, d)."""
+        return (d, d)
+
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+        """By the buffer: rows or blocks."""
+        if isinstance(policy, buffers.ClassReservoir):
+            raise ConfigError(
+                f"buffer is {policy!r}, which pairs records of different classes only",
+                fix="use buffers.Reservoir: a metric learns from both kinds of pairs",
+            )
+        if isinstance(policy, buffers.FullHistory):
+            blocks = Blocks(policy, metric.metric_history_learn, metric.metric_history_learn_many)
+            return blocks, blocks.learn, blocks.learn_many
+        return Rows(policy), metric.metric_learn, metric.metric_learn_many
+
+    def mark(self, learner: Any, header: Array) -> None:
+        """Whether W is kept positive semi-definite, and what its sums keep."""
+        _fade(learner, header)
+        header[state.PSD] = bool(learner.psd)
+
+    def check(self, vectors: Mapping[str, Array]) -> None:
+        """ValueError if a matrix is not symmetric."""
+        if any((vectors[name] != vectors[name].T).any() for name in ("w", "averaged")):
+            raise ValueError("a metric that is not symmetric")
+
+
+class OAMRule(FlatRule):
+    """Pairs with the whole sample of the other class."""
+
+    def loss(self, learner: Any) -> losses.PairLoss:
+        """The hinge."""
+        return losses.Hinge()
+
+    def mark(self, learner: Any, header: Array) -> None:
+        """ConfigError without a step size."""
+        if learner.learning_rate is None:
+            raise ConfigError("learning_rate is None", fix="give a number: OAM does not tune its own step")
+
+    def policy(self, learner: Any) -> buffers.Buffer:
+        """Two reservoirs."""
+        return buffers.ClassReservoir(learner.size)
+
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+        """Both classes."""
+        return Classes(policy), online_auc.online_auc_learn, online_auc.online_auc_learn_many
+
+
+class SPAUCRule(FlatRule):
+    """One-record terms around the mean record of each class."""
+
+    def loss(self, learner: Any) -> losses.PairLoss:
+        """Least squares."""
+        return losses.Square()
+
+    def policy(self, learner: Any) -> buffers.Buffer:
+        """None is kept: a place-holder."""
+        return buffers.FIFO(1)
+
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+        """Two means."""
+        return Means(), online_auc.online_auc_learn, online_auc.online_auc_learn_many
+
+
+class PlainLearner(Learner):
+    """A learner whose state may be copied and restored at will: nothing is spent by it."""
+
+    #: Attributes that `_bind` and `_import` make anew: scratch, spare capacity, compiled accessors.
+    _derived: ClassVar[frozenset[str]] = frozenset()
+    _y_name: Any
+
+    @abc.abstractmethod
+    def _bind(self) -> None:
+        """Make anew what follows from the parameters alone."""
+
+    def to_state(self) -> dict[str, object]:
+        """Everything that the learner has learned, as plain values and arrays.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        out = self._checked_export()
+        if not isinstance(self._y_name, str):
+            out["y_name"] = None
+        return out
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or another version, or damaged; then nothing has changed.
+        """
+        self._checked_import(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # With what others may have set.
+        own = {name: value for name, value in self.__dict__.items() if name not in self._derived}
+        return {"own": own, "saved": self._export()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self._bind()
+        self._import(state["saved"])
+
+
+@lru_cache(maxsize=1024)
+def _packer(count: int) -> Callable[..., None]:
+    """Writes so many places, and then as many values."""
+    return struct.Struct(f"{count}q{count}d").pack_into
+
+
+class KnowsColumns(PlainLearner):
+    """Gives each feature name a column, in the order in which names arrive."""
+
+    _derived: ClassVar[frozenset[str]] = frozenset(
+        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_given")
+    )
+
+    #: What counts for a known feature that a record lacks.
+    _missing: ClassVar[float] = 0.0
+
+    _index: dict[Hashable, int]
+    _tuple: tuple[Hashable, ...] | None
+    _d: int
+    # How many features a record has that `_take` and `_pack` write; -1 while they are not made.
+    _expected: int
+    _take: Callable[[Any], tuple[Any, ...]]
+    _pack: Callable[..., None]
+    _record: Array  # where the state has the record, (d,)
+    _given: Array  # scratch (m,): places of values, then values
+
+    def _no_columns(self) -> None:
+        """Forget all names."""
+        self._index, self._given = {}, np.empty(0)
+
+    def _add_columns(self, names: Iterable[Hashable], state: Array, at: int) -> None:
+        """Give new names the next columns of a state that has the record at `at`, and room."""
+        index = self._index
+        for name in names:
+            index[name] = len(index)
+        self._d, self._tuple, self._expected = len(index), None, -1
+        self._record = state[at : at + self._d]
+
+    @property
+    def _names(self) -> tuple[Hashable, ...]:
+        """Known names, in the order of their columns."""
+        if self._tuple is None:
+            self._tuple = tuple(self._index)
+        return self._tuple
+
+    def _prepare(self, x: Mapping[Any, Any]) -> None:
+        """Make the call that packs records of exactly the known features, if this is one."""
+        if len(x) == self._d and x.keys() == self._index.keys():
+            place: Any = self._record
+            # Bound to its place, so that a record is packed without building an argument list first.
+            self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), 0)
+            self._take = _features.getter(self._names)
+            self._expected = self._d
+
+    def _gather(self, values: Mapping[Any, Any]) -> bool:
+        """Take places and values of a record; False if a name is unknown or a value is no number."""
+        count = len(values)
+        if len(self._given) < 2 * count:
+            self._given = np.empty(4 * count)
+        try:
+            # The quickest way from names to places.
+            places = itemgetter(*values)(self._index) if count > 1 else [self._index[name] for name in values]
+            _packer(count)(self._given.data, 0, *places, *values.values())
+        except Exception:  # an unknown name; or whatever a value brings
+            return False
+        return True
+
+    def _scatter(self, values: Mapping[Any, Any]) -> bool:
+        """Write a record; False, with nothing written, if a name is unknown or a value is no number."""
+        gathered = self._gather(values)
+        if gathered:
+            sparse.scatter(self._given, len(values), self._missing, self._record)
+        return gathered
+
+
+class LearnsBatches(KnowsColumns):
+    """Scores and learns a batch in one call of compiled code."""
+
+    takes_nulls: ClassVar[bool] = True
+
+    _state: Array
+    _memory: Memory
+    _high: Any
+    _low: Any
+    # Largest size of a feature.
+    _limit: float
+    # Whether `ready_many` may score and learn in one.
+    _in_one: bool
+    _learn_many: Callable[[Array, Array, Array, Array], int]
+
+    def ready_many(
+        self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> WovenRows | None:
+        """Records that can be scored and learned one after the other, in one call of compiled code.
+
+        Parameters
+        ----------
+        xs
+            Records with exactly the known features.
+        ys
+            Their labels.
+        nulls
+            Indices of records that are scored and not learned, whatever their labels; and of what is no
+            record, which is refused.
+
+        Returns
+        -------
+        WovenRows or None
+            None where one of the records has other features, where the memory has no room or cannot hold a
+            value, and for a metric: then they are to be taken one by one. Nothing has changed yet.
+        """
+        refused: dict[int, RecordError] = {}
+
+        def other(i: int) -> Sequence[float] | None:
+            error = refusal(self, xs[i])
+            if error is None:
+                return None
+            refused[i] = error
+            return zeros
+
+        zeros = (0.0,) * self._d
+        rows = _features.packed_each(self._names, xs, self._most, other) if self._in_one else None
+        return None if rows is None else self._ready(rows, ys, nulls, refused)
+
+    def ready_rows(
+        self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> WovenRows | None:
+        """`ready_many` of the rows of an array (n, d) whose columns have these names."""
+        if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
+            return None
+        refused: dict[int, RecordError] = {}
+        fine = np.abs(rows) <= self._most
+        if not fine.all():
+            rows = rows.copy()
+            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                if error is None:
+                    return None
+                refused[i] = error
+                rows[i] = 0.0
+        return self._ready(_features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
+
+    @property
+    def _most(self) -> float:
+        return min(self._limit, self._memory.limit)
+
+    def _ready(
+        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    ) -> WovenRows | None:
+        try:
+            self._memory.check_room(len(rows))
+        except RecordError:
+            return None
+        labels = labels_of(self, ys, nulls, refused)
+        low = low_label(self, ys, labels)
+
+        def learn(part: Array, given: Array, scores: Array) -> int:
+            failed = self._learn_many(self._state, part, given, scores)
+            if low is not None and not failed:
+                self._learn_label(low)
+            return failed
+
+        published = self._published()  # a view: it moves when there are new names, and here are none
+        return WovenRows(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
+
+    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
+        columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
+        if columns is not None and isinstance(values, np.ndarray):
+            rows = _features.arrange(columns, values, self._names, self._index)
+            flat = rows.ravel()
+            square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
+            return np.nan_to_num(rows, nan=0.0) if square != square else rows
+        packed, names = _features.packed(self._names, xs), self._names
+        return (
+            np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
+        )
+
+
+_NO_SCORES: Array = np.empty(0)
+#: A record that has at most one in so many of the known features is learned by its own features alone.
+_FEW = 4
+_ARRAYS = ("w", "previous", "averaged")
+_SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
+_LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")
+
+
+def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = math.inf) -> float:
+    """A constructor argument as a float in a range, or ConfigError."""
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or value < low or (open_low and value == low) or value > high:
+        least = f"above {low:g}" if open_low else f"of at least {low:g}"
+        most = "" if high == math.inf else f" and at most {high:g}"
+        raise ConfigError(f"{name} is {value!r}", fix=f"give a finite {name} {least}{most}")
+    return float(value)
+
+
+class FlatLearner(LearnsBatches):
+    """A learner whose whole state is one flat array, stepped by a kernel.
+
+    A leaf is a dataclass of its parameters, and names its `_rule`: which kernels step, on which weights, and
+    where the records are kept that new ones are paired with.
+    """
+
+    _rule: ClassVar[FlatRule]
+    _derived: ClassVar[frozenset[str]] = (
+        frozenset(
+            (
+                *("_state", "_root", "_memory", "_learn", "_learn_many"),
+                *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
+            )
+        )
+        | LearnsBatches._derived
+    )
+
+    learning_rate: float | schedules.Schedule | None
+    radius: float
+    average: bool | Literal["linear"]
+    max_features: int
+    # Where a leaf has no such parameter.
+    l2: float = 0.0
+    seed: int | None = 0
+
+    # Of a classifier.
+    positive: Any
+    _negative: Any
+    _in_one: bool
+    # Whether a record is learned by its own features alone, if they are few.
+    _few_learn: bool
+    _memory: Memory
+    # (state, label) -> 0, or 1 + the column that cannot be used.
+    _learn: Callable[[Array, float], int]
+    # (state, rows, labels, scores or none) -> 0, or 1 + the flat index of the value that cannot be used.
+    _learn_many: Callable[[Array, Array, Array, Array], int]
+
+    def __post_init__(self) -> None:
+        max_features = self.max_features
+        if isinstance(max_features, bool) or not isinstance(max_features, int) or max_features < 1:
+            raise ConfigError(f"max_features is {max_features!r}", fix="give an integer of at least 1")
+        self._bind()
+        self._allocate((), self._header(), capacity=0)
+
+    def _bind(self) -> None:
+        """Take from rule and parameters what the hot path needs."""
+        rule, task = self._rule, self._make_task()
+        self._task, self._high, self._low = task, task.high, task.low
+        loss = task.checked_loss(rule.loss(self))
+        self._loss = losses.Hinge() if loss is None else loss
+        self._policy = rule.policy(self)
+        self._limit = rule.limit
+        # Whether `ready_many` may score and learn in one: both calls are those of this class.
+        kind, own = type(self), FlatLearner
+        self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
+        self._few_learn = type(rule) is OGDRule and self._policy == buffers.FIFO(1) and self.l2 == 0.0
+
+    def _header(self) -> Array:
+        """The scalars of a fresh state, from the checked parameters."""
+        policy, learning_rate, seed = self._policy, self.learning_rate, self.seed
+        header = np.zeros(layout.HEADER)
+        header[layout.SIZE] = policy.size
+        header[layout.POLICY] = policy.code
+        header[layout.LOSS] = self._loss.code
+        header[layout.WIDTH] = self._loss.width
+        if self._rule.scheduled and isinstance(learning_rate, schedules.Schedule):
+            header[layout.SCHEDULE], header[layout.RATE] = learning_rate.code, learning_rate.scale
+        elif learning_rate is not None:
+            header[layout.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
+        header[layout.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
+        header[layout.L2] = _number("l2", self.l2, low=0.0, open_low=False, high=1e12)
+        header[layout.AVERAGE] = 2.0 if self._linear() else bool(self.average)
+        header[layout.LINK] = self._task.two_classes
+        header[layout.SLOPE] = 1.0
+        self._rule.mark(self, header)
+        if seed is None:
+            header[layout.SEED] = secrets.randbits(53)
+        elif isinstance(seed, int | np.integer):
+            header[layout.SEED] = int(seed) % 2**53
+        else:
+            raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
+        return header
+
+    def _linear(self) -> bool:
+        """Whether the average is weighted by the number of the step."""
+        if self._rule.scheduled and isinstance(self.average, str):
+            if self.average != "linear":
+                raise ConfigError(f"average is {self.average!r}", fix='give True, False or "linear"')
+            if getattr(self, "half_life", None) is not None:
+                raise ConfigError(
+                    'average is "linear", which gives late records more weight, and so does half_life',
+                    fix="leave one of them out",
+                )
+            return True
+        return False
+
+    # ---- columns ---------------------------------------------------------------------------------------
+
+    def _allocate(self, names: tuple[Hashable, ...], header: Array, capacity: int) -> None:
+        """A zeroed state array for these names and scalars."""
+        state = np.zeros(self._memory_at(capacity) + self._memory.cells(capacity))
+        state[: layout.HEADER] = header
+        state[layout.CAP], state[layout.FEW] = capacity, 0.0
+        self._memory.attach(state)
+        self._state = state
+        self._no_columns()
+        self._widen(names)
+
+    def _widen(self, names: Sequence[Hashable]) -> None:
+        """Give new names the next columns, for which there is room: they are 0 so far."""
+        self._add_columns(names, self._state, layout.HEADER)
+        self._state[layout.D] = self._d
+
+    def _memory_at(self, capacity: int) -> int:
+        """Where the memory begins: after scalars, record, gradient and the three vectors of weights."""
+        return layout.HEADER + capacity + 4 * math.prod(self._rule.shape(capacity))
+
+    def _vectors(self) -> dict[str, Array]:
+        """Views of the three vectors of weights, in the shape for d features."""
+        cap = int(self._state[layout.CAP])
+        shape = self._rule.shape(cap)
+        cells = math.prod(shape)
+        used = tuple(slice(n) for n in self._rule.shape(self._d))
+        starts = (layout.HEADER + cap + i * cells for i in (1, 2, 3))
+        return {
+            name: self._state[at : at + cells].reshape(shape)[used]
+            for name, at in zip(_ARRAYS, starts, strict=True)
+        }
+
+    def _region(self) -> Array:
+        """View of the memory."""
+        return self._state[self._memory_at(int(self._state[layout.CAP])) :]
+
+    def _grow(self, new: list[Hashable]) -> None:
+        names = self._d + len(new)
+        if names > self.max_features:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {names}, "
+                f"more than max_features={self.max_features}",
+                fix="hash or select the features first, or raise max_features",
+            )
+        capacity = int(self._state[layout.CAP])
+        if names > capacity:
+            self._move(names if not self._d else min(max(names, 2 * capacity), self.max_features))
+        else:
+            self._memory.widen()
+        self._widen(_features.in_order(new))
+
+    def _move(self, capacity: int) -> None:
+        """Take everything into a state with more room. Doubling keeps all copying linear in the names."""
+        vectors, region, d, before = self._vectors(), self._region(), self._d, int(self._state[layout.CAP])
+        self._allocate(self._names, self._state[: layout.HEADER], capacity)
+        for name, view in self._vectors().items():
+            view[...] = vectors[name]
+        self._memory.move(region, before, self._region(), capacity, d)
+
+    def _pack_slowly(self, x: Any, *, grow: bool) -> int:
+        """Check x and pack it: the way of records whose features are not exactly the known ones.
+
+        Returns
+        -------
+        int
+            0; or, of a record that has few of many features, how many: it is in `_given`, and not packed.
+        """
+        few = self._few_learn if grow else self._rule.linear
+        if type(x) is dict and x:
+            if few and len(x) * _FEW <= self._d:
+                if self._gather(x):
+                    return len(x)
+            else:
+                if self._expected < 0:
+                    self._prepare(x)
+                if self._scatter(x):
+                    return 0
+        values = _features.read_record(x, self._limit)
+        if grow:
+            new = [name for name in values if name not in self._index]
+            if new:
+                self._memory.check_room(1)
+                beyond = self._beyond_limit(values)
+                if beyond is not None:
+                    raise beyond
+                self._grow(new)
+        index = self._index
+        known = {name: value for name, value in values.items() if name in index}
+        if few and 0 < len(known) * _FEW <= self._d:
+            self._gather(known)
+            return len(known)
+        self._scatter(known)
+        return 0
+
+    def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
+        try:
+            values = _features.read_record(x, self._limit)
+        except RecordError as error:
+            return error
+        beyond = self._beyond_limit(values)
+        if beyond is None:
+            raise AssertionError("the kernel refused a record that the slow check accepts")
+        return beyond
+
+    def _beyond_limit(self, values: Mapping[Hashable, float]) -> RecordError | None:
+        """The error for the first value that the memory cannot hold."""
+        limit = self._memory.limit
+        for name, value in values.items():
+            if abs(value) > limit:
+                return _features.unusable_value(name, value, limit=limit)
+        return None
+
+    def begin_at(self, weights: Mapping[Any, float], records: int = 0) -> None:
+        """Begin at these weights: of a learner that has learned nothing yet.
+
+        Parameters
+        ----------
+        weights
+            As `weights` gives them: by feature name, or by two names for a metric.
+        records
+            How many records they are worth, 0 or above. Self-tuned steps go on as if so many had been
+            learned, with gradients as long as the loss allows for records of length 1; with none the first
+            step is as long as the ball is wide. In the average of the iterates they count as much. With
+            `learning_rate` steps keep their sizes. `records` counts what is learned from here on.
+
+        Raises
+        ------
+        ConfigError
+            If the learner is not new, or cannot have these weights.
+        """
+        metric = not self._rule.linear
+        if type(self._rule) not in (OGDRule, MetricRule) or self.records or self._names:
+            raise ConfigError(
+                f"a {type(self).__name__} begins at weights only as a new PairOGD",
+                fix="make a new PairOGD, and let it begin there before it learns",
+            )
+        if isinstance(records, bool) or not isinstance(records, int | np.integer) or records < 0:
+            raise ConfigError(f"records is {records!r}", fix="give a whole number of 0 or more")
+        values = np.array(list(weights.values()), dtype=np.float64)
+        if not len(values) or not np.isfinite(values).all():
+            raise ConfigError("weights are not finite, or there are none", fix="give a number by feature")
+        names = list(dict.fromkeys(name for pair in weights for name in pair)) if metric else list(weights)
+        norm = float(np.linalg.norm(values))
+        if norm > self.radius * (1.0 + 1e-9):
+            raise ConfigError(
+                f"the weights have the norm {norm:.6g}, beyond the radius {self.radius:g}",
+                fix=f"make the learner with radius={norm:.3g} or more",
+            )
+        self._grow(names)
+        at = self._index
+        start = np.zeros(self._rule.shape(len(names)))
+        for name, value in weights.items():
+            start[(at[name[0]], at[name[1]]) if metric else at[name]] = value
+        if metric:
+            start = 0.5 * (start + start.T)
+            if self._state[layout.PSD]:
+                root = np.empty_like(start)
+                start = root @ root.T if symmetric.psd_root(start, root) else np.zeros_like(start)
+                start = 0.5 * (start + start.T)
+        for view in self._vectors().values():
+            view[...] = start
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+        self._count_as(int(records))
+
+    def _count_as(self, records: int) -> None:
+        """Let the sums that set steps and average be those of so many records."""
+        state = self._state
+        largest = self._loss.lipschitz(1.0, float(self.radius), form=self._task.form)
+        if state[layout.KEEP] > 0.0:
+            worth = min(float(records), 1.0 / (1.0 - float(state[layout.KEEP])))
+            state[layout.ETAS] = worth
+        else:
+            worth = float(records)
+            rate = self.learning_rate
+            if self._linear():
+                state[layout.ETAS] = worth * (worth + 1.0) / 2.0
+            elif isinstance(rate, schedules.Schedule):
+                state[layout.ETAS] = rate.sizes(1, records).sum()
+            else:
+                first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
+                state[layout.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
+        if self.learning_rate is None:
+            state[layout.GRADIENTS] = worth * largest * largest
+
+    # ---- one record ------------------------------------------------------------------------------------
+    #
+    # Packing is written out in each method: a call more is 2 to 4 % of a step with nine features.
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Step on the pairs of this record with the buffer, then let it into the buffer.
+
+        Parameters
+        ----------
+        x
+            Real numbers by feature name.
+        y
+            Label.
+
+        Raises
+        ------
+        RecordError
+            If a feature or the label cannot be used; then nothing has changed.
+        """
+        label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            count = self._pack_slowly(x, grow=True)
+            if count:
+                if sparse_learn(self._state, self._given, count, label):
+                    raise self._unusable(x) from None
+                if self._unnamed and label < 0.0:
+                    self._learn_label(y)
+                return
+        if self._learn(self._state, label):
+            raise self._unusable(x)
+        if self._unnamed and label < 0.0:
+            self._learn_label(y)
+
+    # ---- many records ----------------------------------------------------------------------------------
+
+    def _learn_rows(
+        self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
+    ) -> None:
+        new = [name for name in columns if name not in self._index]
+        if new:
+            self._memory.check_room(len(rows))
+            self._check_rows(columns, rows, self._memory.limit)
+            self._grow(new)
+        arranged = _features.arrange(columns, rows, self._names, self._index)
+        if self._learn_many(self._state, arranged, labels, scores):
+            self._check_rows(columns, rows, self._memory.limit)
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        scores = np.empty(len(rows))
+        self._learn_rows(columns, rows, labels, scores)
+        return scores
+
+    def _check_rows(self, columns: list[Hashable], rows: Array, limit: float = math.inf) -> None:
+        limit = min(limit, self._limit)
+        bad = vectors_kernels.unusable_row(rows, limit)
+        if bad:
+            i, j = divmod(bad - 1, rows.shape[1])
+            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
+
+    def _design_rows(self, columns: list[Any], rows: Array) -> Array:
+        self._check_rows(columns, rows)
+        return _features.arrange(columns, rows, self._names, self._index)
+
+    # ---- scores ----------------------------------------------------------------------------------------
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published weights: higher ranks higher; 0 before any step.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            count = self._pack_slowly(x, grow=False)
+            if count:
+                score: float = sparse_score(self._state, self._given, count)
+            else:
+                score = ogd_score(self._state)
+        else:
+            score = ogd_score(self._state)
+        if score != score:
+            raise self._unusable(x)
+        return score
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        if any(name not in self._index for name in columns):
+            self._check_rows(columns, rows)
+        out = np.zeros(len(rows))
+        if score_many(self._published(), _features.arrange(columns, rows, self._names, self._index), out):
+            self._check_rows(columns, rows)
+        return out
+
+    def proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """`Classifier.predict_proba_one` of a flat learner in two calls less; one is 5 % of a step."""
+        try:
+            if type(x) is not dict or len(x) != self._expected:
+                raise KeyError
+            self._pack(*self._take(x))
+        except Exception:  # an unknown name, or a value that struct refuses
+            count = self._pack_slowly(x, grow=False)
+            p = sparse_proba(self._state, self._given, count) if count else ogd_proba(self._state)
+        else:
+            p = ogd_proba(self._state)
+        if p != p:
+            raise self._unusable(x)
+        return {self.positive: p} if self._unnamed else {self._negative: 1.0 - p, self.positive: p}
+
+    def _proba(self, score: float) -> float:
+        return float(link_kernels.link_proba(self._state, score))
+
+    def _probas(self, scores: Array) -> Array:
+        p = np.empty(len(scores))
+        link_kernels.link_many(self._state, scores, p)
+        return p
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    def _published(self) -> Array:
+        return self._vectors()["averaged" if self.average else "w"]
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Known feature names, in the order of the columns."""
+        return self._names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+        return self._loss
+
+    @property
+    def comparator_radius(self) -> float:
+        """The radius of the ball."""
+        return float(self.radius)
+
+    @property
+    def records(self) -> int:
+        """Number of records learned."""
+        return int(self._state[layout.RECORDS])
+
+    @property
+    def buffer_records(self) -> int:
+        """Number of records in the buffer."""
+        return int(self._state[layout.FILLED])
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Known features of x in the order of the columns, (d,): missing ones 0, unknown ones left out."""
+        values = _features.read_record(x, self._limit)
+        return np.array([values.get(name, 0.0) for name in self._names], dtype=np.float64)
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        rows = _features.packed(self._names, xs, self._limit)
+        if rows is not None:
+            return rows
+        out = np.empty((len(xs), self._d))
+        for i, x in enumerate(xs):
+            out[i] = self.design(x)
+        return out
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def _export(self) -> dict[str, Any]:
+        state = self._state
+        link = np.array([state[getattr(layout, name)] for name in _LINK])
+        return {
+            "names": list(self._names),
+            "scalars": {name: float(state[getattr(layout, name)]) for name in _SCALARS},
+            **({"link": link} if state[layout.LINK] else {}),
+            **{name: view.copy() for name, view in self._vectors().items()},
+            **self._memory.export(self._region(), state),
+            "y_name": self._y_name,
+            **self._learned_labels(),
+        }
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        """Take what `_export` gave. Checked in full first: kernels trust the counters as indices."""
+        names = tuple(saved["names"])
+        d = len(names)
+        header = self._header()
+        for name in _SCALARS:
+            value = float(saved["scalars"][name])
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}")
+            header[getattr(layout, name)] = value
+        if header[layout.SEED] >= 2**53:
+            raise ValueError("a seed out of range")
+        if header[layout.LINK]:
+            link = np.asarray(saved["link"], dtype=np.float64)
+            lowest = (0.0, -math.inf, 0.0, -math.inf, link_kernels.LEAST)
+            if link.shape != (len(_LINK),) or not (np.isfinite(link) & (link >= lowest)).all():
+                raise ValueError("a link that is none")
+            for name, value in zip(_LINK, link.tolist(), strict=True):
+                header[getattr(layout, name)] = value
+        if len(set(names)) != d or d > self.max_features:
+            raise ValueError("feature names that occur twice, or too many")
+        kept = self._memory.check(saved, header, d)
+        vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
+        if any(v.shape != self._rule.shape(d) for v in vectors.values()):
+            raise ValueError("weights of another shape")
+        if not all(np.isfinite(a).all() for a in vectors.values()):
+            raise ValueError("numbers that are not finite")
+        self._rule.check(vectors)
+        y_name, negative = saved["y_name"], self._checked_label(saved)
+        self._allocate(names, header, capacity=d)
+        for name, view in self._vectors().items():
+            view[:] = vectors[name]
+        self._memory.fill(self._region(), kept, d)
+        self._y_name = y_name
+        self._learn_label(negative)
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric

@@ -1,0 +1,937 @@
+"""The base class of private learners: parameters, state, mini-batches, report."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import buffers, losses
+from streampair.base.dp_session import Counts, Identity, SlotRun, Waiting
+from streampair.base.learner import Learner
+from streampair.base.mini_batch import ReadyRows, refusal
+from streampair.base.targets import is_unknown
+from streampair.base.validation import check_bounds_known, planned, settled
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.kernels import vectors
+from streampair.privacy.accounting import PrivacyReport
+from streampair.privacy.mechanisms.base import Mechanism, Settings
+from streampair.privacy.noise import NoiseKey
+from streampair.privacy.plausible import warn_if_doubtful
+from streampair.privacy.provenance import Origin, Origins
+from streampair.privacy.report import Standing, build_report
+from streampair.privacy.user_level import Admission, EntityLimit
+from streampair.records import features as _cells
+from streampair.records import features as _features
+from streampair.records.frames import Table, label_type
+
+if TYPE_CHECKING:
+    from streampair.privacy.noise import NoiseKey
+    from streampair.privacy.report import Standing
+
+__all__ = [
+    "PrivateLearner",
+    "TakesBatches",
+    "exported",
+    "give_key",
+    "named",
+    "noted",
+    "restore",
+    "start_under",
+    "take",
+]
+
+
+def named(told: dict[str, object]) -> dict[str, object]:
+    """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
+    return {name: value for name, value in told.items() if name != "noise_key"}
+
+
+def exported(learner: PrivateLearner) -> dict[str, Any]:
+    """What `PrivateLearner.to_state` holds."""
+    standing, counts = noted(learner), learner._counts
+    return {
+        **learner._run.to_state(),
+        "null_slots": counts.null_slots,
+        "ignored_features": counts.ignored_features,
+        "refused_records": counts.refused_records,
+        "restarts": [standing.clean, standing.unclean],
+        "charged": standing.charged,
+        "continued": standing.continued,
+        "forked": standing.forked,
+        "void": list(standing.void_reasons),
+        "accepted": list(standing.accepted),
+        "entities": None if learner._admission is None else learner._admission.to_state(),
+        "y_name": learner._y_name if isinstance(learner._y_name, str) else None,
+        "folded": learner._identity.folded,
+    }
+
+
+def noted(learner: PrivateLearner) -> Standing:
+    """What is known of a learner's past, with what has happened to its process since."""
+    standing = learner._standing
+    standing.forked = standing.forked or learner._run.forked
+    return standing
+
+
+def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
+    """Take what `exported` gave; ValueError and the like if it cannot be that."""
+    _check(saved)
+    if saved["names"] is not None:
+        plan = _plan_of(learner, saved)
+        run = learner._begin(saved["names"], plan)
+        run.load_state(saved)
+        warmup, horizon = run.settings.warmup, run.settings.horizon
+        if run.rule.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
+            raise ValueError("slots that are not those of the mechanism")
+        if run.warmed != (0 < warmup <= run.slots):
+            raise ValueError("moments before the warm-up has ended, or none after it")
+    elif learner.features is None:
+        # Also where a plan says what the features will be: slots wait for the record that names them.
+        learner._wait().pending = int(saved["pending"])
+    counts, standing = learner._counts, learner._standing
+    counts.null_slots = int(saved["null_slots"])
+    counts.ignored_features = int(saved["ignored_features"])
+    counts.refused_records = int(saved["refused_records"])
+    standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
+    standing.charged = int(saved["charged"])
+    own = standing.void_reasons, standing.accepted
+    standing.void_reasons, standing.accepted = [], []
+    standing.mark(*(_texts(saved[name]) for name in ("void", "accepted")))
+    standing.mark(*own)
+    if learner._admission is not None:
+        learner._admission.load_state(saved["entities"])
+    learner._y_name = saved["y_name"]
+    # Nothing was released by a learner without slots, so its copy is simply another new one.
+    used = learner.slots > 0
+    standing.continued = bool(saved["continued"]) or used
+    standing.forked = standing.forked or bool(saved["forked"])
+    learner._identity.folded = bytes(saved["folded"])
+    learner._identity.chained = saved["chain"]
+    if used and learner.noise_key is None:
+        # Fresh also where the original's came from a fixed seed.
+        learner._identity.seed = None
+    learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+
+
+def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
+    """Begin under a plan; ValueError and the like if it cannot be of this learner."""
+    names, numbers = list(saved["names"]), dict(saved["plan"])
+    declared = names if learner.features is None else learner.features
+    if len(set(names)) != len(names) or set(names) != set(declared):
+        raise ValueError("other features")
+    learner._begin(names, numbers)
+    learner._planned = {"names": names, "plan": numbers}
+
+
+def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan of a state, which is that of this learner if it has one."""
+    plan: Mapping[str, Any] = saved["plan"]
+    if learner._planned is not None and plan != learner._planned["plan"]:
+        raise ValueError("another plan than this learner was given")
+    return plan
+
+
+def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mapping[str, Any]], None]) -> None:
+    """Take a state or a plan, or be as before.
+
+    Raises
+    ------
+    SnapshotError
+    """
+    before = copy.deepcopy(learner._standing), learner._identity, learner._planned
+    try:
+        learner._checked_import(saved, how)
+    except SnapshotError:
+        learner.__init__(**learner._parameters())  # type: ignore[misc]
+        learner._standing, identity, learner._planned = before
+        learner.bind_noise(identity.name, identity.digests)
+        if learner._planned is not None:
+            learner._begin(learner._planned["names"], learner._planned["plan"])
+        raise
+
+
+def give_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
+    """Give a learner that was unpickled its key again.
+
+    Raises
+    ------
+    ConfigError
+        If it has another one, or was made without.
+    """
+    own = learner.noise_key
+    if own is None or not (own.absent or own == key):
+        raise ConfigError(
+            "the learner " + ("was made without a noise key" if own is None else "has another noise key"),
+            fix="construct it with noise_key=, and load its state",
+        )
+    if not own.absent:
+        return
+    learner.noise_key = learner._identity.key = key
+    if not learner.slots and learner.run is not None:
+        # As new: what its buffer draws is a function of the key.
+        learner._begin(learner.run.names, learner.run.written())
+
+
+def _check(saved: Mapping[str, Any]) -> None:
+    """Refuse what no learner can have kept: counts below 0, numbers that are not finite, a name twice."""
+    names = ("slots", "pending", "null_slots", "ignored_features", "refused_records", "charged")
+    for count in (*(saved[name] for name in names), *saved["restarts"]):
+        if type(count) is not int or count < 0:
+            raise ValueError(f"a count of {count!r}")
+    if not isinstance(saved["forked"], bool):
+        raise ValueError("a flag that is neither true nor false")
+    if not isinstance(saved["continued"], bool) or not isinstance(saved["standardised"], bool):
+        raise ValueError("a flag that is neither true nor false")
+    if saved["names"] is not None and len(set(saved["names"])) != len(saved["names"]):
+        raise ValueError("a feature twice")
+    taken = saved["slots"] + saved["pending"]
+    if saved["null_slots"] > taken or saved["refused_records"] > taken:
+        raise ValueError("more null slots than slots")
+    for name in ("mean", "factor", "sums", "rule"):
+        _check_finite(saved[name])
+
+
+def _check_finite(value: Any, name: str = "") -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_finite(inner, key)
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        # A label that is NaN makes a null record.
+        if np.isinf(value).any() or (name != "labels" and np.isnan(value).any()):
+            raise ValueError("numbers that are not finite")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+
+
+def _texts(saved: Any) -> list[str]:
+    if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
+        raise ValueError("reasons that are no texts")
+    return saved
+
+
+Array = NDArray[np.float64]
+_NOBODY = Origins()
+
+
+class TakesBatches(Learner):
+    """Scores and learns a batch in one go, whatever its records are."""
+
+    takes_nulls: ClassVar[bool] = True
+
+    _run: Any
+    _admission: Any
+    _vectors_of: Any
+    _note_label: Any
+    # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
+    _one_packing: bool
+
+    def _noise_of_weights(self) -> Array | None:
+        rule = self._run.rule
+        return None if rule is None else rule.noise
+
+    def ready_many(
+        self,
+        xs: Sequence[Mapping[Any, Any]],
+        ys: Sequence[Any],
+        origins: Origins = _NOBODY,
+        *,
+        nulls: Sequence[int] = (),
+    ) -> ReadyRows | None:
+        """`take` of one record after the other: the same bits, and the work of a batch.
+
+        Parameters
+        ----------
+        xs
+            Records. Those that have no score are refused: each is a null slot, as of `learn_null`.
+        ys
+            Their labels; None and NaN: no label, a null slot.
+        origins
+            Where they come from.
+        nulls
+            Indices of records that are scored, whatever their labels, and then as of `learn_null`.
+
+        Returns
+        -------
+        ReadyRows or None
+            None, with nothing changed, before the features are known, for a metric, and where a record that
+            is not whole may name its own entity: then they are to be taken one by one.
+        """
+        run = self._run
+        if not self._one_packing or not isinstance(run, SlotRun):
+            return None
+        design = run.design
+        refused: dict[int, RecordError] = {}
+        ignored: dict[int, int] = {}
+
+        def other(i: int) -> Sequence[float] | None:
+            if self._admission is not None and origins is _NOBODY:
+                return None  # it may name its own entity
+            error = refusal(self, xs[i])
+            if error is not None:
+                refused[i] = error
+                return (0.0,) * len(design.names)
+            ignored[i] = design.read_learned(xs[i])
+            values: list[float] = design.raw[0].tolist()
+            return values
+
+        rows = _features.packed_each(run.names, xs, vectors.MAX_FINITE, other)
+        return None if rows is None else self._ready(run, rows, ys, origins, nulls, refused, ignored)
+
+    def ready_rows(
+        self,
+        columns: Sequence[Any],
+        rows: Array,
+        ys: Sequence[Any],
+        origins: Origins = _NOBODY,
+        *,
+        nulls: Sequence[int] = (),
+    ) -> ReadyRows | None:
+        """`ready_many` of the rows of an array (n, d) whose columns have these names.
+
+        Returns
+        -------
+        ReadyRows or None
+            None, with nothing changed, where these are not the known features, too.
+        """
+        run = self._run_of(columns)
+        if run is None:
+            return None
+        refused: dict[int, RecordError] = {}
+        fine = np.abs(rows) <= vectors.MAX_FINITE
+        if not fine.all():
+            rows = rows.copy()
+            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                if error is None:
+                    return None
+                refused[i] = error
+                rows[i] = 0.0
+        return self._ready(run, run.design.arranged(columns, rows), ys, origins, nulls, refused, {})
+
+    def _run_of(self, columns: Sequence[Any]) -> SlotRun | None:
+        """The run, if it takes rows of these columns at once: of exactly the known features."""
+        run = self._run
+        if not self._one_packing or not isinstance(run, SlotRun) or len(columns) != len(run.names):
+            return None
+        return run if all(map(run.design.index.__contains__, columns)) else None
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
+        if self._admission is not None:
+            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
+        scores = np.full(len(rows), np.nan)
+        run = self._run_of(columns)
+        if run is not None and (np.abs(rows) <= vectors.MAX_FINITE).all():
+            run.take_many(run.design.arranged(columns, rows), labels, scores=scores)
+            return scores
+        for i in range(len(rows)):
+            with contextlib.suppress(RecordError):
+                scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
+            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
+        return scores
+
+    def _ready(
+        self,
+        run: SlotRun,
+        rows: Array,
+        ys: Sequence[Any],
+        origins: Origins,
+        nulls: Sequence[int],
+        refused: Mapping[int, RecordError],
+        ignored: Mapping[int, int],
+    ) -> ReadyRows:
+        task = self._task
+        high, low = task.high, task.low
+        labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
+        away = {*nulls, *refused}
+        for i in np.flatnonzero(np.isnan(labels)).tolist():
+            if i not in away:
+                self._note_label(ys[i])
+        null = None
+        if nulls or refused:
+            null = np.zeros(len(rows), dtype=np.bool_)
+            null[[*nulls, *refused]] = True
+        # Features that are not in the set, of the records that are learned.
+        unknown = np.zeros(len(rows), dtype=np.int64)
+        unknown[list(ignored)] = list(ignored.values())
+        if null is not None:
+            unknown[null] = 0
+
+        def learn(part: slice, scores: Array) -> list[bool] | None:
+            run.counts.ignored_features += int(unknown[part].sum())
+            blank = None if null is None else null[part]
+            admitted = run.take_many(rows[part], labels[part], origins.part(part), scores, blank)
+            return None if admitted is None else admitted.tolist()
+
+        return ReadyRows(
+            *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
+            names=run.names,
+            rows=None if ignored else rows,
+            steady=lambda: max(run.settings.warmup - run.slots, 0) or run.rule.steady,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLearner(TakesBatches):
+    """A learner that takes every record as a slot and releases models under calibrated noise.
+
+    A leaf names, as its `_choose`, which mechanism its parameters ask for (`base.validation`).
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    horizon: int | None = None
+    _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
+    radius: float | None = None
+    features: Sequence[Hashable] | None = None
+    bounds: Mapping[Hashable, tuple[float, float]] | None = None
+    warmup: int | None = None
+    noise_key: Any = None
+    seed: int | None = None
+    max_uses: int | None = None
+    forks: int = 0
+    window: int = 4096
+    entity: EntityLimit | None = None
+
+    _choose: ClassVar[Callable[[Any, int | None], Mechanism]]
+
+    # Predictions show labels that were declared, and none that a record brought.
+    _learns_labels: ClassVar[bool] = False
+    # A cell that is no number makes a null slot, not an error.
+    _strict_frames: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        # The one parameter that is not stored as it came: bytes would show in a repr.
+        self.noise_key = NoiseKey.of(self.noise_key)
+        self._task = self._make_task()
+        self._warned = False
+        # Whether `take` may score and learn in one: both calls are those of this class.
+        kind, own = type(self), PrivateLearner
+        same = (
+            getattr(kind, name) is getattr(own, name)
+            for name in ("score_one", "learn_one", "take", "take_or_raise")
+        )
+        self._one_packing = all(same)
+        self._standing = Standing()
+        # What `load_plan` was given.
+        self._planned: Mapping[str, Any] | None = None
+        self._counts = Counts()
+        self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
+        self._run: SlotRun | Waiting = self._wait()
+        limit = self._run.settings.entity
+        self._admission = None if limit is None else Admission(limit)
+        if self.features is not None:
+            self._begin(self.features)
+        horizon = self._run.settings.horizon
+        warn_if_doubtful(float(self.epsilon), float(self.delta), horizon, stacklevel=3)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """For River's checks: what a learner without defaults for its budget is made with."""
+        required = any(field.name == "horizon" and field.default is MISSING for field in fields(cls))
+        yield {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000} if required else {}
+
+    def _settle(self, features: int | None) -> Settings:
+        """What is promised; `features`: how many there are, once it is known."""
+        mechanism = self._choose(features)
+        return settled(self, self._task, mechanism, features)
+
+    def _begin(
+        self,
+        names: Sequence[Hashable],
+        plan: Mapping[str, Any] | None = None,
+    ) -> SlotRun:
+        """Fix the feature set, and with it the dimension and the noise; what was fitted before is taken."""
+        if len(names) > self._task.most_features:
+            raise ConfigError(
+                f"there are {len(names)} features, more than {self._task.most_features}",
+                fix="select or hash the features first",
+            )
+        settings = self._settle(len(names))
+        settings = planned(settings, plan, declared=self.warmup is not None)
+        check_bounds_known(settings.bounds, names, "the features")
+        run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan)
+        self._run = run
+        return run
+
+    def _wait(self) -> Waiting:
+        """Be as before the features are known."""
+        waiting = Waiting(self._settle(None), self._identity, self._begin_with)
+        self._run = waiting
+        return waiting
+
+    def _begin_with(self, names: Sequence[Hashable]) -> SlotRun:
+        """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
+
+        Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
+        is a null record, as any other would be. A plan that was given names all of them.
+        """
+        if self._planned is not None:
+            return self._begin(self._planned["names"], self._planned["plan"])
+        declared = self.settings.bounds
+        given = set(names)
+        lacking = [name for name in declared if name not in given]
+        run = self._begin([*declared, *(name for name in names if name not in declared)])
+        if lacking:
+            warnings.warn(
+                f"bounds names {', '.join(map(repr, lacking))}, which the first record lacks: a feature all "
+                "the same, without which a record is a null record; is the name misspelt?",
+                UserWarning,
+                stacklevel=2,
+            )
+        return run
+
+    def _fingerprint(self) -> dict[str, object]:
+        """As in the base, without the key: a lane may get another one, and goes on."""
+        return named(super()._fingerprint())
+
+    # ---- learning --------------------------------------------------------------------------------------
+
+    def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
+        labels = self._task.labels_or_null(y)
+        for i in np.flatnonzero(np.isnan(labels)).tolist():
+            if self._warned:
+                break
+            self._note_label(y[i])
+        return labels
+
+    def _note_label(self, y: Any) -> None:
+        """Warn of a label that is there and cannot be used: once, and never as an error.
+
+        For the owner alone, as `null_slots`: that there is a warning says something of the records.
+        """
+        if self._warned or is_unknown(y):
+            return
+        self._warned = True
+        with contextlib.suppress(Warning):  # an error would end the run because of what a record holds
+            warnings.warn(
+                f"{type(self).__name__} cannot use a label of type {type(y).__name__}: its record is a null "
+                f"record, which uses up a slot and teaches nothing ({self._task.advice}); null_slots counts "
+                "such records, and this warning comes once",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @staticmethod
+    def _read_cell(cell: Any) -> float:
+        """As in the base, and of a text that reads as a number, whatever the type of its column is."""
+        return _cells.number(cell)
+
+    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+        """Void the report where a type has lost what the cells were: then one record changes all others.
+
+        Nobody can tell from such a column what its records would be without the one that gave it its type
+        (docs/privacy.md 7.1).
+        """
+        known = self.feature_names
+        lost = [f"column {name!r}" for name in table.unreadable if not known or name in known]
+        kind = None if isinstance(values, np.ndarray) else label_type(y)
+        if kind is not None:
+            lost.append(f"labels of type {kind}")
+        elif self._task.wide_labels and _cells.are_rounded(values):
+            lost.append("labels beyond 2^53 in a column of floats")
+        if lost:
+            self.mark(void=[f"a frame cannot be read record by record: {', '.join(lost)}"])
+            warnings.warn(
+                f"{', '.join(lost)} cannot be read record by record, so one record decides what all others "
+                "are, and the report is void; give numbers, texts or objects, for example with "
+                "dtype=object in pandas",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> None:
+        """Take one slot: the record with its label, under noise; a model may be released.
+
+        A record that cannot be used makes a null slot (see the notes of the class). After the horizon
+        nothing happens.
+
+        Parameters
+        ----------
+        x
+            Real numbers by feature name; a text that reads as a number is that number, as in a column of a
+            frame that another text has made text of.
+        y
+            Label, which is read likewise; None and NaN: no label, a null slot.
+        origin
+            Where the record comes from: what identifies it, and whose it is. None: its values identify it,
+            and it names its own entity (`EntityLimit.field`).
+        """
+        task = self._task
+        label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        if label != label:
+            self._note_label(y)
+        self._run.take(x, label, origin)
+
+    def take(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
+        """`score_one`, then `learn_one`: the score under the model before this record.
+
+        The record is read and prepared once, where the two calls would do it twice; the bits are the same.
+        Nothing is raised: a record that has no score takes its slot as in `learn_one`, and NaN is returned.
+
+        Parameters
+        ----------
+        x, y, origin
+            As in `learn_one`.
+
+        Examples
+        --------
+        >>> from streampair import auc
+        >>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=100, features=["a"])
+        >>> model.take({"a": 0.5}, True), model.take({"a": "text"}, False), model.slots, model.null_slots
+        (0.0, nan, 2, 1)
+        """
+        if self._one_packing:
+            label = self._task.label_or_null(y)
+            if label != label:
+                self._note_label(y)
+            return self._run.score_and_take(x, label, origin, raises=False)
+        try:
+            score = self.score_one(x)
+        except Exception:  # whatever it is: a value may bring its own
+            score = math.nan
+        self.learn_one(x, y, origin)
+        return score
+
+    def take_or_raise(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
+        """As `take`, but a record that has no score raises, and takes no slot.
+
+        For who then calls `learn_null` in its place, as a lane does: a record that takes no slot at all moves
+        all others (docs/privacy.md 7.1).
+
+        Parameters
+        ----------
+        x, y, origin
+            As in `learn_one`.
+
+        Raises
+        ------
+        RecordError
+            As `score_one`.
+        """
+        if not self._one_packing:
+            score = self.score_one(x)
+            self.learn_one(x, y, origin)
+            return score
+        task = self._task
+        label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
+        if label != label:
+            self._note_label(y)
+        return self._run.score_and_take(x, label, origin)
+
+    def learn_null(self, origin: Origin | None = None) -> None:
+        """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3).
+
+        Parameters
+        ----------
+        origin
+            Where the record comes from that could not be read; a slot of its entity is used up all the same.
+        """
+        self._run.null(origin)
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a data frame or array in order, each a slot: see the base.
+
+        Raises
+        ------
+        ConfigError
+            If entities are declared: whose a row is must be told row by row.
+        """
+        if self._admission is not None:
+            raise ConfigError("learn_many does not know entities", fix="use learn_one")
+        super().learn_many(X, y)
+
+    def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
+        self._run.take_frame(columns, rows, labels)
+
+    # ---- who it is --------------------------------------------------------------------------------------
+
+    def bind_noise(self, name: str, digests: list[bytes] | None = None, *, key: Any = None) -> None:
+        """Say which learner this is, before it takes a record or once its state is loaded.
+
+        Parameters
+        ----------
+        name
+            Goes into the chain of `noise_key`: learners of different lanes never share noise.
+        digests
+            A list that gets the digest of every slot; see `streampair.privacy.ChainedNoise`.
+        key
+            The noise key of a learner that was unpickled: no pickle holds one.
+
+        Raises
+        ------
+        ConfigError
+            If a key is given to a learner that has another one, or was made without.
+        """
+        if key is not None:
+            give_key(self, NoiseKey.of(key))
+        self._identity.name = name
+        self._identity.digests = digests
+
+    @property
+    def noise_digest(self) -> bytes:
+        """Keyed digest of all that the next noise depends on; empty without a key or a slot."""
+        return self._run.digest
+
+    # ---- scores and designs ----------------------------------------------------------------------------
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record under the published model: higher ranks higher.
+
+        Missing features count as neutral, unknown ones are ignored. 0 until the warm-up is over.
+
+        Raises
+        ------
+        RecordError
+            If a feature is text, None, NaN or infinite, or the record is empty.
+        """
+        return self._run.score(x)
+
+    def _proba(self, score: float) -> float:
+        return self._run.link.one(score)
+
+    def _probas(self, scores: Array) -> Array:
+        return self._run.link.many(scores)
+
+    def _published(self) -> Array:
+        return self._run.weights
+
+    def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        return self._run.scores(columns, rows)
+
+    def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        return self._run.prepared(columns, rows)
+
+    def design(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) that the published weights multiply: scaled, standardised, in the unit ball."""
+        return self._run.vector(x).copy()
+
+    def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """`design` of several records, (n, d)."""
+        return self._vectors_of(xs)
+
+    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """What the run's weights multiply, of several records."""
+        rows = self._run.vectors(xs)
+        if rows is not None:
+            return rows
+        each = [self._run.vector(x).copy() for x in xs]
+        return np.array(each).reshape(len(xs), len(each[0]) if each else len(self.feature_names))
+
+    # ---- what others look at ---------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """What is promised, with the defaults filled in."""
+        return self._run.settings
+
+    @property
+    def run(self) -> SlotRun | None:
+        """The run, for an audit; None before the features are known."""
+        return self._run if isinstance(self._run, SlotRun) else None
+
+    @property
+    def feature_names(self) -> tuple[Hashable, ...]:
+        """Names of the features, in the order of the columns; empty until they are known."""
+        return self._run.names
+
+    @property
+    def pair_loss(self) -> losses.PairLoss:
+        """The pair loss in use."""
+        return self.settings.loss
+
+    @property
+    def comparator_radius(self) -> float:
+        """Radius of the ball of the weights."""
+        return self.settings.radius
+
+    @property
+    def slots(self) -> int:
+        """Records taken so far, null ones too."""
+        return self._run.slots + self._run.pending
+
+    @property
+    def slots_waiting(self) -> int:
+        """Of these, null slots that will be released once the features are known."""
+        return self._run.pending
+
+    @property
+    def records(self) -> int:
+        """The same as `slots`."""
+        return self.slots
+
+    @property
+    def null_slots(self) -> int:
+        """Slots without a usable record: a function of raw data."""
+        return self._counts.null_slots
+
+    @property
+    def ignored_features(self) -> int:
+        """Features that are not in the set: a function of raw data."""
+        return self._counts.ignored_features
+
+    @property
+    def refused_records(self) -> int:
+        """Records of entities that had been learned from often enough."""
+        return self._counts.refused_records
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        rule = self._run.rule
+        return 0 if rule is None else rule.buffer_records
+
+    @property
+    def horizon_left(self) -> int | None:
+        """Slots until the learner stops learning; None without a horizon."""
+        horizon = self.settings.horizon
+        return None if horizon is None else max(horizon - self.slots, 0)
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """What is guaranteed, for whom, and what the releases so far have spent."""
+        return build_report(
+            self.settings,
+            self._run.rule,
+            noted(self),
+            warmed=self._run.warmed,
+            mu_warmup=self._run.mu_warmup,
+            card=self._run.card(),
+            horizon_left=self.horizon_left,
+            declared=self.features is not None,
+            seeded=self.seed is not None,
+        )
+
+    # ---- copies and state ------------------------------------------------------------------------------
+
+    def charge(self, forks: int, *, vouched: bool = False) -> None:
+        """Say how often a ledger has charged a second view of a window (docs/privacy.md 8).
+
+        Parameters
+        ----------
+        forks
+            Altogether.
+        vouched
+            Whether the ledger knows of every release by any continuation of this learner.
+        """
+        self._standing.charged = forks
+        if vouched:
+            self._standing.continued = False
+
+    def mark_restarted(self, clean: bool) -> None:
+        """Say how the run ended that this learner was restored from.
+
+        Parameters
+        ----------
+        clean
+            True: the snapshot held every release that was made, and nothing else continues from it. False:
+            releases may have been made after it; the report then says that it cannot vouch for them, and
+            keeps saying so.
+        """
+        self._standing.continued = False
+        if clean:
+            self._standing.clean += 1
+        else:
+            self._standing.unclean += 1
+
+    def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:
+        """Put on record what the report has to say from here on, in every copy and snapshot.
+
+        Parameters
+        ----------
+        void
+            Why nothing is guaranteed: a record was, or will be, taken under conditions that break it.
+        accepted
+            What an operator vouches for, each beginning with its date: ``"2026-11-22 (the log was lost)"``.
+            The report says "vouched by the operator on ...".
+        """
+        self._standing.mark(void, accepted)
+
+    def plan(self) -> dict[str, Any] | None:
+        """Every number that was fitted for this learner, as plain values; None until the features are known.
+
+        A learner that is given it before its first record (`load_plan`) runs under the same numbers bit for
+        bit, where one that is calibrated on another machine might differ in last digits.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        if not isinstance(self._run, SlotRun):
+            return None
+        return {**self._checked({"names": list(self.feature_names)}), "plan": self._run.written()}
+
+    def load_plan(self, plan: Mapping[str, Any]) -> None:
+        """Run under exactly the numbers that `plan` of a learner with the same parameters returned.
+
+        A state that is loaded later must have the same ones.
+
+        Raises
+        ------
+        SnapshotError
+            If the plan is of another learner or version, or damaged, or if this learner has taken a record;
+            it is then as it was.
+        """
+        self._only_new("plan")
+        take(self, plan, lambda saved: start_under(self, saved))
+
+    def _export(self) -> dict[str, Any]:
+        return exported(self)
+
+    def _import(self, saved: Mapping[str, Any]) -> None:
+        restore(self, saved)
+
+    def to_state(self) -> dict[str, object]:
+        """Everything but the noise to come, as plain values and arrays.
+
+        It holds raw records and the memory of the noise: keep it as safe as the data.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        return self._checked_export()
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue from what `to_state` of a learner with the same parameters returned, with fresh noise.
+
+        The report says "unvouched" from here on, until `mark_restarted(clean=True)`.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or version, or damaged, or if this learner is not new; its
+            account is as before.
+        """
+        self._only_new("state")
+        take(self, state, self._import)
+
+    def _only_new(self, what: str) -> None:
+        if self.slots:
+            # Its spend would be forgotten.
+            raise SnapshotError(
+                "the learner has taken records already", fix=f"load the {what} into a newly made learner"
+            )
+
+    def _parameters(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"params": self._parameters(), "saved": self._export()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__(**saved["params"])  # type: ignore[misc]
+        self._import(saved["saved"])

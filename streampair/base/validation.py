@@ -1,0 +1,542 @@
+"""Checks and defaults of a private learner's parameters, and the mechanism that they ask for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streampair.base.targets import Task
+from streampair.errors import ConfigError
+from streampair.privacy.accounting import mu_from
+from streampair.privacy.mechanisms.base import Mechanism, Settings, near
+from streampair.privacy.mechanisms.buffer import BufferPlan
+from streampair.privacy.mechanisms.decayed_moments import Forgetting
+from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, Woods, worthwhile
+from streampair.privacy.mechanisms.ftrl import FTRL, PARTNER, Partnered, check_strategy
+from streampair.privacy.mechanisms.gradient_perturbation import Noisy
+from streampair.privacy.mechanisms.metric_moments import MetricMoments
+from streampair.privacy.mechanisms.output_perturbation import Output
+from streampair.privacy.mechanisms.prevalence import Rated, checked_rate
+from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
+from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, MOST_FEATURES, Moments, RankingMoments
+from streampair.privacy.user_level import EntityInfluence, EntityLimit
+
+__all__ = [
+    "centred_output",
+    "check_bounds_known",
+    "gradients",
+    "leader",
+    "metric_leader",
+    "noisy",
+    "output",
+    "planned",
+    "ranking_leader",
+    "scale",
+    "settled",
+    "whole",
+    "woods",
+]
+
+# Below this horizon the moments cost more than they give (docs/privacy.md 4.4).
+_WARMUP_FROM = 5000
+_WARMUP_SHARE = 0.1
+_WARMUP_OPEN = 2000
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A parameter as an integer from `least` to 2^53, or ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
+    return int(value)
+
+
+def scale(name: str, value: Any) -> float:
+    """A parameter as a float from 1e-9 to 1e9, or ConfigError."""
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 1e-9 <= value <= 1e9:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give a {name} from 1e-9 to 1e9, or None")
+    return float(value)
+
+
+def _warmup(value: Any, horizon: int | None) -> int:
+    if value is None:
+        if horizon is None:
+            return _WARMUP_OPEN
+        return round(_WARMUP_SHARE * horizon) if horizon >= _WARMUP_FROM else 0
+    slots = whole("warmup", value, 0)
+    if horizon is not None and slots >= horizon:
+        raise ConfigError(
+            f"warmup is {slots}, and the horizon {horizon}: nothing is left to learn from",
+            fix="make the warm-up 5 to 10 % of the horizon, or 0",
+        )
+    return slots
+
+
+def _default_warmup(
+    mechanism: Mechanism, mu: float, horizon: int | None, features: int | None, entity: EntityLimit | None
+) -> int | None:
+    """What the mechanism takes; with an entity for as much noise as all of its records in it need."""
+    if entity is None:
+        return mechanism.default_warmup(mu, horizon, features)
+    records = 1
+    while True:
+        # Half of mu^2 is for the warm-up, and mu is divided among the records that fit into it.
+        asked = mechanism.default_warmup(mu / (math.sqrt(2.0) * records), horizon, features)
+        within = 1 if asked is None else entity.within(asked)
+        if within <= records:
+            return asked
+        records = within
+
+
+def _checked_features(features: Any) -> None:
+    if features is None:
+        return
+    if isinstance(features, str | bytes) or not isinstance(features, Sequence) or not len(features):
+        raise ConfigError(f"features is {features!r}", fix="give a list of feature names")
+    if len(set(features)) != len(features):
+        raise ConfigError("features names a feature twice", fix="name each once")
+
+
+def _checked_bounds(bounds: Any, features: Any) -> dict[Hashable, tuple[float, float]]:
+    if bounds is None:
+        return {}
+    if not isinstance(bounds, Mapping):
+        raise ConfigError(f"bounds is {bounds!r}", fix="give a mapping such as {'age': (0, 120)}")
+    checked = {}
+    for name, pair in bounds.items():
+        try:
+            low, high = (float(value) for value in pair)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the bounds of {name!r} are {pair!r}", fix="give a pair of numbers (low, high)"
+            ) from None
+        if not (abs(low) <= 1e100 and abs(high) <= 1e100 and high - low > 1e-100):
+            raise ConfigError(
+                f"the bounds of {name!r} are {pair!r}",
+                fix="give finite public bounds with low below high, not taken from the stream",
+            )
+        checked[name] = (low, high)
+    if features is not None:
+        check_bounds_known(checked, features, "features")
+    return checked
+
+
+def check_bounds_known(bounds: Mapping[Hashable, Any], names: Sequence[Hashable], where: str) -> None:
+    """Refuse bounds of a feature that is not there: a misspelt name would leave a feature unscaled."""
+    known = set(names)
+    for name in bounds:
+        if name not in known:
+            raise ConfigError(
+                f"bounds names {name!r}, which is not in {where}",
+                fix="declare the feature set with features=, and bounds for names in it",
+            )
+
+
+def _checked_entity(model: Any) -> EntityLimit | None:
+    entity = model.entity
+    if entity is None:
+        return None
+    if not isinstance(entity, EntityLimit):
+        raise ConfigError(
+            f"entity is {entity!r}", fix="give streampair.privacy.EntityLimit(records=..., separation=...)"
+        )
+    if model.features is None:
+        raise ConfigError(
+            "entity is given, and no features: which fields are features is then not known",
+            fix="declare features=",
+        )
+    if entity.field is not None and entity.field in model.features:
+        raise ConfigError(
+            f"the field {entity.field!r} names the entity and is a feature too",
+            fix="take it out of features: what names a person must not be learned",
+        )
+    return entity
+
+
+def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None = None) -> Settings:
+    """Check the parameters of a learner, and fill in the defaults.
+
+    Parameters
+    ----------
+    learner
+        Stores them under the names of its constructor.
+    task, mechanism
+        What labels mean, and how it learns.
+    features
+        How many there are, once it is known.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    """
+    mu = mu_from(learner.epsilon, learner.delta)
+    horizon = None if learner.horizon is None else whole("horizon", learner.horizon, 1)
+    if horizon == 1:
+        raise ConfigError(
+            "horizon is 1, and one record makes no pair",
+            fix="give the number of records in the stream; streampair.privacy.plan says how many are useful",
+        )
+    entity = _checked_entity(learner)
+    asked = learner.warmup
+    if asked is None:
+        asked = _default_warmup(mechanism, mu, horizon, features, entity)
+    warmup = _warmup(asked, horizon)
+    loss = mechanism.checked_loss(task.checked_loss(learner.loss), task.form)
+    if not loss.convex:
+        raise ConfigError(
+            f"{loss!r} is not convex, and no private learner offers it",
+            fix="use losses.Logistic() or another convex loss",
+        )
+    kept = (learner.buffer, learner.max_uses)
+    partner = mechanism.core.released_partner
+    buffer = (
+        BufferPlan.released()
+        if partner
+        else BufferPlan.of(*kept, horizon=horizon, bounded=mechanism.bounded_uses)
+    )
+    clip = mechanism.default_clip if learner.clip is None else scale("clip", learner.clip)
+    radius = mechanism.radii[bool(warmup)] if learner.radius is None else scale("radius", learner.radius)
+    if learner.noise_key is not None and learner.seed is not None:
+        raise ConfigError(
+            "noise_key and seed are both set", fix="keep the key; a seed is for tests, and protects nobody"
+        )
+    if learner.seed is not None and (
+        isinstance(learner.seed, bool) or not isinstance(learner.seed, int | np.integer)
+    ):
+        raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
+    _checked_features(learner.features)
+    bounds = _checked_bounds(learner.bounds, learner.features)
+    forks, window = whole("forks", learner.forks, 0), whole("window", learner.window, 1)
+    if entity is not None:
+        buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
+    return Settings(
+        mechanism=mechanism,
+        epsilon=float(learner.epsilon),
+        delta=float(learner.delta),
+        mu=mu,
+        horizon=horizon,
+        warmup=warmup,
+        loss=loss,
+        form=task.form,
+        pairs=task.pairs,
+        two_classes=task.two_classes,
+        buffer=buffer,
+        clip=clip,
+        radius=radius,
+        # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its proof
+        # is for two classes and decreasing losses.
+        tangent=bool(warmup) and loss.decreasing and task.two_classes,
+        bounds=bounds,
+        forks=forks,
+        window=window,
+        entity=entity,
+        features=features,
+        dim=None if features is None else task.coordinates(features),
+    )
+
+
+def planned(settings: Settings, plan: Mapping[str, Any] | None, *, declared: bool) -> Settings:
+    """The settings of a learner under a plan that was written down.
+
+    Parameters
+    ----------
+    settings
+        As they are settled here.
+    plan
+        See `SlotRun.written`; None: nothing was written down.
+    declared
+        Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
+        the other side.
+
+    Raises
+    ------
+    ValueError
+        If the plan is not of such settings.
+    """
+    if plan is None:
+        return settings
+    warmup = plan["warmup"]
+    if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > (not declared):
+        raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")
+    if bool(warmup) != bool(settings.warmup):
+        raise ValueError("a plan with a warm-up, or without, for a learner that is not")
+    return replace(settings, mu=near("mu", plan["mu"], settings.mu), warmup=warmup)
+
+
+def _rated(learner: Any, mechanism: Mechanism) -> Mechanism:
+    """The mechanism, with a share of positives if one is asked for."""
+    asked = getattr(learner, "positive_rate", None)
+    if asked is None:
+        return mechanism
+    declared = checked_rate(asked)
+    if declared is None and isinstance(mechanism, Output) and mechanism.paper:
+        raise ConfigError(
+            "the paper's calibration leaves nothing of the budget for a share of positives",
+            fix="declare it with positive_rate=, or use calibration='tight'",
+        )
+    return Rated(mechanism, declared)
+
+
+def _evaluated(choose: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
+    """Whatever is chosen, with a private AUC beside it if one is asked for."""
+
+    @functools.wraps(choose)
+    def chosen(learner: Any, features: int | None, *more: Any, **named: Any) -> Mechanism:
+        mechanism = choose(learner, features, *more, **named)
+        share = getattr(learner, "auc_share", None)
+        if share is None:
+            return mechanism
+        if isinstance(mechanism.core, Output) and mechanism.core.paper:
+            raise ConfigError(
+                "the paper's calibration leaves nothing of the budget for a private AUC",
+                fix="leave auc_share out, or use calibration='tight'",
+            )
+        return Evaluated(mechanism, checked_share(share))
+
+    return chosen
+
+
+def gradients(learner: Any, features: int | None) -> Mechanism:
+    """FTRL on gradients."""
+    check_strategy(learner.strategy, learner.horizon)
+    if getattr(learner, "partner", None) is not None:
+        return _rated(learner, _partnered(learner))
+    return _rated(learner, FTRL(learner.strategy))
+
+
+def _partnered(learner: Any) -> Partnered:
+    """FTRL on gradients of pairs with a released partner."""
+    partner = learner.partner
+    if not (isinstance(partner, str) and partner == PARTNER):
+        raise ConfigError(f"partner is {partner!r}", fix=f"give partner={PARTNER!r}, or None")
+    given = [name for name in ("buffer", "max_uses") if getattr(learner, name) is not None]
+    if given:
+        raise ConfigError(
+            f"partner={partner!r} keeps no record, and {given[0]}={getattr(learner, given[0])!r} says which",
+            fix=f"leave {given[0]} out, or partner",
+        )
+    if learner.warmup is not None and learner.warmup == 0:
+        raise ConfigError(
+            f"partner={partner!r} is what the warm-up has released, and warmup is 0",
+            fix="leave warmup out, or partner",
+        )
+    return Partnered(learner.strategy)
+
+
+def _anytime(value: Any, horizon: Any) -> float | None:
+    """The weight of what is known before the horizon, checked."""
+    if value is None:
+        return None
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 0.01 <= value <= 1.0:
+        raise ConfigError(f"anytime is {value!r}", fix="give a weight from 0.01 to 1, or None")
+    if horizon is None:
+        raise ConfigError(
+            f"anytime is {value!r}, and there is no horizon whose end it could be weighed against",
+            fix="give horizon=, or leave anytime out",
+        )
+    return float(value)
+
+
+@_evaluated
+def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
+    """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
+
+    Parameters
+    ----------
+    moments
+        Those of the family.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is given that the solver cannot use.
+    """
+    by_gradients = gradients(learner, features)
+    solver, horizon = learner.solver, learner.horizon
+    if solver not in ("auto", "moments", "gradients"):
+        raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
+    unused = ["loss", "buffer", "clip", "max_uses"]
+    if moments is not Moments or getattr(learner, "half_life", None) is not None:
+        unused.append("entity")
+    given = [name for name in unused if getattr(learner, name) is not None]
+    if getattr(learner, "partner", None) is not None:
+        given.append("partner")
+    if learner.strategy != "auto":
+        given.append("strategy")
+    if learner.warmup is not None and learner.warmup == 0:
+        given.append("warmup")
+    if getattr(learner, "half_life", None) is not None:
+        return _forgetting(learner, given)
+    if solver == "moments" and given:
+        raise ConfigError(
+            f"solver='moments' cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises "
+            "records first and takes the leader of the squared loss over all pairs",
+            fix=f"leave {given[0]} out, or use solver='gradients'",
+        )
+    if solver == "auto":
+        short = isinstance(horizon, int) and horizon < LEAST_HORIZON
+        many = features is not None and features > MOST_FEATURES
+        solver = "gradients" if given or short or many else "moments"
+    if solver == "gradients":
+        if getattr(learner, "anytime", None) is not None:
+            raise ConfigError(
+                f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",
+                fix="leave it out, or use solver='moments'",
+            )
+        return by_gradients
+    if getattr(learner, "positive_rate", None) is not None:
+        raise ConfigError(
+            f"solver='moments' cannot use positive_rate={learner.positive_rate!r}: it releases the share of "
+            "positives with its warm-up",
+            fix="leave it out, or use solver='gradients'",
+        )
+    if moments is not Moments:
+        return moments()
+    if learner.anytime is not None and learner.entity is not None:
+        raise ConfigError(
+            f"anytime={learner.anytime!r} weighs what single records have paid, and entity= protects several",
+            fix="leave one of them out",
+        )
+    return Moments(anytime=_anytime(learner.anytime, horizon))
+
+
+def _at_most(name: str, value: Any, most: int) -> int:
+    """An integer from 1 to `most`, or ConfigError."""
+    if whole(name, value, 1) > most:
+        raise ConfigError(
+            f"{name} is {value!r}", fix=f"give at most {most}: a release has a number for each leaf"
+        )
+    return int(value)
+
+
+def woods(learner: Any, features: int | None) -> Mechanism:
+    """Leaves of random trees beside moments; moments alone where a horizon is too short for leaves.
+
+    Unless somebody says how many trees there are: then so many.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is given that it cannot use.
+    """
+    names = ("loss", "buffer", "clip", "max_uses")
+    given = [name for name in names if getattr(learner, name) is not None]
+    if learner.warmup is not None and learner.warmup == 0:
+        given.append("warmup")
+    if given:
+        raise ConfigError(
+            f"a private forest cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises records "
+            "first and sums them up",
+            fix=f"leave {given[0]} out",
+        )
+    horizon = learner.horizon
+    if features is not None and features > MOST_FEATURES:
+        raise ConfigError(
+            f"{features} features are too many for second moments", fix=f"select at most {MOST_FEATURES}"
+        )
+    depth = _at_most("depth", learner.depth, MOST_DEPTH)
+    if learner.trees is not None:
+        trees = _at_most("trees", learner.trees, MOST_TREES)
+        return Woods(trees=trees, depth=depth, fields=learner._fields)
+    if isinstance(horizon, int) and not worthwhile(
+        *(learner.epsilon, learner.delta, horizon, depth, features or 1)
+    ):
+        return Moments()
+    return Woods(depth=depth, fields=learner._fields)
+
+
+def ranking_leader(learner: Any, features: int | None) -> Mechanism:
+    """`leader` for relevances."""
+    return leader(learner, features, RankingMoments)
+
+
+def metric_leader(learner: Any, features: int | None) -> Mechanism:
+    """`leader` for declared classes; gradients where none are.
+
+    Raises
+    ------
+    ConfigError
+        If moments are asked for, and no classes.
+    """
+    declared = learner._task.classes
+    if declared is not None:
+        return leader(learner, features, lambda: MetricMoments(classes=declared))
+    if learner.solver == "moments":
+        raise ConfigError(
+            "solver='moments' needs the classes that there are, for it keeps a sum for each",
+            fix="declare them with classes=, or use solver='gradients'",
+        )
+    if learner.solver == "auto":
+        return gradients(learner, features)
+    return leader(learner, features)
+
+
+def _forgetting(learner: Any, given: list[str]) -> Mechanism:
+    """Moments that fade; `given`: parameters that moments cannot use."""
+    half_life = whole("half_life", learner.half_life, 1)
+    if learner.horizon is not None:
+        raise ConfigError(
+            f"half_life={half_life} and horizon={learner.horizon!r} are both set: what fades has no sum over "
+            "all records to release at an end",
+            fix="leave the horizon out: with a half_life what is spent on a record does not grow with the "
+            "stream; or leave the half_life out",
+        )
+    if learner.solver == "gradients":
+        given = ["solver", *given]
+    if learner.anytime is not None:
+        given = ["anytime", *given]
+    if given:
+        raise ConfigError(
+            f"half_life={half_life} fades second moments of blocks, which cannot use "
+            f"{given[0]}={getattr(learner, given[0])!r}",
+            fix=f"leave {given[0]} out, or the half_life",
+        )
+    return Forgetting(half_life=half_life)
+
+
+@_evaluated
+def noisy(learner: Any, features: int | None) -> Mechanism:
+    """Noise in every gradient."""
+    return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2)))
+
+
+@_evaluated
+def output(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
+    """Output perturbation.
+
+    Raises
+    ------
+    ConfigError
+        If there is no horizon, or the paper's calibration is asked for what it does not know.
+    """
+    mechanism = Output(
+        l2=None if learner.l2 is None else scale("l2", learner.l2),
+        releases=learner.releases,
+        calibration=learner.calibration,
+        allocation=learner.allocation,
+        centred=centred,
+    )
+    if learner.horizon is None:
+        raise ConfigError(
+            f"{type(learner).__name__} needs a horizon: its noise is planned over all releases",
+            fix="give horizon=, or use PairFTRL, which learns without end",
+        )
+    unknown = (learner.releases, learner.clip, learner.entity, learner.warmup or None, learner.forks or None)
+    if mechanism.paper and any(value is not None for value in unknown):
+        raise ConfigError(
+            "the paper's calibration knows no releases, warm-up, clipping, forks or entities",
+            fix="leave them out, or use calibration='tight'",
+        )
+    return _rated(learner, mechanism)
+
+
+def centred_output(learner: Any, features: int | None) -> Mechanism:
+    """Output perturbation of the loss plus a ridge term around a point."""
+    return output(learner, features, centred=True)

@@ -1,0 +1,803 @@
+"""A lane whose every commit is in its log before it takes effect."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from streampair import __version__
+from streampair.engine.lane import Lane
+from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Scored, Wanted
+from streampair.engine.recovery import (
+    Acceptance,
+    Facts,
+    How,
+    Known,
+    accept,
+    check,
+    check_replay,
+    lost_span,
+    refuse_key,
+)
+from streampair.engine.reservations import Reservations, payload_digest
+from streampair.engine.snapshot import Snapshot, since_of
+from streampair.engine.wal import (
+    LOG_FORMAT,
+    Attempt,
+    Chain,
+    Digests,
+    Genesis,
+    LogKey,
+    Place,
+    Register,
+    Saved,
+    Tip,
+    short,
+)
+from streampair.errors import LaneStopped, PrivacyError, SnapshotError
+
+__all__ = [
+    "LaneLog",
+    "LoggedLane",
+    "place_of",
+]
+
+
+def place_of(record: Record) -> Place:
+    """A record as a log knows it again."""
+    return Place(record.offset, payload_digest(record.key, record.value))
+
+
+def _place_at(offset: int, records: Iterable[Record]) -> Place:
+    return place_of(next(record for record in records if record.offset == offset))
+
+
+class LaneLog:
+    """The log of one lane.
+
+    Parameters
+    ----------
+    key
+        Of the chain: from the noise key of a private lane.
+    app, topic, partition, name, fingerprint
+        What the lane is.
+    reservations
+        The account of a private learner; None: there is none to keep.
+    private
+        Whether a guarantee hangs on this log.
+    entity
+        Where entities are read from; empty where none are declared.
+    void
+        What voids the guarantee as the lane is configured now.
+    replayable
+        Whether the same records from the same snapshot give the same scores and the same bytes.
+    plan
+        Gives the fitted numbers of the learner's plan; None while they are not known.
+    """
+
+    def __init__(
+        self,
+        key: LogKey,
+        *,
+        app: str,
+        topic: str,
+        partition: int,
+        name: str,
+        fingerprint: str,
+        reservations: Reservations | None,
+        private: bool,
+        entity: str,
+        void: Sequence[str],
+        replayable: bool,
+        plan: Callable[[], dict[str, Any] | None],
+    ) -> None:
+        self._key = key
+        self._who = {"app": app, "topic": topic, "partition": partition}
+        self._name = name
+        self._fingerprint = fingerprint
+        self._reservations = reservations
+        self._private = private
+        self._entity = entity
+        self._void = list(void)
+        self._plan = plan
+        self._chain = Chain(key)
+        self._known: Known | None = None
+        self._partitions = 1
+        self._scores = hashlib.blake2b(digest_size=32)
+        self._last: Place | None = None
+        self._first: int | None = None
+        self._snapshot_due = True
+        self.replayable = replayable
+        self.records_since_snapshot = 0
+        """Records that a start would have to replay."""
+
+    # A start
+
+    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
+        """Read the log, as it was found.
+
+        Parameters
+        ----------
+        frames
+            As the store holds it.
+        damaged
+            Stop at damage: for `accept`. A start is then refused.
+
+        Raises
+        ------
+        LogDamaged
+            If it is damaged.
+        PrivacyError
+            If it was begun under another key.
+        SnapshotError
+            If it is another lane's, or was written under another configuration.
+        """
+        entries, self._chain, used = Chain.read(self._key, frames, damaged=True)
+        if self._chain.damage is not None:
+            self._check_key(frames)
+            if not damaged:
+                raise self._chain.damage
+        self._known = known = Known.of(entries)
+        if known is None:
+            return Wanted(None, None, None, used)
+        genesis, tip = known.genesis, known.tip
+        theirs = {"app": genesis.app, "topic": genesis.topic, "partition": genesis.partition}
+        if genesis.format != LOG_FORMAT or theirs != self._who:
+            raise SnapshotError(
+                f"the log is that of {theirs} (format {genesis.format}), this lane is {self._who}",
+                fix="point the store at this lane's own place",
+            )
+        if genesis.fingerprint != self._fingerprint:
+            raise SnapshotError(
+                "the configuration changed since the log was begun "
+                f"(fingerprint {genesis.fingerprint!r}, now {self._fingerprint!r})",
+                fix="put the old learner and input settings back, or give the new configuration another app "
+                "name, which starts from the beginning",
+            )
+        return Wanted(
+            None if known.saved is None else known.saved.content.hex(),
+            None if genesis.first is None else genesis.first.offset,
+            None if tip is None or tip.last is None else tip.last.offset,
+            used,
+        )
+
+    def _check_key(self, frames: bytes) -> None:
+        """Nothing verifies under another key: then the key is what is wrong, not the log."""
+        try:
+            entries = Chain.peek(frames)
+        except SnapshotError:
+            return
+        first = entries[0] if entries else None
+        genesis = first.genesis if isinstance(first, Saved) else first
+        if isinstance(genesis, Genesis) and genesis.key != self._key.id:
+            refuse_key(genesis.key, self._key.id)
+
+    @property
+    def known(self) -> Known | None:
+        """What the log says; None: it is new."""
+        return self._known
+
+    @property
+    def chain(self) -> Chain:
+        """The end of the log."""
+        return self._chain
+
+    def start(
+        self,
+        facts: Facts,
+        *,
+        report: dict[str, Any] | None = None,
+    ) -> tuple[list[Append], list[str]]:
+        """Check what was found, and announce an attempt. Nothing may be written before.
+
+        Parameters
+        ----------
+        facts
+            What stands outside of the log.
+        report
+            Numbers of the privacy report, where a log begins.
+
+        Returns
+        -------
+        tuple
+            What is to be made durable, one after the other; and what a lane without an account goes on over.
+
+        Raises
+        ------
+        PrivacyError, SnapshotError
+            If the lane may not go on; the message names the choices.
+        """
+        known = self._known
+        if self._chain.damage is not None:
+            raise self._chain.damage
+        warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
+        if known is not None:
+            check_replay(known, facts.start)
+        appends: list[Append] = []
+        if known is None:
+            genesis = Genesis(
+                format=LOG_FORMAT,
+                writer=__version__,
+                name=self._name,
+                fingerprint=self._fingerprint,
+                key=self._key.id,
+                partitions=facts.partitions,
+                entity=self._entity,
+                cluster=facts.cluster,
+                first=facts.first,
+                plan=self._plan(),
+                privacy=report,
+                **self._who,  # type: ignore[arg-type]
+            )
+            self._known = known = Known.of([genesis])
+            assert known is not None
+            appends.append(self._append(self._chain.add(genesis)))
+        elif facts.registers and not known.attempts and self._registered(facts) is None:
+            # Its process died before the register knew of it, and no attempt may come before it does.
+            appends.append(self._append())
+        self._partitions = facts.partitions
+        account, ledger = self._reservations, None
+        if account is not None:
+            if known.ledger is not None:
+                account.restore(known.ledger)
+            ledger = account.begin(known.lines)
+        attempt = Attempt(__version__, self._void, ledger)
+        known.fold(attempt)
+        appends.append(self._append(self._chain.add(attempt)))
+        return appends, warnings
+
+    def accept(self, how: How, facts: Facts, when: str) -> Acceptance:
+        """Go on where `start` refuses to, because an operator says so: see `accepting.accept`."""
+        entry, problem, charged = accept(
+            self._known,
+            self._chain,
+            self._reservations,
+            facts,
+            how,
+            when,
+            private=self._private,
+            entity=self._entity,
+        )
+        assert self._known is not None  # there is nothing to accept without a log
+        self._known.fold(entry)
+        self._partitions = facts.partitions
+        append = self._append(self._chain.add(entry))
+        return Acceptance(append, entry.charged, entry.what, problem, charged)
+
+    def restored(self) -> None:
+        """The state of the last snapshot is there; or the lane begins, and has none."""
+        known, account = self._known, self._reservations
+        assert known is not None
+        if account is not None:
+            account.bind()
+        self._last = None if known.tip is None else known.tip.last
+        if known.span is None:
+            self._snapshot_due = not self.replayable or known.saved is None or known.given_up is not None
+        elif account is not None:
+            account.replay(known.path)
+
+    @property
+    def replay_until(self) -> int | None:
+        """The offset up to which records are replayed silently; None: nothing is to be replayed."""
+        span = None if self._known is None else self._known.span
+        return None if span is None else span[1]
+
+    def replayed(self) -> None:
+        """The silent replay has come to the tip.
+
+        Raises
+        ------
+        SnapshotError
+            If it has not come to the scores that the tip holds.
+        """
+        known, account = self._known, self._reservations
+        assert known is not None
+        assert known.tip is not None
+        if known.tip.scores != self._told():
+            raise lost_span("a replay from the last snapshot gives other scores than were given")
+        if account is not None:
+            if account.settled != known.tip.slots:
+                raise lost_span(f"a replay comes to slot {account.settled}, and the log to {known.tip.slots}")
+            account.replayed()
+        self._snapshot_due = not self.replayable
+
+    def _told(self) -> bytes:
+        """Digest of the scores since the last snapshot, and of what the next noise depends on."""
+        told = self._scores.copy()
+        if self._reservations is not None:
+            self._reservations.tell(told)
+        return told.digest()
+
+    # At work
+
+    def took(self, records: Sequence[Record], scores: Sequence[Scored]) -> Append | None:
+        """What must be durable before the outputs of these records leave; None: nothing."""
+        if scores:
+            given = [float("nan") if scored.score is None else scored.score for scored in scores]
+            self._scores.update(array.array("d", given).tobytes())
+            self.records_since_snapshot += len(scores)
+            self._last = _place_at(scores[-1].offset, reversed(records))
+            self._first = scores[0].offset if self._first is None else self._first
+            known = self._known
+            if known is not None and known.genesis.first is None:  # the partition was empty when it began
+                first = _place_at(scores[0].offset, records)
+                known.genesis = msgspec.structs.replace(known.genesis, first=first)
+        account = self._reservations
+        if account is None:
+            return None
+        silent, note = account.replaying, account.note()
+        if scores and not silent and self._voids() and note is None:
+            # Who repeats what was released before has no line to write, and a line tells what voids too.
+            note = Digests(account.settled + 1, 0, b"")
+        return None if note is None else self._append(self._chain.add(note))
+
+    def _voids(self) -> bool:
+        """Note that a record is taken; whether that voids the guarantee for a reason that is new."""
+        known = self._known
+        if known is None:
+            return False
+        before = len(known.void)
+        known.takes_records()
+        return len(known.void) > before
+
+    def skipped(self) -> None:
+        """Records before the next one are gone: what was learned before them cannot be replayed for long."""
+        self._snapshot_due = True
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the next commit must hold a snapshot."""
+        return self._snapshot_due or (self._known is not None and self._known.plan is None and self._private)
+
+    def commit(
+        self,
+        next_offset: int | None,
+        seen: int,
+        data: bytes | None,
+        *,
+        clean: bool,
+        report: dict[str, Any] | None,
+    ) -> Commit:
+        """A commit, to be made durable once all outputs are.
+
+        Parameters
+        ----------
+        next_offset, seen
+            Where the lane is, and how many records it has taken.
+        report
+            Numbers of the privacy report.
+        data
+            A snapshot; None: none.
+        clean
+            Whether the process ends here.
+        """
+        known, account = self._known, self._reservations
+        if known is None:
+            raise PrivacyError("the lane was not started", fix="call start before commit")
+        tip = Tip(
+            writer=__version__,
+            next_offset=next_offset,
+            seen=seen,
+            slots=0 if account is None else account.settled,
+            scores=self._told(),
+            last=self._last,
+            ledger=None if account is None else account.reserved(clean=clean),
+            clean=clean,
+            privacy=report,
+            first=self._first,
+        )
+        if data is None:
+            known.fold(tip)
+            return self._committing(self._chain.add(tip), next_offset, None, None)
+        known.fold(tip)  # what was taken under a void reason is told before it is repeated
+        known.plan = self._plan()
+        content = self._key.tag(b"snapshot", data)
+        saved = Saved(
+            tip=tip,
+            content=content,
+            size=len(data),
+            genesis=known.genesis,
+            plan=known.plan,
+            void=list(known.void),
+            accepted=list(known.accepted),
+            voiding=list(known.voiding),
+        )
+        known.fold(saved)
+        self._scores = hashlib.blake2b(digest_size=32)
+        self._first = None
+        self._snapshot_due = not self.replayable
+        self.records_since_snapshot = 0
+        return self._committing(self._chain.add(saved), next_offset, content.hex(), data)
+
+    def check_content(self, data: bytes) -> None:
+        """Refuse a snapshot that is not the one that the log names.
+
+        Raises
+        ------
+        SnapshotError
+        """
+        known = self._known
+        if known is None or known.saved is None or self._key.tag(b"snapshot", data) != known.saved.content:
+            raise SnapshotError(
+                "the snapshot is not the one that the log names",
+                fix="put the store back as a whole: its log and its snapshots belong together",
+            )
+
+    def _committing(
+        self, frame: bytes, next_offset: int | None, content: str | None, data: bytes | None
+    ) -> Commit:
+        return Commit((frame,), self._register(), next_offset, content, data)
+
+    def _append(self, *frames: bytes) -> Append:
+        known = self._known
+        return Append(frames, self._register(), None if known is None else known.next_offset)
+
+    def _registered(self, facts: Facts) -> Register | None:
+        return None if facts.register is None else Register.read(self._key, facts.register)
+
+    def _register(self) -> str:
+        account = self._reservations
+        register = Register(
+            sequence=self._chain.sequence,
+            tag=short(self._chain.tag),
+            key=self._key.id,
+            generation=0 if account is None else account.ledger.generation,
+            partitions=self._partitions,
+            slots=self._slots(),
+            forks=0 if account is None else account.ledger.charged,
+            void=bool(self._void) or (self._known is not None and bool(self._known.void)),
+        )
+        return register.text(self._key)
+
+    def _slots(self) -> int:
+        known, account = self._known, self._reservations
+        released = 0 if known is None else known.released
+        return released if account is None else max(released, account.settled)
+
+
+class LoggedLane(Lane):
+    """A lane whose log is the truth, and whose snapshots are a cache of it (DESIGN.md 5, docs/privacy.md 8).
+
+    It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for;
+    `replay` what it asks for; make each `Append` of the start durable, in order; then `process`, whose `line`
+    is durable before any output leaves, no more than `room` records between two commits; `commit` once all
+    outputs are stored, and `committed` once the commit is. Whatever fails in between: throw the lane away,
+    and start another.
+
+    Parameters
+    ----------
+    learner, decode
+        As for `Lane`. The noise key of a private learner keys the log too.
+    payloads_change
+        Whether the record at an offset may be another one when it is read again (compaction, erasure). Then
+        no replay is trusted to repeat anything, and each commit holds a snapshot.
+    options
+        Further arguments of `Lane`.
+
+    Examples
+    --------
+    >>> from streampair import auc
+    >>> from streampair.engine import Facts, LoggedLane, Record
+    >>> from streampair.engine.testing import decode_json
+    >>> def lane():
+    ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, app="a", topic="t", partition=0)
+    >>> first = lane()
+    >>> first.read(b"").content is None
+    True
+    >>> appends, warnings = first.start(Facts(registers=False))
+    >>> log = b"".join(frame for append in appends for frame in append.frames)
+    >>> records = [Record(0, b'{"x": {"a": 0.5}, "y": true}'), Record(1, b'{"x": {"a": 0.1}, "y": false}')]
+    >>> scores = first.process(records).scores
+    >>> commit = first.commit(snapshot=True)
+    >>> first.committed()
+    >>> log += b"".join(commit.frames)
+    >>> second = lane()
+    >>> second.read(log).content == commit.content
+    True
+    >>> _ = second.start(Facts(end=2, registers=False), commit.snapshot)
+    >>> second.next_offset
+    2
+    """
+
+    def __init__(
+        self,
+        learner: Any,
+        decode: Callable[[Record], Event],
+        *,
+        payloads_change: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(learner, decode, **options)
+        private = self._model.private
+        self._reservations: Reservations | None = None
+        # A fixed seed protects nobody: there is nothing to keep an account of.
+        if private is not None and private.seed is None:
+            self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
+        self._working = False
+        self._log = LaneLog(
+            LogKey(None if private is None else private.noise_key),
+            app=self.app,
+            topic=self.topic,
+            partition=self.partition,
+            name=self.name,
+            fingerprint=self.fingerprint,
+            reservations=self._reservations,
+            private=private is not None,
+            entity="key" if private is not None and private.entity is not None else "",
+            void=self._void,
+            # Another model, or noise that nobody can draw again, does not come out of a replay once more.
+            replayable=not self._model.foreign
+            and not payloads_change
+            and (private is None or (private.seed is None and private.noise_key is not None)),
+            plan=self._plan,
+        )
+
+    # A start
+
+    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
+        """Read the lane's log, before anything is written: what it asks for.
+
+        Parameters
+        ----------
+        frames
+            The log as the store holds it; empty for a new lane.
+        damaged
+            Stop at damage, in place of an error: for `accept`. A start is then refused.
+
+        Raises
+        ------
+        LogDamaged, SnapshotError
+        """
+        return self._log.read(frames, damaged=damaged)
+
+    def start(self, facts: Facts, snapshot: bytes | None = None) -> tuple[list[Append], list[str]]:
+        """Check the log against the register and the topic, and announce an attempt.
+
+        Parameters
+        ----------
+        facts
+            What stands outside of the log.
+        snapshot
+            The one that `read` asked for.
+
+        Returns
+        -------
+        tuple
+            What is to be made durable, in this order, after the replay and before the first record that is
+            processed; and what is to be told. A replay that is refused has then written nothing.
+
+        Raises
+        ------
+        PrivacyError, SnapshotError
+            If it may not go on. Nothing may then be written.
+        """
+        log = self._log
+        if snapshot is not None or (log.known is not None and log.known.saved is not None):
+            log.check_content(b"" if snapshot is None else snapshot)
+        appends, warnings = log.start(facts, report=self._summary())
+        known, private = log.known, self._model.private
+        if snapshot is not None:
+            self.restore(snapshot)
+        elif private is not None and known is not None and known.plan is not None:
+            private.load_plan(known.plan)  # what another machine has fitted is not fitted again
+        if log.known is not None and log.known.given_up is not None:
+            self._batch.next_offset = log.known.given_up.next_offset
+            tip = log.known.tip
+            self._since = self._since or (0 if tip is None else since_of(tip.privacy))
+        if log.known is not None and log.known.tip is not None:
+            self._dates.load(log.known.tip.privacy)  # commits after the snapshot have dates of their own
+        log.restored()
+        self._working = log.replay_until is None
+        return appends, warnings
+
+    def accept(self, how: How, facts: Facts, when: str, snapshot: bytes | None = None) -> Acceptance:
+        """Go on where `start` refuses to, because an operator says so. See `LaneLog.accept`.
+
+        For a lane that has read its log and is not started: make what it gives durable, and start another.
+
+        Parameters
+        ----------
+        how, facts, when
+            As of `LaneLog.accept`.
+        snapshot
+            The one that `read` asked for: to say what is spent.
+        """
+        known, private = self._log.known, self._model.private
+        told = None if known is None else (known.genesis if known.tip is None else known.tip).privacy
+        if known is not None and snapshot is not None:
+            self._log.check_content(snapshot)
+            self.restore(snapshot)
+        elif private is not None and known is not None and known.plan is not None:
+            private.load_plan(known.plan)
+        tip_ledger = None if known is None or known.tip is None else known.tip.ledger
+        accepted = self._log.accept(how, facts, when)
+        if private is None or self._reservations is None or told is None:
+            return accepted
+        first = 0 if tip_ledger is None else tip_ledger["forks"] + tip_ledger["pending"]
+        private.charge(first)
+        base = private.privacy.mu_spent
+        private.charge(accepted.charged[1])
+        before, after = told["mu_spent"], private.privacy.mu_spent
+        if known is not None and known.given_up is None:
+            # At the tip more is spent than at the snapshot; what forks cost does not hang on where they are.
+            after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
+        return accepted._replace(mu=(before, after))
+
+    def reread(self, frames: bytes) -> Wanted | None:
+        """Read the log again, once the lane was let go of: what it asks for before `rejoin`.
+
+        Parameters
+        ----------
+        frames
+            The log as the store holds it now.
+
+        Returns
+        -------
+        Wanted or None
+            None if somebody has worked on it since, or this lane has after its last commit: it is of no use
+            then, and another is to be started.
+        """
+        left = (self._log.chain.sequence, self._log.chain.tag)
+        wanted = self._log.read(frames)
+        known, chain = self._log.known, self._log.chain
+        same = known is not None and left == (chain.sequence, chain.tag) and not self._torn
+        if not same or known is None or known.span is not None or known.next_offset != self.next_offset:
+            return None
+        return wanted
+
+    def rejoin(self, facts: Facts) -> tuple[list[Append], list[str]]:
+        """Go on with the state that this lane still has, after `reread`; otherwise as `start`."""
+        appends, warnings = self._log.start(facts)
+        self._log.restored()
+        self._working = True
+        return appends, warnings
+
+    @property
+    def log(self) -> LaneLog:
+        """Its log, as it was read."""
+        return self._log
+
+    @property
+    def replay_until(self) -> int | None:
+        """Offset up to which records are to be replayed after `start`; None: none, or no longer any."""
+        return None if self._working else self._log.replay_until
+
+    def replay(self, records: Sequence[Record]) -> None:
+        """Process records again that were committed after the last snapshot. Nothing comes out of it.
+
+        Raises
+        ------
+        SnapshotError, PrivacyError
+            If they do not give what they gave.
+        """
+        log, until = self._log, self.replay_until
+        if until is None:
+            raise LaneStopped("there is nothing to replay", fix="call process")
+        records = [record for record in records if record.offset < until]
+        self._torn = self._used = True
+        output = self._take(records)
+        log.took(records, output.scores)
+        self._torn = False
+
+    def replayed(self) -> None:
+        """Say that the topic has no more records below `replay_until`.
+
+        Raises
+        ------
+        SnapshotError
+            If the lane has not come to where it was.
+        """
+        log = self._log
+        # Markers and gaps: the last record may lie well below the offset that was committed.
+        self._batch.next_offset = log.replay_until
+        log.replayed()
+        self._working = True
+
+    # Learning
+
+    @property
+    def room(self) -> int | None:
+        """Records that may be processed before the next commit; None: any number."""
+        return None if self._reservations is None else self._reservations.room
+
+    def process(self, records: Sequence[Record]) -> LaneOutput:
+        """Score each record, then learn from it: as `Lane.process`, with the line that must be durable first.
+
+        Raises
+        ------
+        LaneStopped
+            As of `Lane.process`.
+        PrivacyError
+            If more would be released than is reserved, or another view of records that were released before
+            than is set aside for. Nothing of the batch may then leave.
+        """
+        room = self.room if self._working else 0
+        if not self._working or (room is not None and len(records) > room):
+            raise PrivacyError(
+                f"{len(records)} records, and {room} slots are reserved",
+                fix="start the lane, replay what it asks for, give no more than room records, and commit",
+            )
+        output = super().process(records)
+        self._torn = True
+        output.line = self._log.took(records, output.scores)
+        self._torn = False
+        return output
+
+    @property
+    def privacy(self) -> Any:
+        """The learner's report; void also where a record was ever taken under what voids it."""
+        private, known = self._model.private, self._log.known
+        if private is None or known is None:
+            return super().privacy
+        private.mark(void=known.void, accepted=known.accepted)
+        void = list(dict.fromkeys([*known.void, *self._void]))
+        report = private.privacy
+        if not void:
+            return self._noted(report)
+        return self._noted(dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(void)})"))
+
+    def gauges(self, *, solve: bool | None = None) -> LaneGauges:
+        """The lane's numbers: as `Lane.gauges`, and what its ledger has charged."""
+        gauges = super().gauges(solve=solve)
+        if self._reservations is None:
+            return gauges
+        ledger = self._reservations.ledger
+        return dataclasses.replace(gauges, forks=ledger.charged, generation=ledger.generation)
+
+    # Commits
+
+    def skipped(self) -> None:
+        """Say that the topic has lost records that this lane has not read: the next commit is a snapshot."""
+        self._log.skipped()
+
+    @property
+    def records_to_replay(self) -> int:
+        """Records that a start would replay if the process died after the next commit without a snapshot."""
+        return self._log.records_since_snapshot
+
+    def commit(self, *, snapshot: bool = False, clean: bool = False, when: int = 0) -> Commit:
+        """What is to be made durable once all outputs are stored.
+
+        Parameters
+        ----------
+        snapshot
+            Whether to save the state. A lane that cannot replay does so in any case.
+        clean
+            Whether the process ends here; implies a snapshot.
+        when
+            Milliseconds since the epoch: the date of releases and forks that are new; 0: they get none.
+
+        Returns
+        -------
+        Commit
+            Call `committed` once it is durable. If it cannot be made so, the lane is of no use any more: make
+            another, and start it from the store.
+        """
+        log = self._log
+        if not self._working:
+            raise SnapshotError("the lane has not caught up", fix="replay first")
+        if self._reservations is not None:
+            self._dates.note(when, self.privacy, self._reservations.ledger.charged, self._batch.seen)
+        data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
+        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=self._summary())
+
+    def committed(self) -> None:
+        """Say that the last commit is durable: what it reserves may be released from now on."""
+        if self._reservations is not None:
+            self._reservations.committed()
+
+    def _plan(self) -> dict[str, Any] | None:
+        plan = None if self._model.private is None else self._model.private.plan()
+        return None if plan is None else dict(plan)
+
+    def _account(self) -> dict[str, Any] | None:
+        return {"log": self._log.chain.sequence}
+
+    def _continue(self, saved: Snapshot) -> None:
+        """The log says what was released, and by whom."""

@@ -1,0 +1,461 @@
+"""A model taken apart: the steps in front, the learner at the end, and what each needs for
+scoring, learning, rolling back and saving.
+
+A lane holds any River estimator or pipeline. Three kinds of step matter here:
+
+- *stateless*: a function of one record. Nothing to copy, nothing to save, safe in front of a private learner;
+- *own*: an estimator of streampair. Raises `RecordError` before any change, saves itself as plain values;
+- *foreign*: everything else. May fail half-way through a change, so it is rolled back from a copy; can
+  only be saved by pickle.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle  # only ever loads what a signature vouches for, see Model.load
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from river import base, compose
+
+from streampair.engine.protocols import (
+    OwnModel,
+    OwnStep,
+    PrivateModel,
+    missing,
+    probabilities_of,
+)
+from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.privacy.pipeline_check import (
+    check_pipeline,
+    class_name,
+    is_private,
+    is_stateless,
+    is_total,
+    private_inside,
+    walk,
+)
+from streampair.privacy.provenance import Origin
+
+__all__ = ["Model"]
+
+
+class Model:
+    """One model, ready for a lane.
+
+    Parameters
+    ----------
+    model
+        An estimator, or a `river.compose.Pipeline` whose last step can score.
+    positive
+        The label whose score is wanted from a classifier of River.
+    trust_preprocessing
+        Accept steps that learn from the stream in front of a private learner.
+    classes
+        Whether labels are of any number of classes; `judge` then gives the probabilities of all that a
+        classifier of several knows.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot score, or cannot be copied.
+    PrivacyError
+        If a private learner stands where its guarantee would not hold (docs/privacy.md 7).
+    """
+
+    def __init__(
+        self, model: Any, *, positive: object, trust_preprocessing: bool = False, classes: bool = False
+    ) -> None:
+        self.steps: dict[str, Any] = (
+            dict(model.steps) if isinstance(model, compose.Pipeline) else {type(model).__name__: model}
+        )
+        if not self.steps:
+            raise ConfigError("the pipeline has no steps", fix="add a learner as its last step")
+        self.positive = positive
+        self._last = list(self.steps)[-1]
+        #: The learner, if it keeps a privacy account; never exchanged, as it is one of ours.
+        self.private: PrivateModel | None = _private(self.learner)
+        #: Void because of a step that learns in front of a private learner.
+        self.untrusted: str | None = None
+        if self.private is not None or any(
+            is_private(step) or private_inside(step) for _, step, _, _ in self._leaves()
+        ):
+            trusted = check_pipeline(model, trust_preprocessing=trust_preprocessing, one_by_one=True)
+            self.untrusted = next(iter(trusted), None)
+        leaves = [(path, step) for path, step, _, _ in self._leaves()]
+        #: Steps that only pickle can save.
+        self.pickled = [
+            path for path, step in leaves if not is_stateless(step) and not isinstance(step, OwnStep)
+        ]
+        self._front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
+        self._learner_foreign = not isinstance(self.learner, OwnStep)
+        #: Whether code that is not ours runs, which may raise anything.
+        self.foreign = self._learner_foreign or any(not isinstance(step, OwnStep) for _, step in leaves[:-1])
+        #: Whether a failed event can leave a change behind, so that a copy is needed.
+        self.fragile = self._front_learns or self._learner_foreign
+        #: Whether learning starts from the transformed record (the front learns nothing).
+        self.direct = not self._front_learns
+        self._score_name, self._takes_y = _how_to_score(self.learner)
+        several = isinstance(self.learner, base.Classifier) and self.learner._multiclass
+        #: Whether outputs have the probability of each class.
+        self.several = classes and several
+        self.bind()
+        if self.fragile:
+            try:
+                self.checkpoint()
+            except Exception as error:
+                raise ConfigError(
+                    f"the model cannot be copied, so a bad event could not be rolled back ({error})",
+                    fix="use an estimator that copy.deepcopy can copy",
+                ) from error
+
+    @property
+    def learner(self) -> Any:
+        """The last step."""
+        return self.steps[self._last]
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its scores are to rank events: those of a metric are distances, which do not."""
+        return not isinstance(self.learner, base.Transformer)
+
+    @property
+    def probabilities(self) -> Callable[[Any], Any] | None:
+        """From scores to the probabilities that the learner gives for them now; None: it gives none."""
+        if self._score_name == "predict_proba_one":
+            return lambda scores: scores
+        return probabilities_of(self.learner)
+
+    @property
+    def whole(self) -> Any:
+        """The model as the user gave it; for a pipeline a new one around the same steps."""
+        if len(self.steps) == 1:
+            return self.learner
+        return compose.Pipeline(*self.steps.items())
+
+    def bind(self) -> None:
+        """Build the functions of the hot loop; again after every exchange of a step."""
+        learner = self.learner
+        front = [step for name, step in self.steps.items() if name != self._last]
+        self.transform: Callable[[Any], Any] | None = _transformer(front)
+        if self.private is not None and self.transform is not None and not all(map(is_total, front)):
+            self.transform = _costing_one_record(self.transform)
+        self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
+        learn_one = learner.learn_one
+        self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
+        self._front = front
+
+    def judge(self, z: Any) -> tuple[float, dict[Any, float] | None]:
+        """Score of a record as the learner sees it, and the probabilities by class if there are `several`."""
+        if not self.several:
+            return self.score(z), None
+        learner = self.learner
+        if self._score_name == "predict_one":  # a vote is all that it gives
+            vote = learner.predict_one(z)
+            return float(vote == self.positive), {} if vote is None else {vote: 1.0}
+        given = {label: _finite(p, learner) for label, p in learner.predict_proba_one(z).items()}
+        own = self._score_name == "score_one"
+        return self.score(z) if own else given.get(self.positive, 0.0), given
+
+    def learn_from(self, z: Any, y: object, origin: Origin) -> None:
+        """Let the learner learn; a private one is told where the record comes from."""
+        if self.private is None:
+            self.learn(z, y)
+        else:
+            self.private.learn_one(z, y, origin)
+
+    def learn_through(self, x: Any, y: object, origin: Origin) -> bool:
+        """Let the steps in front learn, then the learner, in the order of `river.compose.Pipeline.learn_one`.
+
+        Returns
+        -------
+        bool
+            False if an anomaly filter in the pipeline kept the event from the learner.
+        """
+        z, passed = self._learn_front(x, y)
+        if passed:
+            self.learn_from(z, y, origin)
+        return passed
+
+    def _learn_front(self, x: Any, y: object) -> tuple[Any, bool]:
+        for step in self._front:
+            if isinstance(step, base.AnomalyFilter):
+                if step._supervised:
+                    step.learn_one(x, y)
+                    score = step.score_one(x, y)
+                else:
+                    step.learn_one(x)
+                    score = step.score_one(x)
+                if step.classify(score):
+                    return x, False
+                continue
+            parts = list(step.transformers.values()) if isinstance(step, compose.TransformerUnion) else [step]
+            for part in parts:
+                if not part._supervised:
+                    part.learn_one(x)
+            # A supervised transformer must not see the label of x before it has transformed x.
+            z = step.transform_one(x)
+            for part in parts:
+                if part._supervised:
+                    part.learn_one(x, y)
+            x = z
+        return x, True
+
+    # Rolling back
+
+    def checkpoint(self) -> dict[str, Any]:
+        """A copy of the steps that a failed event could leave half changed."""
+        return copy.deepcopy(
+            {
+                name: step
+                for name, step in self.steps.items()
+                if (self._learner_foreign if name == self._last else self._front_learns)
+            }
+        )
+
+    def rollback(self, saved: dict[str, Any], events: list[tuple[Any, Any]]) -> None:
+        """Go back to `saved` and learn `events` again: the events since then that were good.
+
+        A learner of ours is neither copied nor taught again: it raises before it changes anything, and a
+        private one must not make its releases twice.
+        """
+        self.steps.update(saved)
+        self.bind()
+        for x, y in events:
+            z, passed = self._learn_front(x, y) if self._front_learns else (self.through(x), True)
+            if passed and self._learner_foreign:
+                self.learn(z, y)
+
+    def through(self, x: Any) -> Any:
+        """The record as the learner sees it."""
+        return x if self.transform is None else self.transform(x)
+
+    def too_early(self, z: Any) -> bool:
+        """Whether a step that has learned too little made NaN or infinity of a finite record.
+
+        River's MinMaxScaler does before its first record. Such a record has no score, but it can be learned.
+        """
+        return self._front_learns and any(isinstance(v, float) and not math.isfinite(v) for v in z.values())
+
+    # Saving
+
+    def save(self) -> list[dict[str, object]]:
+        """One entry a step; see `load`."""
+        entries: list[dict[str, object]] = []
+        for path, step, _, _ in self._leaves():
+            entry: dict[str, object] = {"path": path, "class": class_name(step)}
+            if is_stateless(step):
+                entry["kind"] = "none"
+            elif isinstance(step, OwnStep):
+                entry |= {"kind": "state", "state": step.to_state()}
+            else:
+                entry |= {"kind": "pickle", "data": _dumps(step, path)}
+            entries.append(entry)
+        return entries
+
+    def load(self, entries: list[dict[str, Any]], *, verified: bool) -> None:
+        """Put saved state into the steps.
+
+        Parameters
+        ----------
+        entries
+            What `save` returned.
+        verified
+            Whether a signature vouches for the entries. Without it nothing is unpickled.
+
+        Raises
+        ------
+        SnapshotError
+            If the entries belong to other steps, or hold a pickle that nothing vouches for.
+        """
+        leaves = list(self._leaves())
+        saved = [(e["path"], e["class"]) for e in entries]
+        ours = [(path, class_name(step)) for path, step, _, _ in leaves]
+        if saved != ours:
+            raise SnapshotError(
+                f"the snapshot holds the steps {_names(saved)}, this lane has {_names(ours)}",
+                fix="restore with the model that wrote it, or start the new model under another app name",
+            )
+        for entry, (path, step, _, _) in zip(entries, leaves, strict=True):
+            kind = "none" if is_stateless(step) else "state" if isinstance(step, OwnStep) else "pickle"
+            if entry["kind"] != kind:
+                raise SnapshotError(
+                    f"the step {path} was saved as {entry['kind']!r}, this release reads {kind!r}",
+                    fix="restore with the release that wrote it",
+                )
+            if kind == "pickle" and not verified:
+                raise SnapshotError(
+                    f"the step {path} was saved with pickle, and nothing vouches for it",
+                    fix="give the lane allow_pickle=True and the signing key of the snapshot",
+                )
+        for entry, (path, step, holder, key) in zip(entries, leaves, strict=True):
+            if entry["kind"] == "state":
+                step.load_state(entry["state"])
+            elif entry["kind"] == "pickle":
+                try:
+                    holder[key] = pickle.loads(entry["data"])  # noqa: S301  (signed, checked by the caller)
+                except Exception as error:
+                    raise SnapshotError(
+                        f"the step {path} cannot be unpickled ({type(error).__name__}: {error})",
+                        fix="restore with the versions of Python and River that wrote it",
+                    ) from error
+        for step in self.steps.values():
+            _forget_plans(step)
+        self.bind()
+
+    def check_pickle(self) -> None:
+        """Find out at the start, not at the first snapshot, that a step cannot be pickled.
+
+        Raises
+        ------
+        ConfigError
+        """
+        for path, step, _, _ in self._leaves():
+            if path in self.pickled:
+                try:
+                    _dumps(step, path)
+                except SnapshotError as error:
+                    raise ConfigError(error.problem, fix=error.fix) from error
+
+    # Inside
+
+    def _leaves(self) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
+        """(path, step, the mapping that holds it, its key there), the learner last."""
+        yield from walk(self.steps)
+
+
+def _private(learner: object) -> PrivateModel | None:
+    """The learner, if it is private."""
+    if isinstance(learner, PrivateModel):
+        return learner
+    if is_private(learner):
+        raise ConfigError(
+            f"{type(learner).__name__} is private, and a lane cannot keep its account: it lacks "
+            + ", ".join(missing(learner, PrivateModel)),
+            fix="give it what streampair.engine.protocols.PrivateModel asks for",
+        )
+    return None
+
+
+def _forget_plans(step: Any) -> None:
+    """A River pipeline caches its steps; an exchanged step would go unnoticed."""
+    if isinstance(step, compose.Pipeline):
+        step._plan = None
+        for inner in step.steps.values():
+            _forget_plans(inner)
+    elif isinstance(step, compose.TransformerUnion):
+        for inner in step.transformers.values():
+            _forget_plans(inner)
+
+
+def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:
+    methods = [step.transform_one for step in front if not isinstance(step, base.AnomalyFilter)]
+    if not methods:
+        return None
+    if len(methods) == 1:
+        return methods[0]  # type: ignore[no-any-return]
+
+    def transform(x: Any) -> Any:
+        for method in methods:
+            x = method(x)
+        return x
+
+    return transform
+
+
+def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What a step raises in front of a private learner is about this record, and says nothing of its values.
+
+    Lack of memory too: to make a step ask for too much takes no more than one record.
+    """
+
+    def guarded(x: Any) -> Any:
+        try:
+            return transform(x)
+        except RecordError:
+            raise
+        except Exception as error:
+            raise RecordError(
+                f"a step in front of the learner cannot transform the record ({type(error).__name__})",
+                fix="send what the step needs, or look at the record in the dead letters",
+            ) from None
+
+    return guarded
+
+
+def _how_to_score(learner: Any) -> tuple[str, bool]:
+    """The name of the method to score with, and whether learn_one takes the label."""
+    kind = type(learner).__name__
+    if not callable(getattr(learner, "learn_one", None)):
+        raise ConfigError(f"{kind} has no learn_one", fix="use an online estimator of streampair or River")
+    if isinstance(learner, OwnModel):
+        return "score_one", True
+    supervised = bool(getattr(learner, "_supervised", True))
+    if isinstance(learner, base.AnomalyDetector) and not supervised:
+        return "score_one", False
+    if isinstance(learner, base.AnomalyFilter | base.SupervisedAnomalyDetector):
+        raise ConfigError(
+            f"{kind} needs the label to give a score, so it cannot score before it learns",
+            fix="use an unsupervised anomaly detector, a classifier or a regressor as the last step",
+        )
+    if isinstance(learner, base.Classifier):
+        # Some classifiers of River vote without a probability and inherit the method that raises.
+        votes = type(learner).predict_proba_one is base.Classifier.predict_proba_one
+        return ("predict_one" if votes else "predict_proba_one"), supervised
+    if callable(getattr(learner, "score_one", None)):
+        return "score_one", supervised
+    if isinstance(learner, base.Regressor):
+        return "predict_one", supervised
+    raise ConfigError(
+        f"the last step of the model, {kind}, gives no score",
+        fix="end it with a classifier, a regressor, an anomaly detector or a learner of streampair",
+    )
+
+
+def _scorer(learner: Any, name: str, positive: object) -> Callable[[Any], float]:
+    method: Callable[[Any], Any] = getattr(learner, name)
+    if name == "score_one" and isinstance(learner, OwnStep):
+        return method
+    if name == "predict_proba_one":
+
+        def score(x: Any) -> float:
+            value = method(x).get(positive, 0.0)
+            return value if type(value) is float and value - value == 0.0 else _finite(value, learner)
+
+    elif isinstance(learner, base.Classifier):
+
+        def score(x: Any) -> float:
+            return 1.0 if method(x) == positive else 0.0
+
+    else:
+
+        def score(x: Any) -> float:
+            return _finite(method(x), learner)
+
+    return score
+
+
+def _finite(value: Any, learner: object) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise RecordError(
+            f"{type(learner).__name__} gave the score {number}",
+            fix="look for huge feature values before this event, or lower the learning rate",
+            stage="learn",
+        )
+    return number
+
+
+def _names(pairs: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{path} ({cls.rpartition('.')[2]})" for path, cls in pairs)
+
+
+def _dumps(step: object, path: str) -> bytes:
+    try:
+        return pickle.dumps(step, protocol=5)
+    except Exception as error:
+        raise SnapshotError(
+            f"the step {path} cannot be pickled ({type(error).__name__}: {error})",
+            fix="replace functions defined in place by importable ones, or use an estimator that pickles",
+        ) from error

@@ -1,0 +1,604 @@
+"""The start of a lane from what its stores hold: checks, replay, and an operator's override."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from streampair import __version__
+from streampair.engine.records import Append
+from streampair.engine.reservations import Reservations
+from streampair.engine.wal import (
+    Accepted,
+    Attempt,
+    Chain,
+    Digests,
+    Entry,
+    Genesis,
+    Place,
+    Register,
+    Saved,
+    Tip,
+    split,
+)
+from streampair.errors import PrivacyError, SnapshotError
+
+__all__ = [
+    "ANOTHER",
+    "Acceptance",
+    "Facts",
+    "How",
+    "Known",
+    "NothingToAccept",
+    "accept",
+    "acceptable",
+    "check",
+    "check_replay",
+    "forks_to_accept",
+    "hold",
+    "lost_span",
+    "refuse_key",
+]
+
+How = Literal["register", "rollback", "span"]
+"""What an operator goes on without: the register; the newest entries; the way from the snapshot on."""
+
+
+@dataclasses.dataclass
+class Known:
+    """What the entries of a log come to.
+
+    Attributes
+    ----------
+    genesis, plan, void, voiding, accepted, ledger
+        As the entries say; `void` only what a record was taken under, `voiding` what the next one will be.
+    tip
+        The last commit; None before the first.
+    saved
+        The last snapshot; None before the first.
+    lines
+        Of the window that `ledger` has reserved.
+    path
+        Digests by slot since the snapshot, as last released.
+    released
+        The last slot that may have been released.
+    attempts
+        Whether any process has ever started to work.
+    given_up
+        An operator has given up the span from the snapshot to the tip: where to go on to read.
+    """
+
+    genesis: Genesis
+    plan: dict[str, Any] | None = None
+    void: list[str] = dataclasses.field(default_factory=list)
+    voiding: list[str] = dataclasses.field(default_factory=list)
+    accepted: list[str] = dataclasses.field(default_factory=list)
+    ledger: dict[str, Any] | None = None
+    tip: Tip | None = None
+    saved: Saved | None = None
+    lines: list[Digests] = dataclasses.field(default_factory=list)
+    path: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    released: int = 0
+    attempts: bool = False
+    given_up: Accepted | None = None
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Known | None:
+        """Fold the entries of a log; None if there are none."""
+        if not entries:
+            return None
+        first = entries[0]
+        genesis = first.genesis if isinstance(first, Saved) else first
+        assert isinstance(genesis, Genesis)  # `Chain.read` lets a log begin with nothing else
+        known = cls(genesis, plan=genesis.plan)
+        for entry in entries:
+            known.fold(entry)
+        return known
+
+    def fold(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        if isinstance(entry, Attempt):
+            self.attempts = True
+            self.voiding = entry.void
+            self._account(entry.ledger)
+        elif isinstance(entry, Digests):
+            self.takes_records()
+            self.lines.append(entry)
+            self.released = max(self.released, entry.first + entry.steps - 1)
+            for i, digest in enumerate(split(entry.digests)):
+                self.path[entry.first + i] = digest
+        elif isinstance(entry, Tip):
+            self._commit(entry)
+        elif isinstance(entry, Saved):
+            self.saved = entry
+            self.attempts = True
+            self.plan, self.accepted = entry.plan, list(entry.accepted)
+            self.void, self.voiding = list(entry.void), []  # what it was taken under is told in `void`
+            self._commit(entry.tip)
+            self.voiding = entry.voiding
+            # Slots behind it that were released before, and not again yet: no line will tell them any more.
+            ledger = entry.tip.ledger or {"start": 0, "behind": []}
+            self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
+        elif isinstance(entry, Accepted):
+            self.accepted.append(entry.what)
+            self.void += [reason for reason in entry.void if reason not in self.void]
+            self._account(entry.ledger)
+            # What was released behind the place where it goes on need not come out again: it is charged.
+            kept = 0 if entry.from_snapshot or self.tip is None else self.tip.slots
+            self.path = {slot: digest for slot, digest in self.path.items() if slot <= kept}
+            if entry.from_snapshot:
+                self.given_up = entry
+
+    def _commit(self, tip: Tip) -> None:
+        last = self.tip
+        if self.given_up is not None:
+            last = None if self.saved is None else self.saved.tip
+        if tip.seen > (0 if last is None else last.seen):
+            self.takes_records()
+        self.tip, self.given_up = tip, None
+        self.released = max(self.released, tip.slots)
+        self._account(tip.ledger)
+
+    def takes_records(self) -> None:
+        """A record is taken: what voids the guarantee now has done so for good."""
+        self.void += [reason for reason in self.voiding if reason not in self.void]
+
+    def _account(self, ledger: dict[str, Any] | None) -> None:
+        self.ledger, self.lines = ledger, []
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the lane goes on to read; None: at the start."""
+        if self.given_up is not None:
+            return self.given_up.next_offset
+        return None if self.tip is None else self.tip.next_offset
+
+    @property
+    def span(self) -> tuple[int | None, int] | None:
+        """Offsets from which and up to which a replay leads from the snapshot to the tip; None: no replay."""
+        if self.tip is None or self.given_up is not None or self.tip.next_offset is None:
+            return None
+        start = None if self.saved is None else self.saved.tip.next_offset
+        return None if start == self.tip.next_offset else (start, self.tip.next_offset)
+
+    @property
+    def replay(self) -> tuple[int, int] | None:
+        """Offset of the first record that such a replay needs, and its end; None: no replay.
+
+        Behind the snapshot there may be markers alone, or a gap that retention has left.
+        """
+        if self.span is None or self.tip is None or self.tip.first is None:
+            return None
+        return self.tip.first, self.span[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What stands outside of the log, read at the start.
+
+    Attributes
+    ----------
+    register
+        Metadata of the group's committed offset; None: the group has no offset here, and said so.
+    offset
+        The group's committed offset; None as above.
+    partitions, cluster
+        Of the input topic, as in `Genesis`.
+    start, end
+        Offset of the first record that the partition has, and the next that it will get.
+    first, last
+        The records that the log asked for (`genesis.first`, `tip.last`); None: the topic has them no more.
+    registers
+        Whether there is a group at all: a lane in memory, or over files, has none.
+    """
+
+    register: str | None = None
+    offset: int | None = None
+    partitions: int = 1
+    cluster: str = ""
+    start: int = 0
+    end: int = 0
+    first: Place | None = None
+    last: Place | None = None
+    registers: bool = True
+
+
+ANOTHER = (
+    "start under another application name: a new account, whose spend comes on top of this one's. "
+    "Never delete "
+    "the log: it is the account"
+)
+
+
+def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, entity: str) -> list[str]:
+    """Hold a log against its register and its topic.
+
+    Parameters
+    ----------
+    known, chain
+        What the log says; None if there is none.
+    facts
+        What stands outside of it.
+    private
+        Whether a learner's account hangs on it. Other lanes lose nothing but time, so they go on.
+    entity
+        Where the lane reads entities from; empty where none are declared.
+
+    Returns
+    -------
+    list of str
+        What a lane without an account has found and goes on over.
+
+    Raises
+    ------
+    PrivacyError
+        If a private lane may not go on; the message says what can be done.
+    SnapshotError
+        If the register was written under another key, or the topic is another one.
+    """
+    warnings: list[str] = []
+
+    def refuse(problem: str, fix: str, how: How | None = None) -> None:
+        if private:
+            raise PrivacyError(problem, fix=fix)
+        warnings.append(problem)
+
+    hold(known, chain, facts, entity, refuse)
+    return warnings
+
+
+def hold(known: Known | None, chain: Chain, facts: Facts, entity: str, refuse: Any) -> None:
+    """Hold a log against its register and its topic, as `check`.
+
+    Parameters
+    ----------
+    known, chain, facts, entity
+        As of `check`.
+    refuse
+        Called with the problem, its fix, and what of `How` would go on over it, if any would.
+    """
+    register = None if facts.register is None else Register.read(chain.key, facts.register)
+    if known is None:
+        if register is not None:
+            refuse(
+                f"the store has no log of this lane, and the group's register says that it had "
+                f"{register.sequence + 1} entries: the store was lost, or is another one",
+                f"put the store back. If it is lost, {ANOTHER}",
+            )
+        elif facts.offset is not None and facts.offset > facts.start:
+            refuse(
+                "the store has no log of this lane, but its group has read up to offset "
+                f"{facts.offset}: models "
+                "of these records have been released",
+                f"put the store back. If it is lost, {ANOTHER}",
+            )
+        return
+    if known.genesis.key != chain.key.id:
+        refuse_key(known.genesis.key, chain.key.id)
+    if facts.registers:
+        _check_register(known, chain, facts, register, refuse)
+    _check_topic(known, facts)
+    if (entity or known.genesis.entity) and known.genesis.partitions != facts.partitions:
+        refuse(
+            f"the topic had {known.genesis.partitions} partition(s) when the account began and has "
+            f"{facts.partitions} now: an entity's records may lie in two lanes, and its account would "
+            "be split",
+            f"make the topic as it was, or {ANOTHER}",
+        )
+    if known.genesis.entity != entity:
+        refuse(
+            f"entities were read from {known.genesis.entity or 'nowhere'} when the account began, and "
+            "are from "
+            f"{entity or 'nowhere'} now",
+            f"declare them as they were, or {ANOTHER}",
+        )
+
+
+def refuse_key(then: str, now: str) -> NoReturn:
+    """Refuse a key that is not the one of the log, by their identities."""
+    raise PrivacyError(
+        f"the log was begun with the noise key {then or 'none'}, and the key given now is {now or 'none'}",
+        fix=f"give the key that this application has always had. If it is lost, {ANOTHER}",
+    )
+
+
+def _check_register(known: Known, chain: Chain, facts: Facts, register: Register | None, refuse: Any) -> None:
+    going_on = "`streampair state accept CONFIG --lost-register` goes on and says before what it charges"
+    if register is None:
+        if not known.attempts and (facts.offset is None or facts.offset <= facts.start):
+            return  # nothing was ever released
+        if facts.offset is None:
+            refuse(
+                "the group has no offset here, so nothing says whether this log is the newest: the group's "
+                "offsets have expired (offsets.retention.minutes), or the group or the topic was deleted",
+                f"if the store is the newest there is, {going_on}",
+                "register",
+            )
+        else:
+            refuse(
+                f"the group's offset {facts.offset} has no register, so nothing says whether this log is the "
+                "newest: a tool has reset the offset, or something else commits under this group's name",
+                f"stop what else uses the group. If the store is the newest there is, {going_on}",
+                "register",
+            )
+        return
+    if register.key != chain.key.id:
+        refuse_key(register.key, chain.key.id)
+    if not chain.holds(register.sequence, register.tag):
+        # One that is long enough was put back after another one had gone on: it parted from the newest.
+        how = (
+            f"it ends with entry {chain.sequence}, and the register knows entry {register.sequence}"
+            if register.sequence >= chain.sequence
+            else f"its entry {register.sequence} is not the one that the register knows"
+        )
+        refuse(
+            f"the log is older than what was released: {how}",
+            "put the newest store back (an older one must never be). If that is lost, `streampair state "
+            "accept CONFIG --rollback` goes on and says before what it charges",
+            "rollback",
+        )
+        return
+    next_offset = known.next_offset
+    if facts.offset is not None and facts.offset > max(next_offset or 0, facts.start):
+        refuse(
+            f"the group's offset {facts.offset} lies beyond the log, which ends at {next_offset}",
+            "put the newest store back; if something else commits under this group's name, stop it",
+        )
+
+
+def _check_topic(known: Known, facts: Facts) -> None:
+    """The topic must be the one that the log has read, private or not: positions mean nothing elsewhere."""
+    genesis = known.genesis
+    if genesis.cluster and facts.cluster and genesis.cluster != facts.cluster:
+        _refuse_topic(f"the cluster is {facts.cluster}, and the log has read from {genesis.cluster}")
+    tip = known.tip
+    if facts.first is not None and genesis.first is not None and facts.first != genesis.first:
+        _refuse_topic(f"the record at offset {genesis.first.offset} is another one than the log has read")
+    if tip is not None and tip.last is not None and facts.last is not None and facts.last != tip.last:
+        _refuse_topic(f"the record at offset {tip.last.offset} is another one than the log has read")
+    if genesis.first is not None and genesis.first.offset >= facts.end:
+        _refuse_topic(
+            f"the log has seen a record at offset {genesis.first.offset}, and the topic ends at {facts.end}"
+        )
+    if known.next_offset is not None and known.next_offset > facts.end:
+        _refuse_topic(f"the log has read up to offset {known.next_offset}, and the topic ends at {facts.end}")
+
+
+def _refuse_topic(problem: str) -> NoReturn:
+    raise SnapshotError(
+        f"{problem}: the topic was deleted and made again, lost records, or is that of another cluster",
+        fix="point the application at the topic that it has read. For a new topic, start under another "
+        "application name (what is private then has a new account, on top of this one); where erasure or "
+        "compaction changes records, set input.payloads_change = true before it does",
+    )
+
+
+def check_replay(known: Known, start: int) -> None:
+    """Refuse a span from the snapshot to the tip that the topic has no more.
+
+    Parameters
+    ----------
+    known
+        What the log says.
+    start
+        Offset of the first record that the partition has.
+
+    Raises
+    ------
+    SnapshotError
+    """
+    replay = known.replay
+    if replay is None:
+        return
+    assert known.tip is not None
+    if known.tip.writer != __version__:
+        raise SnapshotError(
+            f"the lane ended without a clean stop under release {known.tip.writer}, and this is "
+            f"{__version__}: "
+            "its last events would have to be learned again by another program",
+            fix=f"start release {known.tip.writer} once more and stop it with SIGTERM, then upgrade",
+        )
+    begin, end = replay
+    if begin < start:
+        raise lost_span(f"the records from offset {begin} to {min(start, end)} are gone from the topic")
+
+
+def lost_span(problem: str) -> SnapshotError:
+    """The way from the snapshot to the tip cannot be gone again."""
+    return SnapshotError(
+        f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
+        fix="put the topic right, or `streampair state accept CONFIG --lost-span`, which goes on with the "
+        "state of the "
+        "snapshot and says before what it charges; raise retention.ms of the topic. Where compaction or "
+        "erasure removes records, set input.payloads_change = true: every commit then holds a snapshot",
+    )
+
+
+_ACCEPTED = {
+    "register": "went on without a register",
+    "rollback": "went on from an older log",
+    "span": "went on from an older snapshot",
+}
+
+
+class NothingToAccept(PrivacyError):
+    """A start is not refused for what an operator wants to go on without."""
+
+
+class Acceptance(NamedTuple):
+    """What an operator's word comes to.
+
+    Attributes
+    ----------
+    append
+        To be made durable.
+    forks
+        That it is charged.
+    told
+        What the report will say.
+    problem
+        Why a start is refused.
+    charged
+        Forks before it and after it.
+    mu
+        Spent before it and after it, as in a report; None without an account.
+    """
+
+    append: Append
+    forks: int
+    told: str
+    problem: str
+    charged: tuple[int, int]
+    mu: tuple[float, float] | None = None
+
+
+def accept(
+    known: Known | None,
+    chain: Chain,
+    account: Reservations | None,
+    facts: Facts,
+    how: How,
+    when: str,
+    *,
+    private: bool,
+    entity: str,
+) -> tuple[Accepted, str, tuple[int, int]]:
+    """The entry that lets a lane go on.
+
+    Parameters
+    ----------
+    known, chain
+        What the log says, up to its damage if it has any.
+    account
+        Of a private learner: it is charged. None: there is none to keep.
+    facts
+        What stands outside of the log.
+    how
+        What is missing: the register; the newest entries of the log; the records from the last snapshot to
+        the tip, or what they gave.
+    when
+        The date, for the report.
+    private, entity
+        As of `check`.
+
+    Returns
+    -------
+    tuple
+        The entry, why a start is refused, and the forks charged before it and after it.
+
+    Raises
+    ------
+    PrivacyError, SnapshotError, LogDamaged
+        If the lane is not refused for that, or for something else too; if the plan has not set aside what
+        would be charged, or nothing is known to go on from.
+    """
+    if known is None:
+        raise PrivacyError(
+            "there is no log to go on from" if chain.damage is None else chain.damage.problem,
+            fix=f"put the newest store back; if it is lost, {ANOTHER}",
+        )
+    problem = acceptable(known, chain, facts, how, private=private, entity=entity)
+    register = None if facts.register is None else Register.read(chain.key, facts.register)
+    # A span that was given up before, with no commit since, stays given up.
+    from_snapshot = how == "span" or known.given_up is not None
+    ledger, charged = None, (0, 0)
+    if account is not None:
+        if known.ledger is not None:
+            account.restore(known.ledger)
+        before = account.ledger.charged
+        start, forks = forks_to_accept(
+            known, account.ledger.size, register=register, from_snapshot=from_snapshot
+        )
+        if register is not None and not chain.holds(register.sequence, register.tag):
+            # What was charged in the entries that are lost is charged again: those views have left. A log
+            # that went another way has made its own besides.
+            other = register.sequence <= chain.sequence
+            forks += register.forks if other else max(register.forks - before, 0)
+            account.ledger.generation = max(account.ledger.generation, register.generation)
+        account.ledger.accept(forks, start)
+        ledger, charged = account.ledger.to_state(), (before, account.ledger.charged)
+    forks = charged[1] - charged[0]
+    lost = register is not None and register.void and not known.void
+    entry = Accepted(
+        what=f"{when} ({_ACCEPTED[how]}, {forks} fork(s) charged)",
+        charged=forks,
+        from_snapshot=from_snapshot,
+        next_offset=known.next_offset,
+        ledger=ledger,
+        void=["it was void in entries of the log that are lost"] if lost else [],
+    )
+    return entry, problem, charged
+
+
+def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: bool, entity: str) -> str:
+    """Why a start is refused that an operator's word can let go on; arguments as in `check`.
+
+    Raises
+    ------
+    PrivacyError, SnapshotError, LogDamaged
+        If it is refused for another reason, or not refused.
+    """
+    found: list[str] = []
+
+    def refuse(problem: str, fix: str, cause: How | None = None) -> None:
+        if cause == how:
+            found.append(problem)
+        elif private:
+            raise PrivacyError(problem, fix=fix)
+
+    if chain.damage is not None:
+        if how != "rollback":
+            raise chain.damage
+        found.append(chain.damage.problem)
+        if private and (facts.register is None or Register.read(chain.key, facts.register) is None):
+            raise PrivacyError(
+                f"{chain.damage.problem}; and the group has no register, so that nothing tells what was "
+                "released",
+                fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
+            )
+    hold(known, chain, facts, entity, refuse)
+    if how == "register" and found and (facts.offset or 0) > max(known.next_offset or 0, facts.start):
+        raise PrivacyError(
+            f"{found[0]}; and the group's offset lies beyond the log, which ends at {known.next_offset}: it "
+            "is either not the newest store, or a tool has moved the offset",
+            fix="put the newest store back. If a tool has moved the offset, move it back first: "
+            f"kafka-consumer-groups.sh --reset-offsets --to-offset {known.next_offset or facts.start}",
+        )
+    if how == "span" and known.span is not None:
+        found.append("the way from the last snapshot to the last commit cannot be gone again")
+    if not found or not (private or how == "span" or chain.damage is not None):
+        raise NothingToAccept(
+            {
+                "register": "the group's register is there",
+                "rollback": "the log is not older than the group's register",
+                "span": "no events have to be replayed from the last snapshot",
+            }[how]
+            if private
+            else "this lane keeps no privacy account, and goes on by itself",
+            fix="start `streampair run`; `streampair state show` says what it would be refused for",
+        )
+    return found[0]
+
+
+def forks_to_accept(
+    known: Known, size: int, *, register: Register | None, from_snapshot: bool
+) -> tuple[int, int]:
+    """Where the lane goes on, and forks for every slot that may have been released and would be seen again.
+
+    Parameters
+    ----------
+    known
+        What the log says.
+    size
+        Slots in a window.
+    register
+        The group's, if it has one: it may know of later slots.
+    from_snapshot
+        Whether the lane goes on from its snapshot, or from its tip.
+    """
+    tip = known.tip if not from_snapshot else None if known.saved is None else known.saved.tip
+    start = 0 if tip is None else tip.slots
+    last = max(known.released, start) if register is None else max(known.released, register.slots, start)
+    # Nothing beyond the window that was open at the last known slot has been released.
+    return start, -(-(last + size - start) // size)

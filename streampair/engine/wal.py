@@ -1,0 +1,495 @@
+"""The log of a lane: hash-chained entries, and the register that tells when storage has put an old one back.
+
+A lane is a deterministic state machine, so its log is the truth, and a snapshot is a cache of it (DESIGN.md
+5, docs/privacy.md 8). This module knows bytes, chains and what an entry holds; it reads and writes no file.
+
+A frame is one entry as bytes, all integers big-endian::
+
+    sequence (8) | length of the body (4) | tag of the entry before (32) | check of these (8) | body | tag
+    (32)
+
+- `tag` is keyed BLAKE2b-256 of everything before it in the frame. The tag of the entry before is part of it,
+  so that no entry can be changed, left out or moved.
+- the check covers the head alone: a frame whose head is whole has a length that can be trusted. So a frame
+  that is *shorter* than its head says was torn by a crash, and nothing that it announces has happened; one
+  of full length that does not verify is damage.
+- `body` is msgpack of one of the entries below; a field that nobody knows is refused.
+
+The key comes from the noise key of a private lane. Without one it is a constant: the chain then finds damage
+and not forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from streampair.errors import SnapshotError
+from streampair.privacy.ledger import DIGEST_BYTES
+
+__all__ = [
+    "LOG_FORMAT",
+    "Accepted",
+    "Attempt",
+    "Chain",
+    "Digests",
+    "Genesis",
+    "LogDamaged",
+    "LogKey",
+    "Register",
+    "Saved",
+    "Tip",
+]
+
+LOG_FORMAT: Final = 1
+"""Of the log that this release writes."""
+
+_HEAD: Final = struct.Struct(">QI32s")
+_CHECK: Final = 8
+_TAG: Final = 32
+_START: Final = bytes(_TAG)
+
+
+class LogDamaged(SnapshotError):
+    """An entry of full length that does not verify, or one that is missing between two others."""
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A record of the input that is known again: its offset, and a digest of key and value."""
+
+    offset: int
+    digest: bytes
+
+
+class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="genesis"):
+    """What a lane is, for ever.
+
+    Attributes
+    ----------
+    format, writer
+        Of the log, and the release that began it.
+    app, topic, partition, name, fingerprint
+        Of the lane, its learner and its configuration.
+    key
+        Identity of the noise key; empty without one.
+    partitions
+        Of the input topic.
+    entity
+        Where entities are read from; empty where none are declared.
+    cluster
+        Of the input topic; empty where the source has no name.
+    first
+        The first record that the partition had; None if it was empty.
+    plan
+        Every fitted number of the learner's plan; None while the features are not known.
+    privacy
+        As of a `Tip`, before the first: for whoever reads a log that has none yet.
+    """
+
+    format: int
+    writer: str
+    app: str
+    topic: str
+    partition: int
+    name: str
+    fingerprint: str
+    key: str
+    partitions: int
+    entity: str
+    cluster: str
+    first: Place | None
+    plan: dict[str, Any] | None
+    privacy: dict[str, Any] | None
+
+
+class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):
+    """A process starts to work from the tip: durable before it releases anything.
+
+    Attributes
+    ----------
+    writer
+        The release of the program.
+    void
+        What voids the guarantee from the first record on that this attempt takes.
+    ledger
+        The account, this attempt counted; None for a learner that keeps none.
+    """
+
+    writer: str
+    void: list[str]
+    ledger: dict[str, Any] | None
+
+
+class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="line"):
+    """Slots that are about to be released: durable before anything of them leaves.
+
+    Attributes
+    ----------
+    first, steps
+        The slots `first, ..., first + steps - 1`, counted from 1.
+    digests
+        Of each slot, one after the other, 0 where a slot releases nothing; empty if the noise has no key.
+    """
+
+    first: int
+    steps: int
+    digests: bytes
+
+
+class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
+    """A commit: the outputs up to here are stored.
+
+    Attributes
+    ----------
+    writer
+        The release of the program.
+    next_offset
+        Of the first record that was not taken; None before the first.
+    seen, slots
+        Records taken, and slots released.
+    scores
+        Digest of the scores since the last snapshot, and of the noise's chain: what a silent replay must come
+        to.
+    last
+        The last record taken.
+    ledger
+        The account, with the next window reserved.
+    clean
+        Whether the process ends here.
+    privacy
+        Numbers of the privacy report, for whoever reads the log without its model; None: not private.
+    first
+        Offset of the first record taken since the last snapshot: where a replay begins. None: there is none.
+    """
+
+    writer: str
+    next_offset: int | None
+    seen: int
+    slots: int
+    scores: bytes
+    last: Place | None
+    ledger: dict[str, Any] | None
+    clean: bool
+    privacy: dict[str, Any] | None
+    first: int | None
+
+
+class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
+    """A snapshot, by its content, with all that older entries say: they may go.
+
+    Attributes
+    ----------
+    tip
+        The commit that it belongs to.
+    content, size
+        Digest and size of its bytes.
+    genesis, plan, void, accepted
+        As of the entries before.
+    voiding
+        What voids the guarantee from the next record on: of the attempt that goes on behind it.
+    """
+
+    tip: Tip
+    content: bytes
+    size: int
+    genesis: Genesis
+    plan: dict[str, Any] | None
+    void: list[str]
+    accepted: list[str]
+    voiding: list[str]
+
+
+class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
+    """An operator has gone on where the lane refused to.
+
+    Attributes
+    ----------
+    what
+        In words, with the date: the report repeats it.
+    charged
+        Forks that it cost.
+    from_snapshot
+        Whether the lane goes on with the state of its last snapshot, its span to the tip given up.
+    next_offset
+        Where it goes on to read.
+    ledger
+        The account after it.
+    void
+        What voided the guarantee in entries that are lost.
+    """
+
+    what: str
+    charged: int
+    from_snapshot: bool
+    next_offset: int | None
+    ledger: dict[str, Any] | None
+    void: list[str]
+
+
+Entry = Genesis | Attempt | Digests | Tip | Saved | Accepted
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Secret(Protocol):
+    """What keys a chain: `streampair.privacy.NoiseKey`."""
+
+    def mac(self) -> Callable[[bytes], bytes]:
+        """A function to authenticate with."""
+        ...
+
+
+class LogKey:
+    """Keys a chain and its register.
+
+    Parameters
+    ----------
+    noise_key
+        That of a private lane; None: the chain finds damage, and not forgery.
+    """
+
+    def __init__(self, noise_key: Secret | None = None) -> None:
+        self._key = hashlib.blake2b(b"streampair log").digest()
+        self.id: str = ""
+        """Names the noise key without telling it; empty without one."""
+        if noise_key is not None:
+            mac = noise_key.mac()
+            self._key = mac(b"streampair log")
+            self.id = mac(b"streampair key id").hex()[:16]
+
+    def tag(self, purpose: bytes, data: bytes, size: int = _TAG) -> bytes:
+        """Keyed digest of `data`; `purpose` (up to 16 bytes) keeps uses of the key apart."""
+        return hashlib.blake2b(data, key=self._key, digest_size=size, person=purpose).digest()
+
+    def __repr__(self) -> str:
+        return f"LogKey({self.id or 'none'})"
+
+
+class Chain:
+    """The end of a log: what the next entry hangs on.
+
+    Parameters
+    ----------
+    key
+        Of the lane.
+    sequence, tag
+        Of the last entry; -1 before the first.
+
+    Examples
+    --------
+    >>> from streampair.engine.wal import Attempt, Chain, LogKey
+    >>> chain = Chain(LogKey())
+    >>> frames = [chain.add(Attempt("0.2", [], None)) for _ in range(3)]
+    >>> entries, end, used = Chain.read(LogKey(), b"".join(frames))
+    >>> len(entries), end.sequence == chain.sequence
+    (3, True)
+    >>> entries, end, used = Chain.read(LogKey(), b"".join(frames)[:-1])  # a torn end is no entry
+    >>> len(entries)
+    2
+    """
+
+    def __init__(self, key: LogKey, sequence: int = -1, tag: bytes = _START) -> None:
+        self.key = key
+        self.sequence = sequence
+        self.tag = tag
+        self.damage: LogDamaged | None = None
+        """Why `read` has stopped before the end, where it may."""
+        self._tags: dict[int, str] = {}
+
+    def holds(self, sequence: int, tag: str) -> bool:
+        """Whether the log that was read has this entry; `tag` as in `Register`."""
+        return self._tags.get(sequence) == tag
+
+    def add(self, entry: Entry) -> bytes:
+        """The frame of the next entry; the chain goes on behind it."""
+        body = _encode(entry)
+        head = _HEAD.pack(self.sequence + 1, len(body), self.tag)
+        frame = head + self.key.tag(b"head", head, _CHECK) + body
+        self.sequence += 1
+        self.tag = self.key.tag(b"entry", frame)
+        return frame + self.tag
+
+    @classmethod
+    def read(cls, key: LogKey, data: bytes, *, damaged: bool = False) -> tuple[list[Entry], Chain, int]:
+        """Entries of a log, the chain behind them, and how many bytes they take.
+
+        Parameters
+        ----------
+        key
+            Of the lane.
+        data
+            Frames, one after the other: from the genesis on, or from a snapshot on.
+        damaged
+            Stop at the first entry that does not verify, and keep in `damage` which it is, in place of the
+            error: for whoever shows or mends a log.
+
+        Returns
+        -------
+        tuple
+            What lies behind the last whole frame is a torn end. It may be cut off before the next is written.
+
+        Raises
+        ------
+        LogDamaged
+            If a frame of full length does not verify, or does not follow the one before.
+        """
+        entries: list[Entry] = []
+        chain, used = cls(key), 0
+        try:
+            for entry, end in cls._entries(chain, data):
+                entries.append(entry)
+                used = end
+        except LogDamaged as error:
+            if not damaged:
+                raise
+            chain.damage = error
+        return entries, chain, used
+
+    @classmethod
+    def _entries(cls, chain: Chain, data: bytes) -> Iterator[tuple[Entry, int]]:
+        key, at, whole = chain.key, 0, _HEAD.size + _CHECK
+        while len(data) - at >= whole:
+            head = data[at : at + _HEAD.size]
+            sequence, length, previous = _HEAD.unpack(head)
+            if key.tag(b"head", head, _CHECK) != data[at + _HEAD.size : at + whole]:
+                raise cls._damaged(chain, "its head does not verify")
+            end = at + whole + length
+            if end + _TAG > len(data):
+                break
+            tag = data[end : end + _TAG]
+            if not hmac.compare_digest(key.tag(b"entry", data[at:end]), tag):
+                raise cls._damaged(chain, "it does not verify")
+            try:
+                entry = _decode(data[at + whole : end])
+            except (msgspec.DecodeError, ValueError) as error:
+                raise cls._damaged(chain, f"it holds what this release does not know ({error})") from None
+            if at and (sequence, previous) != (chain.sequence + 1, chain.tag):
+                raise cls._damaged(chain, f"entry {sequence} does not follow it")
+            if not at and not isinstance(entry, Saved) and sequence != 0:
+                raise cls._damaged(chain, f"it begins with entry {sequence}, which is no snapshot")
+            chain.sequence, chain.tag = sequence, tag
+            chain._tags[sequence] = short(tag)
+            at = end + _TAG
+            yield entry, at
+
+    @staticmethod
+    def peek(data: bytes) -> list[Entry]:
+        """Entries of a log, for whoever shows them and has no key: nothing is verified.
+
+        Raises
+        ------
+        SnapshotError
+            If it is no log.
+        """
+        try:
+            return [_decode(frame[_HEAD.size + _CHECK : -_TAG]) for frame in Chain.frames(data)]
+        except (msgspec.DecodeError, ValueError) as error:
+            raise SnapshotError(f"this is no log ({error})", fix="use the release that wrote it") from None
+
+    @staticmethod
+    def frames(data: bytes) -> list[bytes]:
+        """The whole frames of a log, as their heads say; nothing is verified."""
+        frames: list[bytes] = []
+        at, least = 0, _HEAD.size + _CHECK + _TAG
+        while len(data) - at >= least and (end := at + least + _HEAD.unpack_from(data, at)[1]) <= len(data):
+            frames.append(data[at:end])
+            at = end
+        return frames
+
+    @staticmethod
+    def _damaged(chain: Chain, how: str) -> LogDamaged:
+        where = "at its beginning" if chain.sequence < 0 else f"behind entry {chain.sequence}"
+        return LogDamaged(
+            f"the log is damaged {where}: {how}",
+            fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
+            "state accept "
+            "--help` for what it costs to go on without",
+        )
+
+
+class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tip of a log, mirrored where the log's storage cannot put an old one back.
+
+    It is the metadata text of the group's committed offset. A line is durable only when the log, and then the
+    register, hold it.
+
+    Attributes
+    ----------
+    sequence, tag
+        Of the last entry; the tag is shortened.
+    key
+        Identity of the noise key.
+    generation
+        Of the noise.
+    partitions
+        Of the input topic.
+    slots
+        Slots that may have been released up to this entry.
+    forks
+        Second views that are charged by then.
+    void
+        Whether anything has voided the guarantee by then.
+    """
+
+    sequence: int
+    tag: str
+    key: str
+    generation: int
+    partitions: int
+    slots: int
+    forks: int
+    void: bool
+    mac: str = ""
+
+    def text(self, key: LogKey) -> str:
+        """The register as text of less than 300 bytes, authenticated."""
+        return msgspec.json.encode(msgspec.structs.replace(self, mac=self._mac(key))).decode()
+
+    def _mac(self, key: LogKey) -> str:
+        told = [getattr(self, name) for name in self.__struct_fields__ if name != "mac"]
+        return key.tag(b"register", repr(told).encode(), 16).hex()
+
+    @classmethod
+    def read(cls, key: LogKey, text: str) -> Register | None:
+        """The register of a text; None if it is no register of this release (a tool has written over it).
+
+        Raises
+        ------
+        SnapshotError
+            If it is one, and was written under another key or changed.
+        """
+        try:
+            register = msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError:
+            return None
+        if not hmac.compare_digest(register._mac(key), register.mac):
+            raise SnapshotError(
+                f"the register of the group was written under another key ({register.key or 'none'}), "
+                f"this lane has {key.id or 'none'}"
+                if register.key != key.id
+                else "the register of the group was changed by somebody else",
+                fix="use the noise key that this application has always had; without it, start under another "
+                "application name: a new account, whose spend comes on top of this one's",
+            )
+        return register
+
+
+def short(tag: bytes) -> str:
+    """The part of a tag that a register keeps."""
+    return tag[:16].hex()
+
+
+def split(digests: bytes) -> list[bytes]:
+    """The digests of a line, one for each slot."""
+    return [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
+
+
+def joined(digests: Iterable[bytes]) -> bytes:
+    """The digests of slots as a line holds them."""
+    return b"".join(digest[:DIGEST_BYTES] for digest in digests)

@@ -1,0 +1,869 @@
+"""Reservoirs of pairs: which pairs of a stream are drawn, kept and scored."""
+
+from __future__ import annotations
+
+import abc
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, ClassVar, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import losses
+from streampair.errors import ConfigError, SnapshotError
+from streampair.evaluation.records_io import Records, Row, in_order, pack_records, unpack_records, usable
+from streampair.kernels import sampling as layout
+
+__all__ = [
+    "Drawn",
+    "PairSampler",
+    "Sample",
+    "Sampler",
+    "Scorer",
+    "numbers",
+    "stands_for",
+]
+
+Array = NDArray[np.float64]
+
+#: Names that a table of numbers may have, and how many times those of the record that brings new ones: beyond
+#: it the table would hold little but what is missing.
+_NARROW = 64
+_SPARSE = 4
+
+
+_NOTHING: tuple[list[int], list[int], Records] = ([], [], Records((), np.empty((0, 0))))
+
+
+class Sample:
+    """Steps with a partner each, and the records that partners are drawn from.
+
+    Parameters
+    ----------
+    strata
+        1, or 2: partners are then drawn from the other one.
+    steps, records
+        Room for, in each stratum; of the steps one more is kept, by which the others are weighed.
+    exact
+        Of so many first events none is a step.
+    seed
+        Of what is drawn.
+
+    Attributes
+    ----------
+    steps, records
+        The tables, a row for each place, by stratum: see `streampair.kernels.sampling`. An id of -1 marks a
+        place that nothing is in.
+    names
+        Of the features, in the order of the columns.
+    """
+
+    def __init__(self, strata: int, steps: int, records: int, exact: int, seed: int) -> None:
+        size = steps + 1
+        self.strata, self.size, self._exact = strata, size, exact
+        self._state = np.zeros(layout.SAMPLE_HEADER + strata * (layout.SAMPLE_STRATUM + 3 * size))
+        self._state[[layout.SAMPLE_STRATA, layout.SAMPLE_EXACT]] = strata, exact
+        self._state[[layout.SAMPLE_STEPS, layout.SAMPLE_RECORDS]] = size, records
+        for ranks, order in map(self.ranks, range(strata)):
+            ranks.fill(math.inf)
+            order.fill(-1.0)
+        draw = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+        # Drawn beforehand, so that a look at the next partner changes nothing.
+        self._state[layout.SAMPLE_NEXT] = draw.random()
+        self._words = np.array(draw.getstate()[1], dtype=np.uint64)
+        self._hits = np.empty((64, layout.SAMPLE_HIT))
+        self._stops, self._others = np.empty((2, 0), dtype=np.int64), np.empty((0, 0))
+        self._one = [np.array([c], dtype=np.uint8) for c in range(strata)]
+        self.names: tuple[Any, ...] = ()
+        self._take: Any = None
+        self.steps = np.full((strata * size, layout.STEP_COLUMNS), -1.0)
+        self.steps[:, [layout.STEP_LABEL, layout.STEP_OTHER]] = math.nan
+        self.steps[:, [layout.STEP_WEIGHT, layout.STEP_MARGIN]] = 0.0
+        self.records = np.full((strata * records, layout.RECORD_COLUMNS), -1.0)
+        self.records[:, layout.RECORD_LABEL] = math.nan
+        #: In place of the columns, where records have too many different features for a table.
+        self._loose: dict[str, list[Row | None]] | None = None
+
+    # ---- drawing ---------------------------------------------------------------------------------------
+
+    def _of(self, what: int, stratum: int) -> float:
+        return self._state.item(layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM + what)
+
+    def ranks(self, stratum: int) -> tuple[Array, Array]:
+        """Views of the ranks of the steps of a stratum, and of their numbers."""
+        first = layout.SAMPLE_HEADER + self.strata * layout.SAMPLE_STRATUM + stratum * 3 * self.size
+        return self._state[first : first + self.size], self._state[first + self.size : first + 2 * self.size]
+
+    def seen(self, stratum: int) -> int:
+        """Events of a stratum so far."""
+        return int(self._of(layout.SEEN, stratum))
+
+    def left(self, stratum: int) -> int:
+        """Number of its next events of which none enters."""
+        return int(self._of(layout.LEFT, stratum))
+
+    def counted(self, stratum: int) -> int:
+        """Events of a stratum that were or could have been steps."""
+        return int(self._of(layout.STEP, stratum))
+
+    def next(self, stratum: int) -> tuple[bool, bool, int]:
+        """Whether its next event enters records and steps, and the place of its partner; -1: none."""
+        early = sum(map(self.seen, range(self.strata))) < self._exact
+        record = self._of(layout.RECORD, stratum) == self._of(layout.RECORD_HIT, stratum)
+        step = not early and self._of(layout.STEP, stratum) == self._of(layout.STEP_HIT, stratum)
+        other = self.strata - 1 - stratum
+        size = len(self.records) // self.strata
+        filled = min(int(self._of(layout.RECORD, other)), size)
+        place = int(self._state[layout.SAMPLE_NEXT] * filled) + other * size if filled else -1
+        return record, step, place
+
+    def pass_over(self, stratum: int, number: int) -> None:
+        """Count so many events that do not enter."""
+        if number:
+            state, own = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
+            state[own + layout.LEFT] -= number
+            for what in (layout.SEEN, layout.STEP, layout.RECORD):
+                state[own + what] += number
+
+    def draw(self, strata: NDArray[np.uint8]) -> Array:
+        """Count events of these strata (n,), and draw which enter: a row each, until the next call.
+
+        Its columns are those of `streampair.kernels.sampling`, from `HIT_AT` on.
+        """
+        if len(strata) > len(self._hits):
+            self._hits = np.empty((2 * len(strata), layout.SAMPLE_HIT))
+        return self._hits[: layout.sample_draw(self._state, self._words, strata, self._hits)]
+
+    def take(self, strata: NDArray[np.uint8], rows: Records) -> tuple[list[int], list[int], Records] | None:
+        """`draw` and `keep` of a batch whose labels are its strata, in one call; None if it needs two.
+
+        Returns
+        -------
+        tuple or None
+            Of the steps that have a partner, the indices in the batch, the places, and the partners.
+        """
+        if rows.names != self.names or not self.names or self._loose is not None:
+            return None
+        n = len(strata)
+        if n > self._others.shape[0] or self._others.shape[1] != len(self.names):
+            self._hits = np.empty((2 * n, layout.SAMPLE_HIT))
+            self._stops, self._others = (
+                np.empty((2, 2 * n), dtype=np.int64),
+                np.empty((2 * n, len(self.names))),
+            )
+        count = layout.sample_take(
+            *(self._state, self._words, strata, self._hits, np.ascontiguousarray(rows.values)),
+            *(self.steps, self.records, self._others, self._stops),
+        )
+        if not count:
+            return _NOTHING
+        at, places = self._stops[:, :count].tolist()
+        return at, places, Records(self.names, self._others[:count])
+
+    def draw_one(self, stratum: int) -> Array:
+        """`draw` of one event."""
+        return self.draw(self._one[stratum])
+
+    # ---- keeping ---------------------------------------------------------------------------------------
+
+    def keep(self, hits: Array, rows: Sequence[Row], labels: Array, first: int) -> Sequence[Row]:
+        """Put what was drawn in its place.
+
+        Parameters
+        ----------
+        hits
+            What `draw` gave last.
+        rows, labels
+            The records of the hits, and the numbers of their labels.
+        first
+            Number of the batch's first event in the stream.
+
+        Returns
+        -------
+        sequence
+            The partners of the steps that have one, as they are now.
+        """
+        try:
+            values = None if self._loose is not None else self._values(rows)
+        except (TypeError, ValueError, OverflowError):
+            rows = [usable(row) for row in rows]
+            values = self._values(rows)
+        loose = None
+        if values is None:
+            values, loose = np.empty((len(rows), 0)), self._keep_loose(hits, rows)
+        others = np.empty(values.shape)
+        count = layout.sample_keep(hits, values, labels, first, self.steps, self.records, others)
+        return Records(self.names, others[:count]) if loose is None else loose
+
+    def _values(self, rows: Sequence[Row]) -> Array | None:
+        """Rows as the table has them, which grows for them; None if they do not fit into one."""
+        if isinstance(rows, Records):
+            if not self._know(rows.names, len(rows.names)):
+                return None
+            if tuple(rows.names) == self.names:
+                return np.ascontiguousarray(rows.values)
+            out = np.full((len(rows), len(self.names)), math.nan)
+            index = {name: j for j, name in enumerate(self.names)}
+            out[:, [index[name] for name in rows.names]] = rows.values
+            return out
+        told = []
+        for row in rows:
+            try:
+                if len(row) != len(self.names):
+                    raise KeyError
+                told.append(self._take(row))
+            except (KeyError, TypeError):
+                if not self._know(row, len(row)):
+                    return None
+                told.append([row.get(name, math.nan) for name in self.names])
+        if any(len(values) != len(self.names) for values in told):
+            told = [[row.get(name, math.nan) for name in self.names] for row in rows]
+        return np.array(told, dtype=np.float64).reshape(len(rows), len(self.names))
+
+    def _know(self, names: Any, count: int) -> bool:
+        """Make columns for these names; False, with no columns at all from now on, if there were too many."""
+        if set(names) <= set(self.names):
+            return True
+        known = tuple(in_order({*self.names, *names}))
+        if len(known) > max(_NARROW, _SPARSE * count) and self.names:
+            self._loosen()
+            return False
+        old = self.names
+        place = [known.index(name) for name in old]
+        self.names, self._take = known, itemgetter(*known) if len(known) > 1 else None
+        tables = ("steps", layout.STEP_COLUMNS, 2), ("records", layout.RECORD_COLUMNS, 1)
+        for name, columns, parts in tables:
+            table = getattr(self, name)
+            wide = np.full((len(table), columns + parts * len(known)), math.nan)
+            wide[:, :columns] = table[:, :columns]
+            for part in range(parts):
+                begin = columns + part * len(old)
+                wide[:, [columns + part * len(known) + j for j in place]] = table[:, begin : begin + len(old)]
+            setattr(self, name, wide)
+        return True
+
+    def _loosen(self) -> None:
+        """Keep records as they are from now on."""
+        self._loose = {part: self.rows(part) for part in ("own", "partner", "past")}
+        self.names, self._take = (), None
+        self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
+        self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
+
+    def _keep_loose(self, hits: Array, rows: Sequence[Row]) -> list[Row]:
+        assert self._loose is not None
+        own, partner, past = self._loose.values()
+        others = []
+        places = hits[:, [layout.HIT_RECORD, layout.HIT_STEP, layout.HIT_PARTNER]].astype(np.int64).tolist()
+        for (record, step, place), given in zip(places, rows, strict=True):
+            told = usable(given)
+            row = {name: told[name] for name in in_order(told)}
+            if step >= 0:
+                other = past[place] if place >= 0 else None
+                own[step], partner[step] = row, other
+                if other is not None:
+                    others.append(other)
+            if record >= 0:
+                past[record] = row
+        return others
+
+    # ---- what is in it ---------------------------------------------------------------------------------
+
+    def _part(self, part: str) -> tuple[Array, NDArray[np.bool_]]:
+        """The features of a part by place, and whether there is a record."""
+        d = len(self.names)
+        if part == "past":
+            return self.records[:, layout.RECORD_COLUMNS :], self.records[:, layout.RECORD_ID] >= 0.0
+        begin = layout.STEP_COLUMNS + (d if part == "partner" else 0)
+        which = layout.STEP_ID if part == "own" else layout.STEP_PARTNER
+        return self.steps[:, begin : begin + d], self.steps[:, which] >= 0.0
+
+    def at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> Sequence[Row]:
+        """The records at these places of ``"own"``, ``"partner"`` or ``"past"``; there must be some."""
+        if self._loose is not None:
+            return [self._loose[part][place] or {} for place in places]
+        return Records(self.names, self._part(part)[0][places])
+
+    def rows(self, part: str) -> list[Row | None]:
+        """The records of a part by place; None where there is none."""
+        if self._loose is not None:
+            return self._loose[part]
+        values, present = self._part(part)
+        return [
+            row if there else None
+            for row, there in zip(Records(self.names, values)[:], present.tolist(), strict=True)
+        ]
+
+    def clear(self) -> None:
+        """Forget all records, and let none enter any more."""
+        self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
+        self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
+        self.names, self._take = (), None
+        empty: list[Row | None] = [None] * len(self.steps)
+        self._loose = {"own": empty, "partner": empty, "past": [None] * len(self.records)}
+        self._state[layout.SAMPLE_OFF] = 1.0
+        layout.sample_left(self._state)
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What is in it as plain values and arrays: the same however records came, and however they lie."""
+        strata = range(self.strata)
+        return {
+            "samples": [
+                [int(self._of(count, c)), int(self._of(hit, c))]
+                for count, hit in ((layout.STEP, layout.STEP_HIT), (layout.RECORD, layout.RECORD_HIT))
+                for c in strata
+            ],
+            "random": self._words.copy(),
+            "next_uniform": float(self._state[layout.SAMPLE_NEXT]),
+            "log_w": [self._of(layout.LOG_W, c) for c in strata],
+            "rank": np.concatenate([self.ranks(c)[0] for c in strata]),
+            "order": np.concatenate([self.ranks(c)[1] for c in strata]).astype(np.int64),
+            **{part: self._packed(part) for part in ("own", "partner", "past")},
+            "own_id": self.steps[:, layout.STEP_ID].astype(np.int64),
+            "partner_id": self.steps[:, layout.STEP_PARTNER].astype(np.int64),
+            "past_id": self.records[:, layout.RECORD_ID].astype(np.int64),
+            "margin": self.steps[:, layout.STEP_MARGIN].copy(),
+            "weight": self.steps[:, layout.STEP_WEIGHT].copy(),
+        }
+
+    def _packed(self, part: str) -> dict[str, object]:
+        values, present = self._part(part)
+        values = values[present]
+        if self._loose is not None or not len(values) or np.isnan(values).any():
+            return pack_records(self.rows(part))
+        return {
+            "names": list(self.names),
+            "lengths": np.array([len(self.names)], dtype=np.int32),
+            "columns": np.arange(len(self.names), dtype=np.int32),
+            "which": np.where(present, 0, -1).astype(np.int32),
+            "values": values.ravel(),
+        }
+
+    def load_state(self, state: Mapping[str, Any], seen: Sequence[int]) -> None:
+        """Go on from `to_state`, after so many events of each stratum; KeyError, TypeError, ValueError."""
+        strata, off = range(self.strata), state["unusable"] is not None
+        if len(state["samples"]) != 2 * self.strata:
+            raise ValueError(f"{len(state['samples'])} samples")
+        if min(map(min, state["samples"])) < 0 or not 0.0 <= state["next_uniform"] < 1.0:
+            raise ValueError("counters that cannot be")
+        counters = zip(state["samples"][: self.strata], state["samples"][self.strata :], strict=True)
+        log_w = state["log_w"]
+        for c, (steps, records) in enumerate(counters):
+            own = layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM
+            self._state[[own + layout.STEP, own + layout.STEP_HIT]] = [int(count) for count in steps]
+            self._state[[own + layout.RECORD, own + layout.RECORD_HIT]] = [int(count) for count in records]
+            self._state[own + layout.SEEN] = seen[c]
+            self._state[own + layout.LOG_W] = log_w[c]
+        for name, part in (("rank", 0), ("order", 1)):
+            given = np.asarray(state[name], dtype=np.float64)
+            if given.shape != (self.strata * self.size,):
+                raise ValueError(f"{name} has shape {given.shape}")
+            for c in strata:
+                self.ranks(c)[part][:] = given[c * self.size : (c + 1) * self.size]
+        check = random.Random()  # noqa: S311
+        check.setstate((3, tuple(state["random"].tolist()), None))
+        self._words = np.array(check.getstate()[1], dtype=np.uint64)
+        self._state[layout.SAMPLE_NEXT] = float(state["next_uniform"])
+        self._state[layout.SAMPLE_OFF] = off
+        layout.sample_heap(self._state)
+        layout.sample_left(self._state)
+        self._load_tables(state, off)
+
+    def _load_tables(self, state: Mapping[str, Any], off: bool) -> None:
+        labels = {"own_label", "partner_label", "past_label"} & state.keys()
+        columns = {
+            **{"own_id": layout.STEP_ID, "partner_id": layout.STEP_PARTNER},
+            **{"own_label": layout.STEP_LABEL, "partner_label": layout.STEP_OTHER},
+            **{"margin": layout.STEP_MARGIN, "weight": layout.STEP_WEIGHT},
+        }
+        self.names, self._take, self._loose = (), None, None
+        steps = np.full((len(self.steps), layout.STEP_COLUMNS), math.nan)
+        records = np.full((len(self.records), layout.RECORD_COLUMNS), math.nan)
+        past = {"past_id": layout.RECORD_ID, "past_label": layout.RECORD_LABEL}
+        for table, places in ((steps, columns), (records, past)):
+            for name, column in places.items():
+                if name.endswith("_label") and name not in labels:
+                    continue
+                value = state[name]
+                if value.shape != (len(table),):
+                    raise ValueError(f"{name} has shape {value.shape}")
+                table[:, column] = value
+        self.steps, self.records = steps, records
+        parts = {part: unpack_records(state[part]) for part in ("own", "partner", "past")}
+        for part, rows in parts.items():
+            present = self._part(part)[1] & (not off)
+            if len(rows) != len(present) or [row is not None for row in rows] != present.tolist():
+                raise ValueError(f"{len(rows)} rows in {part}, or not where they should be")
+        every = [row for rows in parts.values() for row in rows if row is not None]
+        kinds = sorted({tuple(row) for row in every}, key=len)
+        fits = not off and all(self._know(names, len(names)) for names in kinds)
+        if not fits:
+            self._loosen()
+            self._loose = parts
+            return
+        known: tuple[Any, ...] = self.names
+        for part, rows in parts.items():
+            values, present = self._part(part)
+            for place in np.flatnonzero(present).tolist():
+                found = rows[place] or {}
+                values[place] = [found.get(name, math.nan) for name in known]
+
+
+def stands_for(ranks: Array, order: Array, count: int, shift: int) -> Array:
+    """For each place the number of items that its item stands for, (size,); 0 for one outside the sample.
+
+    Item j has the rank Exp(v_j), ``v_j = 2 (sqrt(shift + j + 1) - sqrt(shift + j))``; kept are the smallest
+    ranks. Given the largest rank kept, tau, the others are in the sample as if each had been let in alone,
+    with probability ``1 - exp(-v_j tau)``.
+
+    Parameters
+    ----------
+    ranks, order
+        Ranks of the items that are kept, and their numbers; -1: none.
+    count
+        Number of items so far.
+    shift
+        Of the odds.
+    """
+    if count < len(ranks):
+        return np.where(order >= 0, 1.0, 0.0)
+    tau = ranks.max()
+    odds = 2.0 / (np.sqrt(shift + order + 1.0) + np.sqrt(shift + order))
+    inverse = np.where(ranks < tau, -1.0 / np.expm1(-odds * tau), 0.0)
+    out: Array = inverse * (count / inverse.sum())
+    return out
+
+
+Features = Mapping[Any, Any]
+Scorer = Callable[[Any], float]
+
+#: Types of feature names that a snapshot can hold.
+_NAMES: Final = frozenset({str, int})
+
+
+_NO_HITS: Array = np.empty((0, layout.SAMPLE_HIT))
+
+
+class Drawn:
+    """What of a batch enters the sample; drawn before any of the batch is learned.
+
+    Attributes
+    ----------
+    at
+        Indices in the batch of what was drawn, and is still to be kept.
+    stops
+        Indices of the steps that have a partner.
+    others
+        The partners, once the sample was told the records.
+    """
+
+    def __init__(
+        self,
+        hits: Array = _NO_HITS,
+        first: int = 0,
+        stops: list[int] | None = None,
+        places: list[int] | None = None,
+        others: Sequence[Row] = (),
+    ) -> None:
+        self.hits, self.first = hits, first
+        told = hits.tolist() if len(hits) else ()
+        paired = [hit for hit in told if hit[layout.HIT_PARTNER] >= 0.0]
+        self.at = [int(hit[layout.HIT_AT]) for hit in told]
+        self.stops = [int(hit[layout.HIT_AT]) for hit in paired] if stops is None else stops
+        self.places = [int(hit[layout.HIT_STEP]) for hit in paired] if places is None else places
+        self.others = others
+
+
+class Sampler(abc.ABC):
+    """A sample of the pairs of a stream, with the margins that its learner had.
+
+    The parameters are those of `PairRegret`, which estimates from it.
+    """
+
+    #: How many kinds of labels are sampled apart: of two, partners are of the other kind.
+    _strata: ClassVar[int]
+
+    def __init__(
+        self, loss: Any = None, radius: float = 1.0, *, pairs: int = 1024, exact: int = 64, seed: int = 0
+    ) -> None:
+        if pairs < 16 or exact < 2 or not radius > 0.0 or not math.isfinite(radius):
+            raise ConfigError(
+                f"{type(self).__name__}(radius={radius}, pairs={pairs}, exact={exact}) cannot work",
+                fix="give a positive radius, at least 16 pairs and an exact part of at least 2 events",
+            )
+        self.loss = losses.Hinge() if loss is None else loss
+        self.radius = float(radius)
+        self.pairs = pairs
+        self.exact = exact
+        self.seed = seed
+        #: Whether records are known to hold finite numbers only, as when a learner of ours has scored them.
+        self.trusting = False
+        #: Why there is no estimate; None while there is one.
+        self.unusable: str | None = None
+        self._first: list[tuple[Row, Any]] = []
+        self._first_loss = 0.0
+        size = pairs // self._strata
+        self._sample = Sample(self._strata, size, size, exact, seed)
+        self._warm = np.zeros(0)
+        self._solve_at = 2
+        # Whether the exact part is over.
+        self._later = False
+
+    # ---- what a kind of label provides -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _stratum(self, y: Any) -> int:
+        """The stratum of a label."""
+
+    @abc.abstractmethod
+    def _numbers_of(self, ys: Sequence[Any]) -> Array:
+        """The numbers (k,) that the sample keeps of labels."""
+
+    @abc.abstractmethod
+    def _weigh(self, places: NDArray[np.int64]) -> None:
+        """Weights of the steps at these places, where their labels decide."""
+
+    @abc.abstractmethod
+    def _margin(self, place: int, score: float, theirs: float) -> float:
+        """Margin of the step at this place, from its score and that of its partner."""
+
+    # ---- observing -------------------------------------------------------------------------------------
+
+    @property
+    def seen(self) -> int:
+        """Labelled events observed."""
+        return sum(map(self._sample.seen, range(self._strata)))
+
+    @property
+    def due(self) -> bool:
+        """Whether the stream has grown enough since the last estimate for the cost of another not to show."""
+        return self.seen >= self._solve_at and self.unusable is None
+
+    @property
+    def left(self) -> list[int]:
+        """For each stratum, the number of next events of which none enters the sample."""
+        return [self._sample.left(c) for c in range(self._strata)]
+
+    def enters(self, y: Any) -> bool:
+        """Whether the next event of this label may enter the sample."""
+        return self._sample.left(self._stratum(y)) <= 0
+
+    def observe(self, x: Features, y: Any, score: float, scorer: Scorer) -> None:
+        """One labelled event, after it was scored and before it is learned.
+
+        Parameters
+        ----------
+        x
+            The record as the learner sees it.
+        y
+            Its label; of two classes, whether it has the positive one.
+        score
+            The learner's score of `x`.
+        scorer
+            The learner's scoring function, for the partner.
+        """
+        if self.enters(y):
+            self.commit(self.prepare(x, y, score, scorer), y)
+        else:
+            self.skip([y])
+
+    def _strata_of(self, labels: Sequence[Any]) -> NDArray[np.uint8]:
+        """The stratum of each."""
+        if self._strata == 1:
+            return np.zeros(len(labels), dtype=np.uint8)
+        return np.frombuffer(labels if isinstance(labels, bytes) else bytes(labels), dtype=np.uint8)
+
+    def _nobody(self, labels: Sequence[Any]) -> bool:
+        """Count these events if none of them enters; False, with nothing changed, if one does."""
+        sample, n = self._sample, len(labels)
+        ones = 0
+        if self._strata == 2:
+            if not isinstance(labels, bytes):
+                return False  # to count them would take as long as to draw
+            ones = labels.count(1)
+            if ones > sample.left(1):
+                return False
+        if n - ones > sample.left(0):
+            return False
+        self.pass_over(n - ones, ones)
+        return True
+
+    def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
+        """Where the events are that may enter the sample, and how many of each stratum are to be skipped.
+
+        Yields (index, number of the first stratum, of the second since the last one), at the end with the
+        number of labels as the index. The caller has skipped, prepared and committed everything up to an
+        index before it asks for the next.
+        """
+        n, strata = len(labels), self._strata_of(labels)
+        places = [np.flatnonzero(strata == c).tolist() for c in (0, 1)]
+        order = [*self.left, 0][:2]  # of the next event of interest among those of its stratum
+        done = [0, 0]
+        while True:
+            at = [own[k] if k < len(own) else n for own, k in zip(places, order, strict=True)]
+            stop = min(at)
+            if stop == n:
+                yield n, len(places[0]) - done[0], len(places[1]) - done[1]
+                return
+            c = int(at[1] == stop)
+            before = [order[0], stop - order[0]] if c == 0 else [stop - order[1], order[1]]
+            yield stop, before[0] - done[0], before[1] - done[1]
+            before[c] += 1
+            done = before
+            order[c] += 1 + self._sample.left(c)
+
+    def skip(self, labels: Sequence[Any]) -> None:
+        """Count events that do not enter the sample: of each stratum at most `left`."""
+        ones = int(np.count_nonzero(self._strata_of(labels))) if labels else 0
+        self.pass_over(len(labels) - ones, ones)
+
+    def pass_over(self, zeros: int, ones: int) -> None:
+        """Count so many events of the first and of the second stratum that do not enter the sample."""
+        self._sample.pass_over(0, zeros)
+        if ones:
+            self._sample.pass_over(1, ones)
+
+    # ---- batches ---------------------------------------------------------------------------------------
+
+    def draw(
+        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
+    ) -> Drawn | None:
+        """Count a batch that is learned at once, and draw what of it enters the sample, by labels alone.
+
+        Parameters
+        ----------
+        labels
+            Of the events; of two classes they may be bytes, 1 for the positive one and else 0.
+        numbers
+            Whether these records, if not all, are known to hold finite numbers only.
+        rows
+            The records, if they are at hand as rows: what is drawn may then be kept already.
+
+        Returns
+        -------
+        Drawn or None
+            For `keep`, if anything is still to be kept, and `settle`. None, with nothing changed, where
+            events are to be observed one by one: in the exact part, and if records may hold anything.
+        """
+        first = 0 if self._later else self.seen
+        self._later = self._later or first >= self.exact
+        if not self._later or not (self.trusting or numbers or self.unusable is not None):
+            return None
+        if self._nobody(labels):
+            return Drawn()
+        strata = self._strata_of(labels)
+        taken = self._sample.take(strata, rows) if rows is not None and self._strata == 2 else None
+        if taken is not None:
+            return Drawn(_NO_HITS, 0, *taken)
+        first = self.seen
+        return Drawn(self._sample.draw(strata), first)
+
+    def keep(self, drawn: Drawn, rows: Sequence[Features], labels: Sequence[Any]) -> None:
+        """Let in what was drawn, before the batch is learned: `drawn` then has the partners.
+
+        Parameters
+        ----------
+        drawn
+            What `draw` gave.
+        rows
+            The records at its places, as the learner sees them: dicts, or `Records`.
+        labels
+            Of the batch.
+        """
+        told = self._numbers_of([labels[i] for i in drawn.at])
+        drawn.others = self._sample.keep(drawn.hits, cast("Sequence[Row]", rows), told, drawn.first)
+        if drawn.stops:
+            self._weigh(np.array(drawn.places))
+
+    def settle(self, drawn: Drawn, scores: Sequence[float], theirs: Sequence[float]) -> None:
+        """The margins, now that the batch is learned.
+
+        Parameters
+        ----------
+        drawn
+            What `keep` was given.
+        scores
+            Of the batch.
+        theirs
+            The score of each partner as it was before the record that it is a partner of was learned.
+        """
+        steps = self._sample.steps
+        # Where two of a batch have the same place, the later one stays.
+        for at, place, other in zip(drawn.stops, drawn.places, theirs, strict=True):
+            steps[place, layout.STEP_MARGIN] = self._margin(place, scores[at], other)
+
+    # ---- one event -------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
+        """What must be known of an event before it is learned; changes nothing.
+
+        Returns
+        -------
+        tuple or None
+            The record, None if it has features that are no numbers; and in the exact part its penalty, or
+            else its margin with the partner. None: it does not enter the sample.
+        """
+
+    def _given(self, x: Features) -> Row | None:
+        row = numbers(x)
+        return usable(x) if row is None and self.trusting else row
+
+    def commit(self, step: tuple[Row | None, float] | None, y: Any) -> None:
+        """Count the event, now that it was learned, and let it into the sample as prepared."""
+        stratum, index = self._stratum(y), self.seen
+        if step is not None and step[0] is None:
+            self.give_up("a feature of the stream is not a finite number")
+        if self.unusable is not None:
+            self._sample.pass_over(stratum, 1)
+            return
+        hits = self._sample.draw_one(stratum)
+        if step is None:
+            return
+        x, value = cast("tuple[Row, float]", step)
+        if len(hits):
+            self._sample.keep(hits, [x], self._numbers_of([y]), index)
+            place = hits[:, layout.HIT_STEP].astype(np.int64)
+            if place[0] >= 0:
+                self._weigh(place)
+                self._sample.steps[place, layout.STEP_MARGIN] = value
+        if index < self.exact:
+            self._first.append(({name: x[name] for name in in_order(x)}, float(self._numbers_of([y])[0])))
+            self._first_loss += value
+
+    def give_up(self, why: str) -> None:
+        """End the estimation and forget the sample; events are only counted from now on."""
+        self.unusable = why
+        self._first = []
+        self._sample.clear()
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def params(self) -> dict[str, object]:
+        """What a saved sample must have been made with."""
+        return {
+            "loss": repr(self.loss),
+            "radius": self.radius,
+            "pairs": self.pairs,
+            "exact": self.exact,
+            "seed": self.seed,
+        }
+
+    def to_state(self) -> dict[str, object]:
+        """The sample as plain values and arrays, for a snapshot."""
+        return {
+            "params": self.params(),
+            "unusable": self.unusable,
+            **self._counted(),
+            **self._sample.to_state(),
+            "first": pack_records([row for row, _ in self._first]),
+            "first_labels": self._labels_of_first(),
+            "first_loss": self._first_loss,
+            "warm": self._warm.copy(),
+            "solve_at": self._solve_at,
+        }
+
+    @abc.abstractmethod
+    def _counted(self) -> dict[str, object]:
+        """How many events of each stratum there were, and what else a kind of label keeps."""
+
+    @abc.abstractmethod
+    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+        """The counts out of a state."""
+
+    @abc.abstractmethod
+    def _labels_of_first(self) -> NDArray[Any]:
+        """Of the exact part."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `to_state` of an object with the same parameters.
+
+        Raises
+        ------
+        SnapshotError
+            If the parameters differ or the state is damaged.
+        """
+        if state.get("params") != self.params():
+            raise SnapshotError(
+                f"the regret in the snapshot was estimated with {state.get('params')}, now {self.params()}",
+                fix="put the old settings back; regret cannot be estimated for events that have gone by",
+            )
+        try:
+            self._later = False
+            self.unusable = state["unusable"]
+            self._sample.load_state(state, self._counts(state))
+            rows = cast("list[Row]", unpack_records(state["first"]))
+            self._first = list(zip(rows, state["first_labels"].astype(np.float64).tolist(), strict=True))
+            self._first_loss = float(state["first_loss"])
+            self._warm = state["warm"].copy()
+            self._solve_at = int(state["solve_at"])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise SnapshotError(
+                f"the regret in the snapshot cannot be read ({error})", fix="restore an undamaged snapshot"
+            ) from error
+
+
+def numbers(x: Features) -> Row | None:
+    """The record with plain floats, or None if it has anything else."""
+    if not _NAMES.issuperset(map(type, x)):
+        return None
+    try:
+        row = {name: math.nan if isinstance(v, str | bytes) else float(v) for name, v in x.items()}
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return row if all(map(math.isfinite, row.values())) else None
+
+
+class PairSampler(Sampler):
+    """A sample of the pairs of a stream, stratified by label, with the margins that its learner had.
+
+    The parameters are those of `PairRegret`, which estimates from it.
+    """
+
+    _strata: ClassVar[int] = 2
+
+    def _stratum(self, y: bool) -> int:
+        return 1 if y else 0
+
+    def _numbers_of(self, ys: Sequence[bool]) -> Array:
+        return np.array(ys, dtype=np.float64)
+
+    def _weigh(self, places: NDArray[np.int64]) -> None:
+        """The share of the other label, which was drawn with the step."""
+
+    def _margin(self, place: int, score: float, theirs: float) -> float:
+        """By the labels: twice the difference of the scores, that of the positive one first."""
+        return (2.0 if place >= self._sample.size else -2.0) * (score - theirs)
+
+    def prepare(
+        self, x: Features, label: bool, score: float, scorer: Scorer
+    ) -> tuple[Row | None, float] | None:
+        """As in the base."""
+        early = self.seen < self.exact
+        keep_record, keep_step, place = self._sample.next(self._stratum(label))
+        if self.unusable is not None or not (early or keep_record or keep_step):
+            return None
+        row = self._given(x)
+        sign = 2.0 if label else -2.0
+        if row is None:
+            return None, 0.0
+        if early:
+            margins = [sign * (score - scorer(x2)) for x2, y2 in self._first if y2 != label]
+            return row, float(np.sum(self.loss.value(np.array(margins)))) / self.seen if margins else 0.0
+        if not keep_step or place < 0:
+            return row, 0.0
+        return row, sign * (score - scorer(self._sample.at("past", [place])[0]))
+
+    def _counted(self) -> dict[str, object]:
+        return {"counts": [self._sample.seen(0), self._sample.seen(1)]}
+
+    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+        zeros, ones = state["counts"]
+        return [int(zeros), int(ones)]
+
+    def _labels_of_first(self) -> NDArray[Any]:
+        return np.array([label for _, label in self._first], dtype=np.bool_)

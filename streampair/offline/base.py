@@ -1,0 +1,633 @@
+"""What every learner of a table has in common: scikit-learn's interface, checks, designs, the report."""
+
+from __future__ import annotations
+
+import abc
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import roc_auc_score
+from sklearn.utils import TransformerTags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streampair import losses
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import design, symmetric
+from streampair.offline.probabilities import MOVE, curve_of, score_moments
+from streampair.offline.risk import LinearRisk, MetricRisk, packed, unpacked
+from streampair.offline.warm_start import begin, by_name, scale_of
+from streampair.privacy.mechanisms.base import Link, unit_link
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, plan_table, report_of
+from streampair.privacy.mechanisms.standardization import shrunk_variances
+from streampair.privacy.plausible import warn_if_doubtful
+from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
+from streampair.records import features as _cells
+from streampair.records.frames import Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["PairLearner", "Problem", "TableLearner", "designs", "validated", "warn_of_scale"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A table that is to be learned, and what is known of its pairs without looking at it.
+
+    Parameters
+    ----------
+    rows, labels
+        Records in the unit ball, (n, d), and +1 or -1, or numbers of classes, (n,): secret.
+    loss, form
+        The pair loss, and how labels and weights make its margin.
+    radius
+        R of the ball of the weights.
+    dim
+        Coordinates of the weights.
+    seed
+        Of noise and coins; None: keys of the operating system.
+    start
+        Where a descent begins, (dim,), in the ball: no function of the table.
+    share
+        What part of the budget learning has: of mu^2, or for delta 0 of epsilon.
+    """
+
+    rows: Floats
+    labels: Floats
+    loss: losses.PairLoss
+    form: losses.Form
+    radius: float
+    dim: int
+    seed: int | None
+    start: Floats
+    share: float = 1.0
+
+    @property
+    def n(self) -> int:
+        """How many records."""
+        return len(self.rows)
+
+    @property
+    def lipschitz(self) -> float:
+        """Largest norm G of a pair's gradient."""
+        return self.loss.lipschitz(1.0, self.radius, form=self.form)
+
+    @property
+    def diameter(self) -> float:
+        """How far a pair's gradient moves, D, when one of its records is replaced."""
+        return self.loss.diameter(1.0, self.radius, form=self.form)
+
+    @property
+    def smoothness(self) -> float:
+        """L of the pair loss.
+
+        Raises
+        ------
+        ConfigError
+            If it has none.
+        """
+        return self.loss.smoothness(1.0, self.radius, form=self.form)
+
+    @property
+    def push(self) -> float:
+        """How far a record moves the gradient of all pairs (docs/privacy.md, Lemma 70)."""
+        return 2.0 * self.diameter / self.n
+
+    @property
+    def blank(self) -> float:
+        """What part of that blanking it moves."""
+        return min(self.lipschitz / self.diameter, 1.0)
+
+    def risk(self, part: slice = slice(None)) -> LinearRisk | MetricRisk:
+        """The mean loss over all pairs of some of the records."""
+        made = LinearRisk if self.form == "raw" else MetricRisk
+        return made(self.rows[part], self.labels[part], self.loss)
+
+    def shuffled(self, order: NDArray[np.int64]) -> Problem:
+        """The same records in another order."""
+        return replace(self, rows=self.rows[order], labels=self.labels[order])
+
+    def inside(self, weights: Floats) -> Floats:
+        """The nearest weights in the ball."""
+        norm = float(np.linalg.norm(weights))
+        return weights if norm <= self.radius else weights * (self.radius / norm)
+
+
+def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
+    """Numbers, (n, d), and labels if there are any, as scikit-learn checks them: perhaps not finite.
+
+    Raises
+    ------
+    ConfigError
+        If a cell is text; it names the first one.
+    """
+    try:
+        return validate_data(
+            learner, X, *y, dtype=np.float64, order="C", reset=reset, ensure_all_finite=False
+        )
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        try:
+            Table(np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=_cells.number)
+        except RecordError as found:
+            raise ConfigError(
+                found.problem,
+                fix="leave the column out, or make a column of numbers for each of its declared values",
+            ) from None
+        raise
+
+
+def _for_task(*names: str) -> Callable[[Any], Any]:
+    """A method that there is for some tasks only."""
+
+    def check(self: Any) -> bool:
+        if self.task in names:
+            return True
+        raise AttributeError(f"there is no such method with task={self.task!r}")
+
+    return available_if(check)  # type: ignore[no-any-return]
+
+
+def _scaling(bounds: tuple[Any, Any] | None, d: int) -> tuple[Floats, Floats]:
+    """What each feature is multiplied with, and what is added then, to be in [-1, 1] by declared bounds."""
+    scale, shift = np.ones(d), np.zeros(d)
+    if bounds is not None:
+        low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in bounds)
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ConfigError(
+                "bounds are not finite, or a lower one is not below the upper one",
+                fix="give (low, high): two numbers, or a number for each feature in both",
+            )
+        scale, shift = 2.0 / (high - low), -(high + low) / (high - low)
+    return scale, shift
+
+
+def designs(
+    X: Floats, bounds: tuple[Any, Any] | None, standard: tuple[Floats, Floats] | None = None
+) -> Floats:
+    """Features scaled by declared bounds, then by released moments, and each record in the unit ball.
+
+    Parameters
+    ----------
+    X
+        Features, (n, d).
+    bounds
+        As of the learners.
+    standard
+        Released means (d,) of the scaled features, which are cut to [-1, 1], and the factors (d,) of what is
+        centred; None: neither.
+    """
+    d = X.shape[1]
+    scale, shift = _scaling(bounds, d)
+    mean, factor = (np.zeros(d), np.ones(d)) if standard is None else standard
+    out, whole = np.empty_like(X), np.empty(len(X))
+    given = np.ascontiguousarray(X)
+    design.prepare_rows(given, scale, shift, standard is not None, mean, factor, math.inf, out, whole)
+    return out
+
+
+def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str, cut: bool = False) -> None:
+    """Warn where the unit ball, or what is cut to [-1, 1], leaves little of the table."""
+    scale, shift = _scaling(bounds, X.shape[1])
+    with np.errstate(over="ignore"):
+        largest = np.abs(X * scale + shift).max(axis=1)
+        lengths = np.linalg.norm(X, axis=1)
+    problem = ""
+    if cut and (largest > 1.0).mean() > 0.5:
+        problem = f"have values beyond {'-1 and 1' if bounds is None else 'their bounds'}, and are cut there"
+    elif bounds is not None and (largest > 1.0).mean() > 0.5:
+        problem = "have values beyond their bounds: they are shortened to the length 1, and features far "
+        problem += "beyond drown the others"
+    elif bounds is None and not cut and (lengths > 1.0).mean() > 0.5:
+        problem = "are longer than 1, and are shortened to it: features of large values drown the others"
+    if problem:
+        warnings.warn(f"more than half of the records {problem}. Fix: {fix}.", UserWarning, stacklevel=3)
+    elif bounds is None and not cut and lengths.max() < 0.1:
+        warnings.warn(
+            f"no record is longer than 0.1, and noise is sized for a length of 1. Fix: {fix}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]  # scikit-learn has no types
+    """What learns from the pairs of a table, private or not: checks, designs, scores, distances."""
+
+    _: KW_ONLY
+    task: Literal["auc", "metric"] = "auc"
+    loss: losses.PairLoss | None = None
+    radius: float = 1.0
+    bounds: tuple[Any, Any] | None = None
+    random_state: Any = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        if self.task == "metric":
+            tags.estimator_type = "transformer"
+            tags.transformer_tags = TransformerTags()
+            tags.classifier_tags = None
+        else:
+            tags.classifier_tags.multi_class = False
+            tags.classifier_tags.poor_score = True  # noise outweighs what a few records say
+        return tags
+
+    #: Of the ball of the weights: logistic pair sums take exponentials of scores.
+    _largest_radius: ClassVar[float] = 100.0
+    #: What the warning about unscaled features advises.
+    _scale_fix: ClassVar[str] = "scale the features, or give bounds=(low, high), which are taken as public"
+
+    #: Released means of the features, and factors.
+    _standard: tuple[Floats, Floats] | None = None
+
+    @abc.abstractmethod
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn a table."""
+
+    def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
+        """Features as they came, and labels in numbers."""
+        X, y = validated(self, X, y)
+        check_classification_targets(y)
+        if not np.isfinite(X).all():
+            raise ConfigError(
+                "X has NaN or infinity", fix="leave out or fill in such records before they are learned"
+            )
+        if len(X) < 2:
+            raise ConfigError("n_samples = 1, and one record makes no pair", fix="give two records or more")
+        kind = type_of_target(y, input_name="y")
+        if self.task != "metric" and kind not in ("binary",):
+            raise ConfigError(
+                f"Only binary classification is supported. The type of the target is {kind}",
+                fix="say which records should rank high: fit(X, y == that class)",
+            )
+        self.classes_, at = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
+        labels: Floats = at.astype(np.float64)
+        return X, labels if self.task == "metric" else 2.0 * labels - 1.0
+
+    def _designs(self, X: Floats) -> Floats:
+        return designs(X, self.bounds, self._standard)
+
+    def _slope(self) -> Floats:
+        """What a feature, as it comes, is multiplied with."""
+        scale = scale_of(self.bounds, self.n_features_in_)
+        return scale if self._standard is None else scale * self._standard[1]
+
+    def _seed(self) -> int | None:
+        """Of noise and coins; None: keys of the operating system."""
+        if self.random_state is None:
+            return None
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
+        if self.task not in ("auc", "metric"):
+            raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
+        if not 0.0 < self.radius <= self._largest_radius:
+            raise ConfigError(
+                f"radius is {self.radius!r}", fix=f"give one above 0, at most {self._largest_radius:g}"
+            )
+        loss = losses.registered(self._default_loss() if self.loss is None else self.loss)
+        if loss.of_errors:
+            raise ConfigError("this loss is for relevances", fix="use losses.Logistic() or losses.Hinge()")
+        d = rows.shape[1]
+        form: losses.Form = "raw" if self.task == "auc" else "metric"
+        dim = d if self.task == "auc" else d * (d + 1) // 2
+        return Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
+
+    def _default_loss(self) -> losses.PairLoss:
+        return losses.Logistic()
+
+    def _scores(self, rows: Floats) -> Floats:
+        out: Floats = rows @ self.coef_
+        return out
+
+    def _reach(self) -> float:
+        """What no score is beyond, by the published weights; 0 if all are 0."""
+        return float(np.linalg.norm(self.coef_))
+
+    def _publish(self, weights: Floats) -> None:
+        if self.task == "auc":
+            self.coef_ = weights
+            self._link, self.intercept_ = self._unit(), 0.0
+            return
+        self.metric_ = unpacked(weights, self.n_features_in_)
+        root = np.empty_like(self.metric_)
+        self._root = root if symmetric.psd_root(self.metric_, root) else np.eye(self.n_features_in_)
+
+    def _seen(self, X: Any) -> Floats:
+        check_is_fitted(self, "classes_")
+        X = validated(self, X, reset=False)
+        if not np.isfinite(X).all():
+            raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
+        return self._designs(X)
+
+    def _unit(self) -> Link:
+        return unit_link(self.coef_, 1.0)
+
+    def _fit_curve(self, means: Floats, std: float, n: int) -> None:
+        """Take the probabilities from these means of scores and labels."""
+        slope, self.intercept_ = curve_of(means, std, n, self._reach() or 1.0)
+        self._link = Link(slope, 0.0)
+
+    @_for_task("auc")
+    def decision_function(self, X: Any) -> Floats:
+        """Scores of records, plus `intercept_`, (n,): higher ranks higher, and 0 is the probability 1/2.
+
+        A pair loss learns no zero: `intercept_` is 0 unless the probabilities are calibrated.
+        """
+        out: Floats = self._scores(self._seen(X)) + self.intercept_
+        return out
+
+    @_for_task("auc")
+    def predict(self, X: Any) -> Any:
+        """The class that ranks high where `decision_function` is above 0, else the other."""
+        high = self.decision_function(X) > 0.0
+        return self.classes_[high.astype(int)]
+
+    @_for_task("auc")
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the two `classes_`, (n, 2): a logistic curve of `decision_function`.
+
+        It costs nothing: the curve is computed from what is released, and a row's own features. Without
+        calibration (`proba_share`) it says how records rank, and not how common a class is: scores are taken
+        in units of ``|w| / sqrt(d)``, around 0.
+        """
+        scores = self.decision_function(X)
+        high = self._link.many(scores)
+        return np.stack([1.0 - high, high], axis=1)
+
+    @_for_task("auc")
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Area under the ROC curve of the scores: a function of X and y, which nothing protects."""
+        truth = np.asarray(y) == self.classes_[1]
+        return float(roc_auc_score(truth, self.decision_function(X), sample_weight=sample_weight))
+
+    @_for_task("metric")
+    def transform(self, X: Any) -> Floats:
+        """Records in coordinates in which the Euclidean distance is the learned one, (n, d).
+
+        Times the symmetric root of the positive semi-definite part of W; unchanged if it has none.
+        """
+        rows = self._seen(X)
+        out: Floats = rows @ self._root
+        return out
+
+    @_for_task("metric")
+    def fit_transform(self, X: Any, y: Any) -> Floats:
+        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        out: Floats = self.fit(X, y).transform(X)
+        return out
+
+
+@dataclass(eq=False, repr=False)
+class TableLearner(PairLearner):
+    """Base of the private learners: a subclass says what is computed, and what of it is released."""
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    calibration: Literal["tight", "paper"] = "tight"
+    start: Any = None
+    standardise_share: float = 0.0
+    proba_share: float = 0.0
+
+    _scale_fix = (
+        "give bounds=(low, high), which are taken as public, or bounds and standardise_share, for a private "
+        "standardisation"
+    )
+
+    #: Whether what is learned begins at `start`.
+    _starts: ClassVar[bool] = False
+    #: Epsilon of a fit, where coins count for it; None: it follows from the plans.
+    _of_coins: float | None = None
+
+    @abc.abstractmethod
+    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+        """Weights that have left through a door, what of which is released, and how often."""
+
+    @abc.abstractmethod
+    def _describe(self) -> tuple[str, str]:
+        """How it is done, for the report, and whose constants `calibration="paper"` takes."""
+
+    def _parallel(self) -> bool:
+        """Whether each plan is about other records than the others."""
+        return False
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn a table: every call is a release of its own, and the releases about a record add up.
+
+        Parameters
+        ----------
+        X
+            Features, (n, d): numbers, and none of them missing.
+        y
+            Labels, (n,): two classes, or, for a metric, two or more.
+
+        Raises
+        ------
+        ConfigError
+            If a parameter is out of range, or the table cannot be learned: fewer than two records, values
+            that are not finite, one class, or more than two for the AUC.
+        """
+        X, labels = self._table(X, y)
+        self._check_shares()
+        warn_of_scale(X, self.bounds, self._scale_fix, bool(self.standardise_share))
+        seed = self._seed()
+        before = self._standardise(X, seed)
+        problem = self._problem(self._designs(X), labels, seed)
+        weights, plans, emitted = self._release(problem)
+        warn_if_doubtful(float(self.epsilon), float(self.delta), problem.n, stacklevel=2)
+        self._publish(self._published(problem, weights))
+        after = self._calibrate(problem)
+        mechanism, source = self._describe()
+        self._report = report_of(
+            float(self.epsilon),
+            float(self.delta),
+            plans,
+            before=before,
+            after=after,
+            parallel=self._parallel(),
+            emitted=emitted + len(before) + len(after),
+            seeded=self.random_state is not None,
+            mechanism=mechanism,
+            notes=self._notes,
+            source=source if self.calibration == "paper" else "",
+            spent=self._of_coins,
+        )
+        return self
+
+    def _check_shares(self) -> None:
+        shares = {"standardise_share": self.standardise_share, "proba_share": self.proba_share}
+        for name, share in shares.items():
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share < 1.0:
+                raise ConfigError(f"{name} is {share!r}", fix="give a number from 0 to below 1, such as 0.1")
+        if sum(shares.values()) >= 1.0:
+            raise ConfigError("standardise_share and proba_share leave no budget to learn", fix="lower them")
+        if self.calibration == "paper" and any(shares.values()):
+            raise ConfigError(
+                "the papers' noise leaves no budget for a standardisation or for probabilities",
+                fix='give calibration="tight", or both shares as 0',
+            )
+        if self.task == "metric" and self.proba_share:
+            raise ConfigError("a metric has no probabilities", fix="leave proba_share out")
+
+    def _standardise(self, X: Floats, seed: int | None) -> list[TablePlan]:
+        """Release means and variances of the features, if they are asked for, and what that is worth."""
+        self._standard = None
+        if not self.standardise_share:
+            return []
+        n, d = X.shape
+        plan = plan_table(
+            self.epsilon,
+            self.delta,
+            dim=2 * d,
+            sensitivity=moment_sensitivity(d) / n,
+            name="means of the features and of their squares",
+            lemma="docs/privacy.md, Lemma 18",
+            share=self.standardise_share,
+        )
+        scale, shift = _scaling(self.bounds, d)
+        cut = np.clip(np.clip(X, -1e100, 1e100) * scale + shift, -1.0, 1.0)
+        means = np.concatenate([cut.mean(axis=0), SQUARE_WEIGHT * np.square(cut).mean(axis=0)])
+        released = VectorDoor(plan, None if seed is None else seed + 1).emit(means)
+        std = plan.noise_std
+        variances = shrunk_variances(released[:d], released[d:] / SQUARE_WEIGHT, std, std / SQUARE_WEIGHT)
+        # Of the mean squared length 1, as after the warm-up of a stream.
+        self._standard = np.clip(released[:d], -1.0, 1.0), 1.0 / np.sqrt(variances * d)
+        return [plan]
+
+    def _calibrate(self, problem: Problem) -> list[TablePlan]:
+        """Release what a probability needs, if it is asked for, and what that is worth."""
+        if not self.proba_share:
+            return []
+        plan = plan_table(
+            self.epsilon,
+            self.delta,
+            dim=4,
+            sensitivity=MOVE / problem.n,
+            name="means of labels and scores",
+            lemma="docs/privacy.md, Lemma 93",
+            share=self.proba_share,
+        )
+        means = score_moments(self._scores(problem.rows), problem.labels, self._reach() or 1.0)
+        door = VectorDoor(plan, None if problem.seed is None else problem.seed + 2)
+        self._fit_curve(door.emit(means), plan.noise_std, problem.n)
+        return [plan]
+
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
+        if self.calibration not in ("tight", "paper"):
+            raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
+        problem = super()._problem(rows, labels, seed)
+        problem = replace(problem, share=1.0 - self.standardise_share - self.proba_share)
+        given, words = begin(self.start, self._names(), self._slope(), self.task == "metric")
+        if given is not None:
+            if not self._starts:
+                raise ConfigError(
+                    f"start is given, and {type(self).__name__} begins elsewhere", fix="leave it out"
+                )
+            # In the ball, on which what a pair can do is proved.
+            given = problem.inside(given if given.ndim == 1 else packed(given))
+            problem = replace(problem, start=given)
+        notes = [] if self.bounds is None else ["The declared bounds are taken as public."]
+        if self.standardise_share:
+            notes.append("Features are standardised by moments that are released first, of the same budget.")
+        self._notes, self._learned = (*notes, *([words] if words else [])), len(rows)
+        return problem
+
+    def _published(self, problem: Problem, weights: Floats) -> Floats:
+        """What is made of released weights: the nearest in the ball."""
+        return problem.inside(weights)
+
+    @property
+    def privacy(self) -> TableReport | None:
+        """What was promised and spent by the last fit; None before it."""
+        return getattr(self, "_report", None)
+
+    def _names(self) -> list[Any]:
+        return list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+
+    def weights_by_name(self) -> dict[Any, float]:
+        """Released weights of the features as they came: by name, or by two names for a metric.
+
+        What `bounds` and released moments scale is taken into account. Columns without names have numbers.
+
+        Raises
+        ------
+        ConfigError
+            If scores are not linear.
+        """
+        check_is_fitted(self, "classes_")
+        scale = self._slope()
+        if self.task == "metric":
+            return by_name(self._names(), self.metric_ * np.outer(scale, scale))
+        if self.coef_.shape != scale.shape:
+            raise ConfigError("the scores of a network are not linear", fix="use hidden=0")
+        return by_name(self._names(), self.coef_ * scale)
+
+    def to_online(self, learner: Any, records: int | None = None) -> Any:
+        """Let a new online learner go on from the released weights, which costs nothing.
+
+        Records in the stream are given as they were in the table. Those that are longer than 1 once they are
+        scaled are shortened here, and not there: put `preprocessing.UnitBall` in front where that matters.
+
+        Parameters
+        ----------
+        learner
+            A new `auc.PairOGD`, or `metric.PairOGD` for a metric.
+        records
+            As of `PairOGD.begin_at`; None: as many as the table had, which is public.
+
+        Returns
+        -------
+        learner
+            The same.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot begin there.
+
+        Notes
+        -----
+        Weights are a function of what was released (docs/privacy.md, Lemma 67). What `PairOGD` learns after
+        that is not protected at all.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc, offline
+        >>> rng = np.random.default_rng(1)
+        >>> y = rng.random(5000) < 0.5
+        >>> X = rng.normal(size=(5000, 3)) / 4 + 0.3 * y[:, None]
+        >>> model = offline.DPGDSC(epsilon=1.0, delta=1e-6).fit(X, y)
+        >>> online = model.to_online(auc.PairOGD())
+        >>> bool(np.allclose(online.weights_vector, model.coef_))
+        True
+        """
+        weights = self.weights_by_name()
+        begin_at = getattr(learner, "begin_at", None)
+        if begin_at is None or hasattr(learner, "metric_") != (self.task == "metric"):
+            raise ConfigError(
+                f"a {type(learner).__name__} cannot go on from these weights",
+                fix=f"give a new {'metric' if self.task == 'metric' else 'auc'}.PairOGD",
+            )
+        begin_at(weights, self._learned if records is None else records)
+        return learner
+
+
+def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
+    """One vector through the door."""
+    door = VectorDoor(plan, problem.seed)
+    return door.emit(vector), [plan], door.emitted

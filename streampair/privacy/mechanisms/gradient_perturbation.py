@@ -1,0 +1,346 @@
+"""NoisyOGD: noise in every gradient, fed back into the iterate (docs/privacy.md 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair.kernels import dp_steps
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    Asked,
+    Mechanism,
+    Relation,
+    Release,
+    Run,
+    Settings,
+    check_cells,
+    power_of_two_below,
+    under,
+)
+from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.ftrl import Batch, ExactGradients, empty_buffer
+from streampair.privacy.noise import ChainedNoise
+from streampair.privacy.sensitivity import Influence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Noisy", "NoisyPlan", "NoisyRun", "plan_noisy"]
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyPlan:
+    """Noise in every gradient, fed back into the iterate (docs/privacy.md 4.2), calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates of the weights.
+    influence
+        The buffer.
+    diameter, clip, radius
+        Replacement diameter D, per-pair clip and radius R of the weights.
+    horizon
+        Learning steps, None for no end.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+    relation
+        Which streams are neighbours.
+    """
+
+    mu: float
+    dim: int
+    influence: Influence
+    diameter: float
+    clip: float
+    radius: float
+    horizon: int | None
+    forks: int = 0
+    window: int = 0
+    relation: Relation = ONE_RECORD
+    grid: float = field(init=False)
+    sensitivity: float = field(init=False)
+    sigma: float = field(init=False)
+
+    FITTED: ClassVar = ("mu", "diameter", "grid", "sensitivity", "sigma")
+
+    def __post_init__(self) -> None:
+        pattern = self.influence.pattern(self.horizon)
+        room = 0.01 * self.diameter * float(np.linalg.norm(pattern))
+        step = room / (math.sqrt(self.dim) * math.sqrt(len(pattern)))
+        object.__setattr__(self, "grid", float(power_of_two_below(step)))
+        object.__setattr__(self, "sensitivity", float(np.linalg.norm(self._moves())))
+        total = math.hypot(self.sensitivity, math.sqrt(self.forks) * self._window_norm(self.window))
+        object.__setattr__(self, "sigma", total / self.mu)
+        check_cells(20.0 * self.sigma / self.grid, "noise")
+
+    def _moves(self) -> Floats:
+        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its own on."""
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
+
+    def _window_norm(self, window: int) -> float:
+        """The largest norm of `window` consecutive moves."""
+        sums = np.concatenate([[0.0], np.cumsum(self._moves() ** 2)])
+        width = (
+            len(sums) - 1 if self.influence.together and window > 0 else min(max(window, 0), len(sums) - 1)
+        )
+        return math.sqrt(float((sums[width:] - sums[: len(sums) - width]).max()))
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the first `steps` releases: that of the record that is in most of them."""
+        return float(np.linalg.norm(self._moves()[: max(steps, 0)])) / self.sigma
+
+    def fork_mu2(self, window: int) -> float:
+        """`mu^2` of releasing `window` slots once more under other noise (docs/privacy.md 8)."""
+        return (self._window_norm(window) / self.sigma) ** 2
+
+    def release(self) -> Release:
+        """What is released, and what it is worth."""
+        replace = self.sensitivity / self.sigma
+        return Release(
+            name="each averaged gradient",
+            domain="records in the unit ball, with a label",
+            relation=self.relation,
+            lemma="docs/privacy.md, Lemma 11 and Lemma 15",
+            sensitivity=self.sensitivity,
+            sigma=self.sigma,
+            replace=replace,
+            blank=min(self.clip / self.diameter, 1.0) * replace,
+            releases=self.horizon,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
+    def rates(self, start: int, count: int) -> Floats:
+        """Step sizes of slots `start + 1, ...`: `R / sqrt(t (C^2 + d sigma^2))`, with the horizon for t."""
+        t = np.arange(start + 1.0, start + count + 1.0)
+        if self.horizon is not None:
+            t = np.full(count, float(self.horizon))
+        rates: Floats = self.radius / np.sqrt(
+            t * (self.clip * self.clip + self.dim * self.sigma * self.sigma)
+        )
+        return rates
+
+
+def plan_noisy(
+    mu: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    clip: float,
+    radius: float,
+    horizon: int | None = None,
+    forks: int = 0,
+    window: int = 0,
+    relation: Relation = ONE_RECORD,
+) -> NoisyPlan:
+    """Calibrate the noise of docs/privacy.md 4.2 for a budget.
+
+    `sigma = ||D v + gamma sqrt(d) 1[v > 0]|| / mu`: without a horizon `D sqrt(1 + 1/s) / mu` for a FIFO
+    buffer of s records, up to the grid's 1 %.
+
+    Raises
+    ------
+    ConfigError
+        If the buffer has no bound for this horizon, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence
+    >>> from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
+    >>> plan = plan_noisy(1.0, dim=4, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=3.0)
+    >>> round(plan.sigma, 2), round(plan.mu_spent(10**9), 12)
+    (2.25, 1.0)
+    """
+    return NoisyPlan(mu, dim, influence, diameter, clip, radius, horizon, forks, window, relation)
+
+
+class NoisyGradients(ExactGradients):
+    """The door: each averaged gradient, rounded, leaves under rounded noise of its own."""
+
+    __slots__ = ()
+
+    @property
+    def last(self) -> Floats:
+        """The noisy gradient that left last, (dim,): a copy."""
+        noisy: Floats = self._scratch[2].copy()
+        return noisy
+
+    def emit(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
+        """Release a gradient a row, under noise (n, dim), and step."""
+        b = self.buffer
+        dp_steps.noisy_steps(
+            rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, b.ages
+        )
+
+    def turn(
+        self,
+        batch: Batch,
+        at: int,
+        words: NDArray[np.uint64],
+        sigma: float,
+        cells: NDArray[np.int64],
+        rate: float,
+        steps: int,
+    ) -> None:
+        """`emit` of row `at` of a batch, whose cells are known, with normals made of `words`.
+
+        Then score and cells of the next one.
+        """
+        b = self.buffer
+        dp_steps.noisy_turn(
+            *batch, at, words, sigma, cells, rate, steps, b.ints, self.scalars, self._scratch, b.rows,
+            b.labels, b.ages,
+        )  # fmt: skip
+
+
+class NoisyRun(Run):
+    """State of a run with noise in every gradient; the noisy iterate is all that it knows (4.2).
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    buffer
+        The buffer, empty.
+    l2
+        Strength of the ridge term, which depends on no data.
+    """
+
+    plan: NoisyPlan
+
+    def __init__(self, plan: NoisyPlan, buffer: PairBuffer, l2: float = 0.0) -> None:
+        self.plan = plan
+        self.steps = 0
+        self.door = NoisyGradients(plan.release(), buffer, [plan.clip, plan.radius, plan.grid, l2], plan.dim)
+        self._average: Floats = self.door.vectors[1]
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, the t-weighted average of the iterates, shape (p,): a view."""
+        return self._average
+
+    @property
+    def releases(self) -> int:
+        """Models released so far."""
+        return self.steps
+
+    @property
+    def released(self) -> Floats:
+        """The noisy gradient of the last slot, (p,), before the projection: for the audit."""
+        return self.door.last
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return self.door.buffer.filled(self.steps)
+
+    def card(self) -> tuple[Release, ...]:
+        """The gradients."""
+        return (self.door.release,)
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan = self.plan
+        return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self.door.scalars[3])]
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        chain.advance(self.door.cells(row, label, self.steps).tobytes())
+        self.learn(row, label, chain)
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run; of a keyed one with one compiled call a slot."""
+        if not isinstance(stream, ChainedNoise) or not len(rows):
+            super().take(rows, labels, stream, records, asked)
+            return
+        batch, plan, first = Batch.of(rows, labels, asked), self.plan, self.steps
+        cells = self.door.turns(batch, first)
+        rates = plan.rates(first, len(rows)).tolist()
+        for i, (record, rate) in enumerate(zip(records, rates, strict=True)):
+            stream.record(record)
+            stream.advance(cells.tobytes())
+            self.door.turn(batch, i, stream.words(plan.dim), plan.sigma, cells, rate, first + i)
+            self.steps += 1
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+        dim = self.plan.dim
+        for at in range(0, len(rows), _CHUNK):
+            part, y = rows[at : at + _CHUNK], labels[at : at + _CHUNK]
+            rates = self.plan.rates(self.steps, len(part))
+            noise = self.plan.sigma * stream.take(len(part) * dim).reshape(len(part), dim)
+            self.door.emit(part, y, noise, rates, self.steps)
+            self.steps += len(part)
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; the buffer among them holds raw records."""
+        return {
+            "steps": self.steps,
+            "vectors": self.door.vectors.copy(),
+            "buffer": self.door.buffer.to_state(self.steps),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        vectors, steps = state["vectors"], int(state["steps"])
+        if vectors.shape != (2, self.plan.dim) or steps < 0:
+            raise ValueError("weights of another shape")
+        self.door.buffer.load_state(state["buffer"], steps)
+        self.steps = steps
+        self.door.vectors[:] = vectors
+
+
+@dataclass(frozen=True)
+class Noisy(Mechanism):
+    """Gradient descent under noise in every gradient; the noisy iterate is all that is kept.
+
+    Parameters
+    ----------
+    l2
+        Strength of a ridge term, which depends on no data.
+    """
+
+    l2: float = 0.0
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> NoisyRun:
+        """A run; what was fitted for a saved one is taken from it."""
+        asked = settings
+        assert asked.dim is not None
+        plan = plan_noisy(
+            asked.mu_learning,
+            dim=asked.dim,
+            influence=asked.buffer.influence,
+            diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=asked.form),
+            clip=asked.clip,
+            radius=asked.radius,
+            horizon=asked.learning,
+            forks=asked.forks,
+            window=asked.window,
+            relation=asked.relation,
+        )
+        return NoisyRun(under(plan, saved), empty_buffer(asked, seed), self.l2)
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        return (
+            f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
+            f"{settings.buffer.describe()}; each averaged gradient is released under Gaussian noise of its "
+            f"own, and the noisy iterate is all that is kept.{settings.warmup_words()}"
+        )

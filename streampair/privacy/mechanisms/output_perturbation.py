@@ -1,0 +1,859 @@
+"""Output perturbation (Huai et al. 2020): noise in the published weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from streampair import losses
+from streampair.errors import ConfigError, PrivacyError
+from streampair.kernels import dp_steps, numerics, sensitivity
+from streampair.kernels import vectors as vectors_kernels
+from streampair.privacy.accounting import epsilon_from, mu_from, rho_from
+from streampair.privacy.contraction import (
+    giga_steps,
+    output_sensitivities,
+    output_spend,
+    paper_steps,
+    paper_warmup,
+)
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    Mechanism,
+    Relation,
+    Release,
+    Run,
+    Settings,
+    check_cells,
+    near,
+    power_of_two_below,
+    under,
+)
+from streampair.privacy.mechanisms.buffer import PairBuffer
+from streampair.privacy.mechanisms.ftrl import empty_buffer
+from streampair.privacy.mechanisms.second_moments import projected
+from streampair.privacy.noise import ChainedNoise
+from streampair.privacy.sensitivity import Influence
+from streampair.privacy.user_level import EntityLimit, pairs_apart
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.user_level import EntityLimit
+
+    Floats = NDArray[np.float64]
+    from streampair.privacy.noise import Stream
+    from streampair.privacy.sensitivity import Influence
+
+__all__ = [
+    "LONGEST_OUTPUT",
+    "Output",
+    "OutputPlan",
+    "OutputRun",
+    "check_allocation",
+    "entity_spend",
+    "plan_output",
+    "plan_output_paper",
+]
+
+LONGEST_OUTPUT = 4_000_000
+"""Longest horizon of output perturbation, whose plan has numbers for every step."""
+
+Allocation = Literal["minimal", "equal"]
+
+_POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
+
+
+@dataclass(frozen=True, eq=False)
+class OutputPlan:
+    """Releases of a run without noise, each under fresh noise (docs/privacy.md 4.1), calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record over all releases.
+    dim
+        Coordinates of the weights.
+    influence
+        The buffer.
+    diameter, clip, radius
+        Replacement diameter D, per-pair clip (infinity: none) and radius R of the weights.
+    alpha, smoothness
+        Strength of the ridge term, and L of the pair loss.
+    warmup
+        Slots at the beginning whose outputs are random (the paper's calibration only).
+    etas, factors
+        Step sizes and contractions, (horizon,).
+    sensitivities
+        `S_t`, (horizon,).
+    grids
+        gamma_t, powers of two, (horizon,).
+    sigmas
+        Noise std, a coordinate, of each release; infinity where there is none, (horizon,).
+    group
+        Records of one entity that are learned from, at most: their moves add up to so many times one's.
+    relation
+        Which streams are neighbours. With an entity its records' moves fade between them, as far as they are
+        apart.
+    scale
+        What the shape of the noise is multiplied with: `sigma_t` is as much times `S_t^(2/3)`, or as the
+        allocation says.
+
+    Notes
+    -----
+    Places of the buffer that are empty count for nothing at a record's own step, and each step has its own
+    grid (docs/privacy.md, Lemma 59). Not so where entities are protected: what their records cost together
+    is known with full steps (Lemma 56).
+    """
+
+    mu: float
+    dim: int
+    influence: Influence
+    diameter: float
+    clip: float
+    radius: float
+    alpha: float
+    smoothness: float
+    warmup: int
+    etas: Floats
+    factors: Floats
+    sensitivities: Floats
+    grids: Floats
+    sigmas: Floats
+    group: int = 1
+    relation: Relation = ONE_RECORD
+    scale: float = 1.0
+
+    #: Names of the numbers that all those of the steps are products, quotients and roots of.
+    FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
+
+    def __post_init__(self) -> None:
+        check_cells(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
+
+    @property
+    def horizon(self) -> int:
+        """Learning steps."""
+        return len(self.etas)
+
+    @property
+    def sigma(self) -> float:
+        """Noise std, a coordinate, of the last release."""
+        finite = self.sigmas[np.isfinite(self.sigmas)]
+        return float(finite[-1]) if len(finite) else math.inf
+
+    @property
+    def _rounding(self) -> Floats:
+        return self.grids * math.sqrt(self.dim)
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` slots: that of the record, or entity, that costs most."""
+        return math.sqrt(self._spend(min(max(steps, 0), self.horizon)))
+
+    def _spend(self, count: int) -> float:
+        given = (self.etas, self.factors, self.influence, self.diameter, self.sensitivities, self._rounding)
+        precisions = 1.0 / self.sigmas**2
+        entity = self._apart
+        if entity is not None:
+            return entity_spend(*given, precisions, entity, count)
+        # Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
+        return self.group**2 * output_spend(*given, precisions, count, filling=self.relation.entity is None)
+
+    @property
+    def _apart(self) -> EntityLimit | None:
+        """How often an entity comes, where its records' distances count."""
+        return None if self.group == 1 else self.relation.entity
+
+    def _together(self) -> Floats:
+        """How far each release can move."""
+        if self._apart is None:
+            return self.group * (self.sensitivities + self._rounding)
+        return np.minimum(self.group * self.sensitivities, 2.0 * self.radius) + self._rounding
+
+    def releases(self, steps: int) -> int:
+        """Releases that depend on the data, in the first `steps` slots."""
+        return self._counts.item(min(max(steps, 0), self.horizon))
+
+    @functools.cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(np.isfinite(self.sigmas))]).astype(np.int64)
+
+    @functools.cached_property
+    def release(self) -> Release:
+        """What is released, and what it is worth: the worst record's move over its noise, at each release."""
+        shown = np.isfinite(self.sigmas)
+        last = int(np.flatnonzero(shown)[-1]) if shown.any() else 0
+        replace = self.mu_spent(self.horizon)
+        # A blanked record moves a gradient by at most the clip, and everything after in proportion.
+        share = min(self.clip / self.diameter, 1.0)
+        return Release(
+            name="iterates",
+            domain="records in the unit ball, with a label",
+            relation=self.relation,
+            lemma="docs/privacy.md, Lemma 13 and Lemma "
+            + ("14 and Lemma 59" if self._apart is None else "56"),
+            sensitivity=float(self._together()[last]),
+            sigma=self.sigma,
+            replace=replace,
+            blank=share * replace,
+            releases=int(shown.sum()),
+            coordinates=self.dim,
+            grid=float(self.grids[last]),
+        )
+
+    def fork_mu2(self, window: int, start: int | None = None) -> float:
+        """`mu^2` of releasing `window` slots once more: `sum (S_t / sigma_t)^2` (docs/privacy.md 8).
+
+        Parameters
+        ----------
+        window
+            Slots.
+        start
+            Slots before the window; None for the most expensive window.
+        """
+        costs = (self._together() / self.sigmas) ** 2
+        if start is not None:
+            return float(costs[start : start + window].sum())
+        sums = np.concatenate([[0.0], np.cumsum(costs)])
+        width = min(max(window, 0), len(costs))
+        dearest = float((sums[width:] - sums[: len(sums) - width]).max())
+        # The releases of a window are some of the run's.
+        return dearest if self._apart is None else min(dearest, self._spend(self.horizon))
+
+
+def _power(values: Floats, power: float) -> Floats:
+    """Of positive numbers, by roots and products: noise must not depend on a library's power."""
+    if power == 1.0:
+        return values.copy()
+    out = np.empty(len(values))
+    numerics.two_thirds(values, out)
+    return out
+
+
+def _influence_checked(horizon: int) -> None:
+    if not 2 <= horizon <= LONGEST_OUTPUT:
+        raise ConfigError(
+            f"output perturbation over {horizon} records",
+            fix=f"give a horizon from 2 to {LONGEST_OUTPUT}; PairFTRL has no such limit",
+        )
+
+
+def check_allocation(allocation: str) -> str:
+    """The allocation, if there is one of this name."""
+    if allocation not in _POWERS:
+        raise ConfigError(f"allocation is {allocation!r}", fix="give 'minimal' or 'equal'")
+    return allocation
+
+
+def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
+    """Which slots release: all from the second on, or a number of them, evenly spaced, with the last."""
+    out = np.zeros(horizon, dtype=np.bool_)
+    if releases is None or releases >= horizon - 1:
+        out[1:] = True
+    else:
+        k = np.arange(1, releases + 1)
+        out[np.ceil(k * (horizon / releases)).astype(np.int64) - 1] = True
+    return out
+
+
+def plan_output(
+    mu: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    clip: float,
+    radius: float,
+    alpha: float,
+    smoothness: float,
+    horizon: int,
+    releases: int | None = None,
+    allocation: Allocation = "minimal",
+    forks: int = 0,
+    window: int = 0,
+    group: int = 1,
+    relation: Relation = ONE_RECORD,
+    scale: float | None = None,
+) -> OutputPlan:
+    """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record or entity.
+
+    Parameters
+    ----------
+    mu, dim, influence, diameter, clip, radius, alpha, smoothness
+        As in `OutputPlan`.
+    horizon
+        Learning steps n.
+    releases
+        Number of releases, evenly spaced; None for one after every step.
+    allocation
+        ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
+        equal cost for each release, as in H20.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+    group, relation
+        As in `OutputPlan`.
+    scale
+        That of a saved plan with these parameters, which is taken as it is; None: by the budget.
+
+    Raises
+    ------
+    ConfigError
+        If the horizon is too long, or the noise would not fit 64-bit sums.
+    ValueError
+        If the scale is not what the budget gives, up to rounding.
+
+    Examples
+    --------
+    >>> from streampair.privacy import Influence
+    >>> from streampair.privacy.mechanisms.output_perturbation import plan_output
+    >>> plan = plan_output(
+    ...     1.0, dim=4, influence=Influence.fifo(8), diameter=2.0, clip=1.0, radius=1.0,
+    ...     alpha=0.1, smoothness=4.0, horizon=1000,
+    ... )
+    >>> round(plan.mu_spent(1000), 12), plan.releases(1000)
+    (1.0, 999)
+    """
+    _influence_checked(horizon)
+    filling = relation.entity is None
+    etas, factors = giga_steps(alpha, smoothness, horizon)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius, filling=filling)
+    # Slot 1 makes no step: its grid matters to nobody. It once was the least of all, wider than later moves.
+    least = np.where(sensitivities > 0.0, 0.0, sensitivities[1]) if filling else sensitivities[1]
+    grids = power_of_two_below(0.01 * np.maximum(sensitivities, least) / math.sqrt(dim))
+    power = _POWERS[check_allocation(allocation)]
+    shape = np.full(horizon, math.inf)
+    released = _released(horizon, releases)
+    shape[released] = _power(sensitivities[released], power)
+    draft = OutputPlan(
+        mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
+        grids, shape, group, relation,
+    )  # fmt: skip
+    spend = draft._spend(horizon) + (forks * draft.fork_mu2(window) if forks else 0.0)
+    fitted = math.sqrt(spend) / mu
+    if scale is not None:
+        fitted = near("scale", scale, fitted)
+    return OutputPlan(
+        mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
+        grids, shape * fitted, group, relation, fitted,
+    )  # fmt: skip
+
+
+def plan_output_paper(
+    epsilon: float,
+    delta: float,
+    *,
+    dim: int,
+    influence: Influence,
+    diameter: float,
+    lipschitz: float,
+    radius: float,
+    alpha: float,
+    smoothness: float,
+    horizon: int,
+    scale: float | None = None,
+) -> OutputPlan:
+    """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
+
+    `T_1 = max(ceil(16 L'^2 / alpha^2), 7)` random outputs, then
+    `sigma_t^2 = 32 G^2 (n - T_1) / (alpha^2 t^2 rho)` with `rho + 2 sqrt(rho log(1/delta)) = epsilon`. What
+    it guarantees is `mu_spent`, not the paper's epsilon.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What the paper would promise.
+    lipschitz
+        G of the loss with its ridge term.
+    dim, influence, diameter, radius, alpha, smoothness, horizon, scale
+        As in `plan_output`.
+
+    Raises
+    ------
+    PrivacyError
+        If exact accounting gives more than (epsilon, delta), so that the constants promise too much.
+    """
+    _influence_checked(horizon)
+    etas, factors = paper_steps(alpha, smoothness, horizon)
+    first = min(paper_warmup(alpha, smoothness), horizon)
+    sensitivities = output_sensitivities(etas, factors, influence, diameter, radius)
+    t = np.arange(1.0, horizon + 1.0)
+    sigmas = np.full(horizon, math.inf)
+    fitted = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
+    if scale is not None:
+        fitted = near("scale", scale, fitted)
+    sigmas[first:] = fitted / t[first:]
+    grids = np.ones(horizon)
+    grids[first:] = power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
+    mu = mu_from(epsilon, delta)
+    plan = OutputPlan(
+        mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
+        sensitivities, grids, sigmas, scale=fitted,
+    )  # fmt: skip
+    if plan.mu_spent(horizon) > mu:
+        raise PrivacyError(
+            f"the paper's constants promise epsilon {epsilon:g}, and exact accounting of this run gives more",
+            fix="use calibration='tight'",
+        )
+    return plan
+
+
+# What logarithms of millions of factors are off by, amply.
+_SLACK = 1.0 + 1e-9
+
+
+def entity_spend(
+    etas: Floats,
+    factors: Floats,
+    influence: Influence,
+    diameter: float,
+    bounds: Floats,
+    grids: Floats,
+    precisions: Floats,
+    limit: EntityLimit,
+    count: int | None = None,
+) -> float:
+    """`mu^2` of the first releases about all records of an entity, at most (docs/privacy.md 8, Lemma 56).
+
+    The moves of an entity are those of its records, added: `S_e <- c_t S_e + eta_t D v_e(t)`. So its cost is
+    the sum over pairs of them of `sum_t v_i(t) v_l(t) / sigma_t^2`. Two that j others separate are at least
+    `(j + 1) separation` slots apart, and for each such distance the dearest pair counts, wherever it is. A
+    pair of which one is in the buffer at the other's step counts as two of the dearest record. Rounding is
+    once for each release.
+
+    Relation: all records of an entity are replaced. A bound; exact for one record without a grid. Never more
+    than k times the dearest record, and no less where records stay for ever.
+
+    Parameters
+    ----------
+    etas, factors, influence, diameter, bounds, grids, precisions, count
+        As in `output_spend`; the influence is that of one record.
+    limit
+        How often the entity may come.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy import EntityLimit, Influence
+    >>> from streampair.privacy.contraction import giga_steps, output_sensitivities
+    >>> from streampair.privacy.mechanisms.output_perturbation import entity_spend
+    >>> etas, factors = giga_steps(0.1, 4.0, 1000)
+    >>> bounds = output_sensitivities(etas, factors, Influence.fifo(4), 2.0, 10.0)
+    >>> given = etas, factors, Influence.fifo(4), 2.0, bounds, np.zeros(1000), np.ones(1000)
+    >>> near, apart = (entity_spend(*given, EntityLimit(5, b)) for b in (1, 200))
+    >>> round(near / entity_spend(*given, EntityLimit(1)), 2), round(apart / near, 2)
+    (25.0, 0.22)
+    """
+    n = len(etas) if count is None else min(count, len(etas))
+    records = limit.within(n) if n else 0
+    single = output_spend(
+        etas, factors, influence, diameter, bounds, np.zeros(len(etas)), precisions, count, filling=False
+    )
+    rounding = math.sqrt(float(precisions[:n] @ (grids[:n] * grids[:n])))
+    stays = influence.uses is None or influence.uses >= len(etas)
+    if stays or records < 2:
+        return (records * math.sqrt(single) + rounding) ** 2
+    assert influence.uses is not None
+    merged, lasting = np.empty(n), np.empty(n)
+    sensitivity.window_pairs(
+        etas[:n], factors[:n], influence.shares(0, n), influence.uses, diameter, bounds[:n], precisions[:n],
+        merged, lasting,
+    )  # fmt: skip
+    # The product of two moves is that at the later one's step; till then the earlier one has decayed.
+    depth = np.cumsum(np.log(np.maximum(factors[:n], 1e-300)))
+    with np.errstate(divide="ignore"):
+        before, after = np.log(merged) - depth, np.log(lasting) + depth
+    total = records * single
+    for between, pairs in pairs_apart(records):
+        gap = between * limit.separation - influence.uses - 1
+        pair = single
+        if gap >= 0:
+            pair = min(pair, math.exp(float((before[: n - gap] + after[gap:]).max())) * _SLACK)
+        total += pairs * pair
+    return (math.sqrt(total) + rounding) ** 2
+
+
+_CHUNK = 1024
+
+
+class SecretIterate:
+    """The door: iterates without noise, which leave rounded, under fresh noise each.
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism: it says what a release is worth.
+    buffer
+        The buffer, empty.
+    last
+        Publish the last release rather than the average.
+
+    Attributes
+    ----------
+    average, published
+        What has left, (dim,): the average of the releases weighted by their precision, before and after the
+        projection. `weight` is the sum of the weights.
+    """
+
+    __slots__ = (
+        "__cells",
+        "__vectors",
+        "_last",
+        "_plan",
+        "_scalars",
+        "average",
+        "buffer",
+        "published",
+        "weight",
+    )
+
+    def __init__(self, plan: OutputPlan, buffer: PairBuffer, last: bool) -> None:
+        self._plan = plan
+        self.buffer = buffer
+        self._last = last
+        self._scalars = np.array([plan.clip, plan.radius, plan.alpha])
+        self.__vectors = np.zeros((3, plan.dim))  # iterate, w_0, gradient
+        self.__cells = np.empty((0, plan.dim), dtype=np.int64)
+        self.average = np.zeros(plan.dim)
+        self.published = np.zeros(plan.dim)
+        self.weight = 0.0
+
+    @property
+    def release(self) -> Release:
+        """What leaves is worth this; computed when first asked for, which takes a pass over the plan."""
+        return self._plan.release
+
+    def scatter(self, point: Floats, *, centre: bool) -> None:
+        """Put the iterate, and w_0 with it if `centre`, at a random point; it depends on no record."""
+        self.__vectors[0] = point
+        if centre:
+            self.__vectors[1] = point
+        else:
+            self.published[:] = point
+
+    def step(self, rows: Floats, labels: Floats, steps: int) -> None:
+        """A step a row, in secret; what can be released of each stays until `emit`."""
+        b, span = self.buffer, slice(steps, steps + len(rows))
+        self.__cells = np.empty((len(rows), self._plan.dim), dtype=np.int64)
+        dp_steps.output_steps(
+            rows, labels, self._plan.etas[span], self._plan.grids[span], steps, b.ints, self._scalars,
+            self.__vectors, b.rows, b.labels, b.ages, self.__cells,
+        )  # fmt: skip
+
+    def cells(self) -> bytes:
+        """What noise will be added to, as bytes: for the chain that keys the noise alone."""
+        return self.__cells.tobytes()
+
+    def emit(self, normals: Floats, steps: int) -> None:
+        """Release those of the last `step` that are planned, under the plan's noise made of `normals`."""
+        span = slice(steps, steps + len(self.__cells))
+        self.weight = dp_steps.output_releases(
+            self.__cells, normals, self._plan.sigmas[span], self._plan.grids[span], self._last,
+            self._plan.radius, self.weight, self.average, self.published,
+        )  # fmt: skip
+
+    def to_state(self) -> dict[str, Any]:
+        """For a snapshot: the iterate in it is as secret as the data."""
+        return {
+            "vectors": self.__vectors[:2].copy(),
+            "outputs": np.array([self.average, self.published]),
+            "weight": self.weight,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state`.
+
+        Raises
+        ------
+        ValueError
+            If it is of another shape.
+        """
+        vectors, outputs = state["vectors"], state["outputs"]
+        if not vectors.shape == outputs.shape == (2, self._plan.dim):
+            raise ValueError("weights of another shape")
+        self.__vectors[:2] = vectors
+        self.average[:], self.published[:] = outputs
+        self.weight = float(state["weight"])
+
+
+class OutputRun(Run):
+    """State of a run whose iterates are without noise and secret, and of their noisy releases (4.1).
+
+    Published is the average of the releases, weighted by their precision: post-processing, so free, and much
+    better than the last one. With the paper's calibration it is the last one, as there.
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    buffer
+        The buffer, empty.
+    last
+        Publish the last release.
+    scattered
+        Start at a random point w_0 of the ball, which the ridge term pulls to (H20, Algorithm 2).
+    """
+
+    plan: OutputPlan
+    secret_iterate = True
+
+    def __init__(
+        self, plan: OutputPlan, buffer: PairBuffer, *, last: bool = False, scattered: bool = False
+    ) -> None:
+        self.plan = plan
+        self.steps = 0
+        self.door = SecretIterate(plan, buffer, last)
+        self._scattered = scattered
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, shape (p,): a view."""
+        return self.door.published
+
+    @property
+    def noise(self) -> Floats | None:
+        """That of the average of the releases: each has its own noise, and is weighed by its precision."""
+        weight, average = self.door.weight, self.door.average
+        if not weight > 0.0:
+            return None
+        moves = projected(np.eye(self.plan.dim) / math.sqrt(weight), average, self.plan.radius)
+        return np.asarray(np.sqrt((moves * moves).sum(axis=1)))
+
+    @property
+    def releases(self) -> int:
+        """Models released so far, without the random ones."""
+        return self.plan.releases(self.steps)
+
+    @property
+    def released(self) -> Floats:
+        """The average of the releases, (p,), before the projection: for the audit."""
+        return self.door.average.copy()
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records too."""
+        return self.door.buffer.filled(self.steps)
+
+    def card(self) -> tuple[Release, ...]:
+        """The iterates."""
+        return (self.door.release,)
+
+    def _scatter(self, stream: Stream) -> Floats:
+        """A uniform point of the ball: d coordinates of one on the sphere in d + 2 dimensions."""
+        z = stream.take(self.plan.dim + 2)
+        point: Floats = z[: self.plan.dim] * (self.plan.radius / math.sqrt(float(vectors_kernels.dot(z, z))))
+        return point
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan, ends = self.plan, slice(None, None, max(self.plan.horizon - 1, 1))
+        return [
+            plan.radius, plan.clip, plan.alpha, plan.diameter, float(plan.horizon), float(plan.warmup),
+            *plan.etas[ends].tolist(), *plan.sigmas[ends].tolist(), *plan.grids[ends].tolist(),
+            float(plan.releases(plan.horizon)),
+        ]  # fmt: skip
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        self._take(row, label, chain, chain)
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row. Label NaN makes it a null slot: a step of the ridge term, and a release."""
+        for at in range(0, len(rows), _CHUNK):
+            self._take(rows[at : at + _CHUNK], labels[at : at + _CHUNK], stream, None)
+
+    def _take(self, rows: Floats, labels: Floats, stream: Stream, chain: ChainedNoise | None) -> None:
+        plan, dim, n = self.plan, self.plan.dim, len(rows)
+        shown = plan.releases(self.steps + n) - plan.releases(self.steps)
+        random = max(min(plan.warmup - self.steps, n), 0)
+        centre = self._scattered and self.steps == 0
+        if chain is not None and (random or centre):
+            chain.advance(b"")  # these slots make no step and release nothing of the data
+            chain = None
+        if centre:
+            self.door.scatter(self._scatter(stream), centre=True)
+        for _ in range(random):
+            self.door.scatter(self._scatter(stream), centre=False)
+        self.door.step(rows, labels, self.steps)
+        if chain is not None:
+            chain.advance(self.door.cells() if shown else b"")
+        if shown:
+            self.door.emit(stream.take(shown * dim), self.steps)
+        self.steps += n
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; the iterate without noise among them is as secret as the data."""
+        return {
+            "steps": self.steps,
+            **self.door.to_state(),
+            "buffer": self.door.buffer.to_state(self.steps),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        steps = int(state["steps"])
+        if not 0 <= steps <= self.plan.horizon:
+            raise ValueError("steps beyond the horizon")
+        self.door.load_state(state)
+        self.door.buffer.load_state(state["buffer"], steps)
+        self.steps = steps
+
+
+@dataclass(frozen=True)
+class Output(Mechanism):
+    """Strongly convex descent without noise, in secret, whose iterates are released under fresh noise.
+
+    Parameters
+    ----------
+    l2
+        Strength alpha of the ridge term; None: by the horizon.
+    releases
+        Number of releases, evenly spaced, the last at the horizon; None: one after every record.
+    calibration
+        ``"tight"`` or ``"paper"``.
+    allocation
+        ``"minimal"`` or ``"equal"``.
+    centred
+        Whether the ridge term pulls to a point w_0 that need not be 0 (H20, Algorithm 2).
+
+    Raises
+    ------
+    ConfigError
+        If one is out of range.
+    """
+
+    # What a record did fades, however long it is used.
+    bounded_uses: ClassVar[bool] = False
+    radii: ClassVar[tuple[float, float]] = (1.0, 10.0)
+
+    l2: float | None = None
+    releases: int | None = None
+    calibration: str = "tight"
+    allocation: str = "minimal"
+    centred: bool = False
+
+    def __post_init__(self) -> None:
+        if self.calibration not in ("tight", "paper"):
+            raise ConfigError(f"calibration is {self.calibration!r}", fix="give 'tight' or 'paper'")
+        check_allocation(self.allocation)
+        if self.releases is not None and (
+            isinstance(self.releases, bool) or not isinstance(self.releases, int) or self.releases < 1
+        ):
+            raise ConfigError(
+                f"releases is {self.releases!r}", fix="give the number of releases, or None for every step"
+            )
+
+    @property
+    def paper(self) -> bool:
+        """Whether noise and steps are those of H20, to the letter."""
+        return self.calibration == "paper"
+
+    @property
+    def default_clip(self) -> float:
+        """1, and none in the paper."""
+        return math.inf if self.paper else 1.0
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """None in the paper."""
+        return 0 if self.paper else None
+
+    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
+        """A smooth loss; None is the logistic one."""
+        checked = losses.Logistic() if loss is None else loss
+        checked.smoothness(1.0, 1.0, form=form)  # refuses the hinge
+        return checked
+
+    def _strength(self, settings: Settings, diameter: float) -> float:
+        """Strength alpha of the ridge term.
+
+        None balances its bias `alpha R^2 / 2` with the loss `D |noise|` of the last release, whose noise is
+        about `2 D / (alpha n mu)` a coordinate.
+        """
+        if self.l2 is not None:
+            return float(self.l2)
+        assert settings.learning is not None
+        assert settings.dim is not None
+        noise = math.sqrt(settings.dim) / (settings.learning * settings.mu_learning)
+        return 2.0 * diameter / settings.radius * math.sqrt(noise)
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
+        """A run; what was fitted for a saved one is taken from it."""
+        asked = settings
+        assert asked.learning is not None
+        assert asked.dim is not None
+        clip = asked.clip if math.isfinite(asked.clip) else None
+        diameter = asked.loss.diameter(1.0, asked.radius, clip, form=asked.form)
+        alpha = self._strength(asked, diameter)
+        smoothness = asked.loss.smoothness(1.0, asked.radius, form=asked.form)
+        scale: float | None = None
+        if saved:
+            diameter = near("diameter", saved["diameter"], diameter)
+            alpha = near("alpha", saved["alpha"], alpha)
+            smoothness = near("smoothness", saved["smoothness"], smoothness)
+            scale = saved["scale"]
+        plan: OutputPlan
+        if self.paper:
+            # The paper's G is that of the whole loss, the ridge term included.
+            ridge = alpha * asked.radius * (2.0 if self.centred else 1.0)
+            plan = plan_output_paper(
+                asked.epsilon,
+                asked.delta,
+                dim=asked.dim,
+                influence=asked.buffer.influence,
+                diameter=diameter,
+                lipschitz=asked.loss.lipschitz(1.0, asked.radius, form=asked.form) + ridge,
+                radius=asked.radius,
+                alpha=alpha,
+                smoothness=smoothness,
+                horizon=asked.learning,
+                scale=scale,
+            )
+        else:
+            plan = plan_output(
+                asked.mu_learning,
+                dim=asked.dim,
+                influence=asked.buffer.influence,
+                diameter=diameter,
+                clip=asked.clip,
+                radius=asked.radius,
+                alpha=alpha,
+                smoothness=smoothness,
+                horizon=asked.learning,
+                releases=self.releases,
+                allocation=self.allocation,  # type: ignore[arg-type]
+                forks=asked.forks,
+                window=asked.window,
+                group=1 if asked.entity is None else asked.entity.within(asked.learning),
+                relation=asked.relation,
+                scale=scale,
+            )
+        return OutputRun(
+            under(plan, saved),
+            empty_buffer(asked, seed),
+            last=self.paper,
+            scattered=self.centred and self.paper,
+        )
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        clipped = f" clipped per pair at {settings.clip:g} and" if math.isfinite(settings.clip) else ""
+        return (
+            f"Mechanism: gradients{clipped} averaged over {settings.buffer.describe()} drive a strongly "
+            "convex descent without noise, which is secret; its iterates are released under fresh Gaussian "
+            f"noise.{settings.warmup_words()}"
+        )
+
+    def notes(self, settings: Settings, run: Run) -> list[str]:
+        """What the paper's constants give by the exact account."""
+        if not self.paper:
+            return []
+        plan: OutputPlan = run.plan
+        exact = epsilon_from(plan.mu_spent(plan.horizon), settings.delta)
+        return [
+            f"Noise and steps are those of Huai et al. (2020), whose constants promise epsilon "
+            f"{settings.epsilon:g}; by the exact account the whole run spends epsilon {exact:.6g}.",
+            f"The first {plan.warmup} of {plan.horizon} outputs are random and depend on no record.",
+        ]

@@ -1,0 +1,539 @@
+"""Private relations (DPP): the graph of pairs, its sensitivity, and the noise in sums over pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+
+from streampair.errors import ConfigError
+from streampair.privacy.accounting import mu_from
+from streampair.privacy.mechanisms.base import Relation, Release, check_cells, power_of_two_below
+from streampair.privacy.mechanisms.offline import (
+    ExactRelease,
+    LaplaceStream,
+    TablePlan,
+    mu_of_pure,
+    plan_table,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = [
+    "LabelsPlan",
+    "PairRelation",
+    "PairsPlan",
+    "PersonsPlan",
+    "SignDoor",
+    "SignPlan",
+    "StaircasePlan",
+    "flipped",
+    "plan_inputs",
+    "plan_pairs",
+    "plan_signs",
+    "plan_staircase",
+    "spread",
+]
+
+
+@dataclass(frozen=True)
+class PairRelation(Relation):
+    """Which tables of pairs are neighbours: they have one graph, and differ in the contents of ...
+
+    Parameters
+    ----------
+    pairs
+        ... at most so many pairs.
+    person
+        Whether these are all pairs of one individual, whose own features and labels are then hidden.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.pair_graph import PairRelation
+    >>> PairRelation(pairs=3).adjacency
+    'replacement or blanking of the contents of at most 3 pairs, the graph equal'
+    """
+
+    pairs: int = 1
+    person: bool = False
+
+    @property
+    def unit(self) -> str:
+        if self.person:
+            return f"an individual: its features, and the labels of all its pairs, at most {self.pairs}"
+        return (
+            "the relation of any two individuals: the contents (difference of features, and label) of "
+            f"{self.pairs} pairs, the most that it can be told from"
+        )
+
+    @property
+    def adjacency(self) -> str:
+        if self.person:
+            return (
+                "replacement or blanking of one individual's features and its pairs' labels, the graph equal"
+            )
+        return f"replacement or blanking of the contents of at most {self.pairs} pairs, the graph equal"
+
+
+def spread(pairs: int, batch: int) -> float:
+    """The l2 norm of how many of so many changed pairs are in each batch, at most.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.pair_graph import spread
+    >>> spread(3, 50), round(spread(3, 2) ** 2)  # two in one batch, one in another
+    (3.0, 5)
+    """
+    full, rest = divmod(pairs, batch)
+    return math.sqrt(full * batch**2 + rest**2) if full else float(pairs)
+
+
+@dataclass(frozen=True)
+class PairsPlan(TablePlan):
+    """Releases of means over batches of pairs, each pair once an epoch (docs/privacy.md, Lemma 79).
+
+    `sensitivity` is how far one pair moves its batch's mean: in l2 for Gaussian noise, in l1 for Laplace's.
+
+    Parameters
+    ----------
+    relation
+        How many pairs change together.
+    batch, epochs
+        Pairs of a batch, and how often each pair is used.
+    """
+
+    relation: PairRelation
+    batch: int
+    epochs: int
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        steps = share * self.sensitivity / self.grid + self.dim
+        return self.epochs * self.relation.pairs * steps / self.scale
+
+    def _mu(self, share: float = 1.0) -> float:
+        if self.pure:
+            return mu_of_pure(self._epsilon(share))
+        return (
+            self._moved(share) * spread(self.relation.pairs, self.batch) * math.sqrt(self.epochs) / self.sigma
+        )
+
+    @property
+    def release(self) -> Release:
+        kind = ExactRelease if self.pure else Release
+        return kind(
+            name=self.name,
+            domain="pairs of individuals in the unit ball, with a label each",
+            relation=self.relation,
+            lemma=self.lemma,
+            sensitivity=min(self.relation.pairs, self.batch) * self._moved(),
+            sigma=self.noise_std,
+            replace=self.mu,
+            blank=self._mu(self.blank),
+            releases=self.releases,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
+
+def plan_pairs(
+    epsilon: float,
+    delta: float,
+    *,
+    relation: PairRelation,
+    dim: int,
+    sensitivity: float,
+    batch: int,
+    batches: int,
+    epochs: int,
+    name: str,
+    lemma: str,
+    noise: float | None = None,
+) -> PairsPlan:
+    """Calibrate the noise of means over batches of pairs (docs/privacy.md, Lemma 79).
+
+    Parameters
+    ----------
+    epsilon, delta
+        What is promised; with delta 0 the noise is Laplace's, and the promise pure.
+    relation, dim, sensitivity, batch, epochs, name, lemma
+        As in `PairsPlan`.
+    batches
+        Batches of an epoch.
+    noise
+        Std of Gaussian noise, or scale of Laplace noise, that a paper asks for; None: what the promise needs.
+
+    Raises
+    ------
+    ConfigError
+        If epsilon or delta is out of range, or the noise would not fit 64-bit sums.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.pair_graph import PairRelation, plan_pairs
+    >>> plan = plan_pairs(1.0, 1e-6, relation=PairRelation(pairs=3), dim=4, sensitivity=0.01, batch=100,
+    ...                   batches=5, epochs=2, name="means", lemma="docs/privacy.md, Lemma 79")
+    >>> plan.releases, round(plan.mu, 3)
+    (10, 0.237)
+    """
+    mu = mu_from(epsilon, delta or 1e-6)  # the checks of both
+    reach = math.sqrt(dim) if delta else float(dim)
+    grid = float(power_of_two_below(0.01 * sensitivity / reach))
+    sigma, scale = 0.0, 0
+    if delta:
+        moved = (sensitivity + grid * math.sqrt(dim)) * spread(relation.pairs, batch)
+        sigma = moved * math.sqrt(epochs) / mu if noise is None else noise
+    elif noise is None:
+        steps = epochs * relation.pairs * (sensitivity / grid + dim) / epsilon
+        check_cells(steps, "noise")
+        scale = max(math.ceil(steps), 1)
+    else:
+        check_cells(noise / grid, "noise")
+        scale = max(math.ceil(noise / grid), 1)
+    return PairsPlan(
+        name=name,
+        lemma=lemma,
+        dim=dim,
+        sensitivity=sensitivity,
+        blank=0.5,
+        releases=epochs * batches,
+        grid=grid,
+        sigma=sigma,
+        scale=scale,
+        relation=relation,
+        batch=batch,
+        epochs=epochs,
+    )
+
+
+# A coin of this many bits.
+_COIN = 64
+
+
+@dataclass(frozen=True)
+class StaircasePlan(PairsPlan):
+    """Staircase noise in every entry of a batch's mean (docs/privacy.md, Lemma 81).
+
+    `sensitivity` is how far one pair moves an entry, and `scale` the t of the steps' ``exp(-1 / t)``.
+
+    Parameters
+    ----------
+    width, inner
+        A step of the staircase in steps of the grid, and its inner part, which is as likely as the outer part
+        of the step before.
+    """
+
+    width: int
+    inner: int
+
+    def __post_init__(self) -> None:
+        check_cells(80.0 * self.scale * self.width, "noise")
+
+    def _moved(self, share: float = 1.0) -> float:
+        return share * self.sensitivity + self.grid
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        return self.epochs * self.relation.pairs * self.dim / self.scale
+
+    def pure_noise(self, stream: LaplaceStream) -> NDArray[np.int64]:
+        return stream.take_staircase(self.dim, self.width, self.inner, self.scale)
+
+    @property
+    def noise_std(self) -> float:
+        b, left = math.exp(-1.0 / self.scale), -math.expm1(-1.0 / self.scale)
+        within = np.arange(self.width, dtype=np.float64)
+        weights = np.where(within < self.inner, 1.0, b)
+        # |noise| is j width + i, with a weight of b^j times that of i; 0 is there once, all else twice.
+        squares = self.width**2 * b * (1.0 + b) / left**3 * weights.sum()
+        squares += 2.0 * self.width * b / left**2 * float(weights @ within) + weights @ within**2 / left
+        return float(self.grid * math.sqrt(2.0 * squares / (2.0 * weights.sum() / left - 1.0)))
+
+
+def plan_staircase(
+    epsilon: float,
+    *,
+    relation: PairRelation,
+    dim: int,
+    sensitivity: float,
+    batch: int,
+    batches: int,
+    epochs: int,
+    name: str,
+) -> StaircasePlan:
+    """Calibrate staircases for a pure epsilon (Lemma 81); parameters as in `StaircasePlan`."""
+    mu_from(epsilon, 1e-6)  # its check
+    grid = float(power_of_two_below(0.01 * sensitivity))
+    turns = epochs * relation.pairs * dim / epsilon
+    check_cells(turns, "noise")
+    scale, width = max(math.ceil(turns), 1), math.ceil(sensitivity / grid) + 1
+    inner = min(max(round(width / (1.0 + math.exp(0.5 / scale))), 1), width)
+    return StaircasePlan(
+        name=name,
+        lemma="docs/privacy.md, Lemma 81",
+        dim=dim,
+        sensitivity=sensitivity,
+        blank=1.0,
+        releases=epochs * batches,
+        grid=grid,
+        sigma=0.0,
+        scale=scale,
+        relation=relation,
+        batch=batch,
+        epochs=epochs,
+        width=width,
+        inner=inner,
+    )
+
+
+def _coin(epsilon: float) -> int:
+    """How often of 2^64 the less likely side comes, so that the other is at most ``e^epsilon`` as likely."""
+    return min(math.ceil(math.ldexp(float(scipy.special.expit(-epsilon)), _COIN)), 1 << (_COIN - 1))
+
+
+def _coin_epsilon(coin: int) -> float:
+    """What a coin is worth."""
+    return math.log(((1 << _COIN) - coin) / coin)
+
+
+@dataclass(frozen=True)
+class SignPlan(PairsPlan):
+    """Signs in place of noise (Duchi et al. 2018; docs/privacy.md, Lemma 82).
+
+    A release is worth the same whatever moves, so that what counts is how many batches hold changed pairs.
+
+    Parameters
+    ----------
+    limit
+        Entries of a batch's mean are in [-limit, limit].
+    coin
+        Of 2^64: how often the signs point away.
+    """
+
+    limit: float
+    coin: int
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        return self.touched * _coin_epsilon(self.coin)
+
+    def _moved(self, share: float = 1.0) -> float:
+        return share * self.sensitivity
+
+    @property
+    def touched(self) -> int:
+        """Releases that changed pairs can be in."""
+        return self.epochs * min(self.relation.pairs, self.releases // self.epochs)
+
+    @property
+    def size(self) -> float:
+        """Of each entry that is released: so that its mean is what it stands for."""
+        p = self.dim
+        log = (p - 1) * math.log(2.0) - math.lgamma(p) + math.lgamma((p - 1) // 2 + 1)
+        log += math.lgamma(p - (p - 1) // 2)
+        return self.limit * math.exp(log) / (1.0 - 2.0 * self.coin / 2.0**_COIN)
+
+    @property
+    def noise_std(self) -> float:
+        return self.size
+
+
+def plan_signs(
+    epsilon: float,
+    *,
+    relation: PairRelation,
+    dim: int,
+    limit: float,
+    batch: int,
+    batches: int,
+    epochs: int,
+    name: str,
+) -> SignPlan:
+    """Calibrate the coin of `SignPlan` for a pure epsilon (docs/privacy.md, Lemma 82)."""
+    mu_from(epsilon, 1e-6)  # its check
+    coin = _coin(epsilon / (epochs * min(relation.pairs, batches)))
+    if coin == 1 << (_COIN - 1):
+        raise ConfigError("signs would be fair coins", fix="raise epsilon, or take fewer epochs")
+    return SignPlan(
+        name=name,
+        lemma="docs/privacy.md, Lemma 82",
+        dim=dim,
+        sensitivity=2.0 * limit / min(relation.pairs, batch),
+        blank=1.0,
+        releases=epochs * batches,
+        grid=2.0 * limit,
+        sigma=0.0,
+        scale=1,
+        relation=relation,
+        batch=batch,
+        epochs=epochs,
+        limit=limit,
+        coin=coin,
+    )
+
+
+class SignDoor:
+    """The door of `SignPlan`: of each vector leave signs, more often along it than against it.
+
+    Parameters
+    ----------
+    plan
+        What leaves is worth this.
+    seed
+        None: coins with a key of the operating system.
+
+    Attributes
+    ----------
+    emitted
+        How many have left.
+    """
+
+    __slots__ = ("_plan", "_stream", "emitted")
+
+    def __init__(self, plan: SignPlan, seed: int | None) -> None:
+        self._plan, self._stream, self.emitted = plan, LaplaceStream(seed), 0
+
+    def emit(self, vector: Floats) -> Floats:
+        """Signs times `SignPlan.size` (p,), whose mean is the vector.
+
+        Raises
+        ------
+        RuntimeError
+            If as many have left as are planned.
+        """
+        plan = self._plan
+        if self.emitted == plan.releases:
+            raise RuntimeError("a release more than is planned")
+        self.emitted += 1
+        # Which corner stands for the vector may be drawn as it likes: what hides it comes after.
+        up = 0.5 + 0.5 * np.clip(vector / plan.limit, -1.0, 1.0)
+        corner = np.where(self._stream.integers(plan.dim) * 2.0**-_COIN < up, 1, -1)
+        signs = np.where(self._stream.integers(plan.dim) >> np.uint64(_COIN - 1), 1, -1)
+        along = int(signs @ corner)
+        away = int(self._stream.integers(1)[0]) < plan.coin
+        # A tie is as it fell: the signs and their opposites are equally likely then.
+        turn = -1.0 if (along > 0) == away and along else 1.0
+        return turn * plan.size * signs.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class PersonsPlan(TablePlan):
+    """One release of the features of each individual (docs/privacy.md, Lemma 83)."""
+
+    relation: PairRelation
+
+    def _mu(self, share: float = 1.0) -> float:
+        return mu_of_pure(self._epsilon(share)) if self.pure else self._moved(share) / self.sigma
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        return super()._epsilon(share) / self.releases
+
+    @property
+    def release(self) -> Release:
+        return _card(self, "individuals in the unit ball")
+
+
+@dataclass(frozen=True)
+class LabelsPlan(TablePlan):
+    """Labels of pairs, each turned over by a coin (Warner 1965; docs/privacy.md, Lemma 83).
+
+    Parameters
+    ----------
+    relation
+        How many labels change together.
+    coin
+        Of 2^64: how often a label is turned over.
+    """
+
+    relation: PairRelation
+    coin: int
+
+    def _epsilon(self, share: float = 1.0) -> float:
+        return self.relation.pairs * _coin_epsilon(self.coin)
+
+    def _mu(self, share: float = 1.0) -> float:
+        return mu_of_pure(_coin_epsilon(self.coin)) * math.sqrt(self.relation.pairs)
+
+    @property
+    def noise_std(self) -> float:
+        q = self.coin / 2.0**_COIN
+        return math.sqrt(q * (1.0 - q))
+
+    @property
+    def release(self) -> Release:
+        return _card(self, "pairs that are alike or not")
+
+
+def _card(plan: PersonsPlan | LabelsPlan, domain: str) -> Release:
+    kind = ExactRelease if plan.pure else Release
+    return kind(
+        name=plan.name,
+        domain=domain,
+        relation=plan.relation,
+        lemma=plan.lemma,
+        sensitivity=plan.sensitivity,
+        sigma=plan.noise_std,
+        replace=plan.mu,
+        blank=plan.mu,
+        releases=plan.releases,
+        coordinates=plan.dim,
+        grid=plan.grid,
+    )
+
+
+def plan_inputs(
+    epsilon: float, delta: float, *, relation: PairRelation, individuals: int, features: int, pairs: int
+) -> tuple[LabelsPlan, PersonsPlan]:
+    """Calibrate perturbed inputs: half is for an individual's features, half for its labels (Lemma 83).
+
+    Parameters
+    ----------
+    epsilon, delta
+        The promise; with delta 0 noise of features is Laplace's, else Gaussian.
+    relation
+        How many labels an individual has, at most.
+    individuals, features, pairs
+        How many.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.pair_graph import plan_inputs
+    >>> from streampair.privacy.mechanisms.pair_graph import PairRelation
+    >>> node = PairRelation(pairs=3, person=True)
+    >>> labels, persons = plan_inputs(2.0, 0.0, relation=node, individuals=9, features=2, pairs=12)
+    >>> round(labels.epsilon, 6), persons.epsilon <= 1.0
+    (1.0, True)
+    """
+    mu, each = mu_from(epsilon, delta or 1e-6), epsilon / (2.0 * relation.pairs)
+    noise = None
+    if delta:
+        half = 0.5 * mu / math.sqrt(2.0 * relation.pairs)
+        each = float(scipy.special.log_ndtr(half) - scipy.special.log_ndtr(-half))
+        noise = 1.01 * 2.0 * math.sqrt(2.0) / mu  # the grid adds at most a hundredth to the move
+    coin = _coin(each)
+    if coin == 1 << (_COIN - 1):
+        raise ConfigError("labels would be fair coins", fix="raise epsilon")
+    lemma = "docs/privacy.md, Lemma 83"
+    made = plan_table(
+        epsilon if delta else 0.5 * epsilon,
+        delta,
+        dim=features,
+        sensitivity=2.0,
+        name="features of individuals",
+        lemma=lemma,
+        noise=noise,
+    )
+    given = {field.name: getattr(made, field.name) for field in fields(TablePlan)}
+    persons = PersonsPlan(**{**given, "releases": individuals}, relation=relation)
+    labels = LabelsPlan("labels of pairs", lemma, 1, 1.0, 1.0, pairs, 1.0, 0.0, 1, relation, coin)
+    return labels, persons
+
+
+def flipped(similar: NDArray[np.bool_], plan: LabelsPlan, seed: int | None) -> NDArray[np.bool_]:
+    """Labels of pairs (m,), each turned over by a coin of its own."""
+    turned = LaplaceStream(seed).integers(len(similar)) < np.uint64(plan.coin)
+    out: NDArray[np.bool_] = similar ^ turned
+    return out

@@ -1,0 +1,500 @@
+"""A private estimate of the share of positives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair.errors import ConfigError
+from streampair.kernels import dp_steps, vectors
+from streampair.privacy.mechanisms.base import (
+    Asked,
+    BesideRun,
+    ExactSums,
+    Link,
+    Mechanism,
+    Plan,
+    Release,
+    Run,
+    Settings,
+    check_cells,
+    near,
+    normal_link,
+    rate_link,
+    unit_link,
+)
+from streampair.privacy.mechanisms.base import Beside as _Beside
+from streampair.privacy.noise import ChainedNoise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["GRID", "RELEASED", "SHARE", "RatePlan", "Rated", "RatedPlan", "RatedRun", "checked_rate"]
+
+SHARE = 0.02
+"""Of mu^2, for all that probabilities need."""
+
+GRID = 2.0**-10
+"""What the sums are rounded to."""
+
+_DIAMETER = 3.0
+_FIRST = 100.0  # slots times mu of the first block: its mean label has a noise of a fifth
+
+
+@dataclass(frozen=True)
+class RatePlan:
+    """What is released of labels and scores, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record, or of all of an entity's.
+    forks
+        Second views of a window that the budget has room for: in each a record is in one block.
+    horizon
+        Learning slots, None for no end. The last block ends there.
+    records
+        How many records of an entity there may be.
+    features
+        Features d.
+    first
+        Slots of the first block: so many that the noise of its mean label is about a fifth at `SHARE`.
+    sigma
+        Noise std of each of the sums.
+    """
+
+    mu: float
+    forks: int = 0
+    horizon: int | None = None
+    records: int = 1
+    features: int = 1
+    first: int = field(init=False)
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Slots and their number are public: rounded up to a hundred, so that no last digit moves them.
+        slots = 100 * math.ceil(_FIRST * math.sqrt(SHARE) * self.records / self.mu / 100.0)
+        object.__setattr__(self, "first", slots)
+        object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
+        check_cells(20.0 * self.sigma / GRID, "noise of the share of positives")
+
+    @property
+    def sensitivity(self) -> float:
+        """l2 sensitivity of a block's sums: at most 3 a record, and what rounding adds."""
+        return self.records * (_DIAMETER + GRID * math.sqrt(2.0 * self.features + 1.0))
+
+    @property
+    def cells(self) -> int:
+        """Coordinates of a release."""
+        return 3 + 2 * self.features
+
+    def end(self, start: int) -> int:
+        """Where the block ends that begins after `start` learned slots."""
+        end = max(2 * start, self.first)
+        return end if self.horizon is None else min(end, self.horizon)
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the blocks that have ended: a record is in one of them, an entity in some."""
+        return self.sensitivity / self.sigma if steps >= self.end(0) else 0.0
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view adds to mu^2: a record is in one block of it."""
+        return (self.sensitivity / self.sigma) ** 2 if window > 0 else 0.0
+
+    def release(self, settings: Settings) -> Release:
+        """What is released, and what it is worth."""
+        move = self.sensitivity / self.sigma
+        return Release(
+            name="labels and scores of a block, for probabilities",
+            domain="records in the unit ball, a label -1 or 1, and a score cut to [-1, 1]",
+            relation=settings.relation,
+            lemma="docs/privacy.md, Lemma 50",
+            sensitivity=self.sensitivity,
+            sigma=self.sigma,
+            replace=move,
+            # |F| is at most sqrt 5.
+            blank=math.sqrt(5.0) / 3.0 * move,
+            releases=None if self.horizon is None else self._blocks(self.horizon),
+            coordinates=self.cells,
+            grid=GRID,
+        )
+
+    def _blocks(self, horizon: int) -> int:
+        count = at = 0
+        while at < horizon:
+            at, count = self.end(at), count + 1
+        return count
+
+
+class RatedPlan:
+    """A plan of gradients, and beside it one of labels and scores: their mu^2 add up.
+
+    Parameters
+    ----------
+    plan
+        Of the gradients.
+    rate
+        Of labels and scores; None: a share is declared.
+    """
+
+    def __init__(self, plan: Plan, rate: RatePlan | None) -> None:
+        self.plan = plan
+        self.rate = rate
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "plan":
+            raise AttributeError(name)
+        return getattr(self.plan, name)
+
+    @property
+    def FITTED(self) -> tuple[str, ...]:
+        """Of both."""
+        own: tuple[str, ...] = self.plan.FITTED  # type: ignore[attr-defined]
+        return own if self.rate is None else (*own, "rate_sigma")
+
+    @property
+    def rate_sigma(self) -> float:
+        """Noise std of labels and scores."""
+        assert self.rate is not None
+        return self.rate.sigma
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` learning slots."""
+        return math.hypot(self.plan.mu_spent(steps), 0.0 if self.rate is None else self.rate.mu_spent(steps))
+
+    def fork_mu2(self, window: int) -> float:
+        """What a second view of `window` consecutive slots adds to mu^2, at most."""
+        return self.plan.fork_mu2(window) + (0.0 if self.rate is None else self.rate.fork_mu2(window))
+
+
+RELEASED = "released"
+"""What `positive_rate` says for a share that is released."""
+
+_CUT = 3.0  # standard deviations, where a score ends
+_RAREST = 0.01  # of the released shares of either class
+_FARTHEST = 3.0  # standard deviations between the classes, at most: an area of .983
+_FLATTEST = 0.05  # of the variance that scores are believed to have, at least
+
+
+def checked_rate(value: Any) -> float | None:
+    """A declared share of positives, or None for a released one.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    if isinstance(value, str) and value == RELEASED:
+        return None
+    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not ok or not 1e-6 <= value <= 1.0 - 1e-6:
+        raise ConfigError(
+            f"positive_rate is {value!r}",
+            fix="give the share of positives, between 0 and 1, as it is publicly known, or 'released'",
+        )
+    return float(value)
+
+
+class RatedRun(BesideRun):
+    """A run of gradients, with probabilities.
+
+    Parameters
+    ----------
+    plan
+        Of both.
+    run
+        That of the gradients.
+    settings
+        What is promised.
+    declared
+        The share of positives; None: it is released.
+    """
+
+    plan: RatedPlan
+
+    def __init__(self, plan: RatedPlan, run: Run, settings: Settings, declared: float | None) -> None:
+        super().__init__(run)
+        self.plan = plan
+        self._declared = declared
+        self._start = self._blocks = 0
+        self._w = np.zeros(len(run.average))
+        self._squares = np.zeros(2)  # released sums of 1 and of t^2 over the last block that had weights
+        self._sums = np.zeros(0)  # released sums over all blocks
+        if plan.rate is not None:
+            self._sums = np.zeros(plan.rate.cells)
+            self.sums = ExactSums(plan.rate.release(settings), (plan.rate.cells,))
+            self._due = plan.rate.end(0)
+
+    # ---- what is released ------------------------------------------------------------------------------
+
+    @property
+    def releases(self) -> int:
+        """Models released so far, and blocks."""
+        return self.inner.releases + self._blocks
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, each kind with what it is worth."""
+        return self.inner.card() if self.plan.rate is None else (*self.inner.card(), self.sums.release)
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        own = self.inner.numbers()
+        return own if self.plan.rate is None else [*own, self.plan.rate.sigma, GRID]
+
+    # ---- slots -----------------------------------------------------------------------------------------
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        if self.plan.rate is None:
+            self.inner.learn_chained(row, label, chain)
+            self.steps = self.inner.steps
+            return
+        self._add(row, label)
+        due = self.steps + 1 == self._due
+        beside: Any = _Beside(chain, self.sums.cells()) if due else chain
+        self.inner.learn_chained(row, label, beside)
+        self._went(chain)
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run, in one go up to the last slot of a block."""
+        if self.plan.rate is None:
+            self.inner.take(rows, labels, stream, records, asked)
+            self.steps = self.inner.steps
+            return
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        at, n = 0, len(rows)
+        while at < n:
+            stop = min(n, max(at + self._due - self.steps - 1, at + 1))
+            part = slice(at, stop)
+            if chain is not None and self.steps + 1 == self._due:
+                if asked is not None:
+                    asked.scores[at] = vectors.dot(self.average, asked.rows[at])
+                chain.record(records[at])
+                self.learn_chained(rows[part], labels[part], chain)
+            else:
+                self._add(rows[part], labels[part])
+                told = None if asked is None else Asked(asked.rows[part], asked.scores[part])
+                self.inner.take(rows[part], labels[part], stream, records[part], told)
+                self._went(stream)
+            at = stop
+
+    def _add(self, rows: Floats, labels: Floats) -> None:
+        self.sums.add(dp_steps.score_sums, rows, labels, self._w, 1.0 / GRID)
+
+    def _went(self, stream: Stream) -> None:
+        """Slots have been taken; the block's sums leave, if they are due."""
+        self.steps = self.inner.steps
+        rate = self.plan.rate
+        assert rate is not None
+        if self.steps != self._due:
+            return
+        out = self.sums.emit(rate.sigma * stream.take(rate.cells))
+        self.sums.clear()
+        self._sums += out
+        if self._w.any():
+            self._squares[:] = out[0], out[2]
+        self._blocks += 1
+        self._start = self.steps
+        self._due = rate.end(self._start)
+        self._w[:] = self._per_unit() * self.average
+
+    # ---- probabilities ---------------------------------------------------------------------------------
+
+    def _per_unit(self) -> float:
+        """What scores are multiplied with to lie in [-1, 1] and have the std `1 / _CUT`, about."""
+        return unit_link(self.average, self.spread).slope / _CUT if self.average.any() else 0.0
+
+    @property
+    def link(self) -> Link:
+        """From a score to a probability, as far as the releases tell."""
+        if self._declared is not None:
+            return Link(unit_link(self.average, self.spread).slope, rate_link(self._declared).offset)
+        if not self._blocks:
+            return unit_link(self.average, self.spread)
+        scale = self._per_unit()
+        return self._told(scale) if scale > 0.0 else rate_link(self._rate())
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the share of positives that the link counts with."""
+        if self._declared is not None:
+            return rate_link(self._declared).offset
+        return rate_link(self._rate()).offset if self._blocks else 0.0
+
+    def _rate(self) -> float:
+        """Share of positives by the released sums of 1 and of s."""
+        count = max(float(self._sums[0]), 0.1 * self._start)
+        return min(max(0.5 * (1.0 + float(self._sums[1]) / count), _RAREST), 1.0 - _RAREST)
+
+    def _told(self, scale: float) -> Link:
+        """Link by the variance of scores, and by their mean and the gap between the classes.
+
+        Each is weighed against what is believed without a release, as far as the noise of the release says:
+        in units in which scores have the std `1 / _CUT`, about, a mean that may be anywhere in [-1, 1], that
+        std, and a gap of a std with an error as large.
+        """
+        plan = self.plan.rate
+        assert plan is not None
+        rate, d, unit = self._rate(), plan.features, 1.0 / (_CUT * _CUT)
+        slots = max(float(self._sums[0]), 0.1 * self._start)
+        weights = scale * self.average
+        # Of a score of summed records: independent noise in each coordinate, and in each block.
+        noise = self._blocks * plan.sigma * plan.sigma * float(vectors.dot(weights, weights))
+        total, signed = (
+            float(vectors.dot(weights, part)) for part in (self._sums[3 : 3 + d], self._sums[3 + d :])
+        )
+        mean = total / slots / (1.0 + noise / (slots * slots))
+        variance = unit
+        if self._squares.any():
+            count = max(float(self._squares[0]), 1.0)
+            error = (plan.sigma / count) * (plan.sigma / count)
+            seen = float(self._squares[1]) / count - mean * mean
+            variance += (seen - unit) * unit * unit / (unit * unit + error)
+            # No smaller than what is not known of it.
+            least = unit * math.sqrt(error / (unit * unit + error))
+            variance = max(variance, least, _FLATTEST * unit)
+        # Where the mean is, is as uncertain: that counts as variance of the scores.
+        variance += noise / (slots * slots + noise)
+        high, low = rate * slots, (1.0 - rate) * slots
+        seen = 0.5 * (total + signed) / high - 0.5 * (total - signed) / low
+        error = 0.5 * noise * (1.0 / (high * high) + 1.0 / (low * low))
+        gap = math.sqrt(variance)
+        gap += (seen - gap) * variance / (variance + error)
+        odds, most = rate * (1.0 - rate), _FARTHEST * _FARTHEST
+        gap = min(max(gap, 0.0), math.sqrt(most * variance / (1.0 + most * odds)))
+        link = normal_link(odds * gap, variance, rate)
+        return Link(link.slope * scale, link.offset - link.slope * mean)
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What has been learned, as plain values and arrays."""
+        own = self.inner.to_state()
+        if self.plan.rate is None:
+            return own
+        return {
+            **own,
+            "rate": {
+                "sums": self.sums.to_state(),
+                "start": self._start,
+                "blocks": self._blocks,
+                "weights": self._w.copy(),
+                "squares": self._squares.copy(),
+                "released": self._sums.copy(),
+            },
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        self.inner.load_state(state)
+        self.steps = self.inner.steps
+        rate = self.plan.rate
+        if rate is None:
+            return
+        saved = state["rate"]
+        start, blocks = int(saved["start"]), int(saved["blocks"])
+        at = count = 0
+        while rate.end(at) <= self.steps and rate.end(at) > at:
+            at, count = rate.end(at), count + 1
+        if (start, blocks) != (at, count):
+            raise ValueError("blocks that are not those of the plan")
+        for name, own in (("weights", self._w), ("squares", self._squares), ("released", self._sums)):
+            if saved[name].shape != own.shape:
+                raise ValueError(f"{name} of another shape")
+            own[:] = saved[name]
+        self.sums.load_state(saved["sums"])
+        self._start, self._blocks, self._due = start, blocks, rate.end(start)
+
+
+@dataclass(frozen=True)
+class Rated(Mechanism):
+    """A mechanism of gradients whose probabilities know a share of positives.
+
+    Parameters
+    ----------
+    mechanism
+        How it learns.
+    declared
+        The share, which is public; None: it is released, for `SHARE` of the learning's mu^2.
+    """
+
+    mechanism: Mechanism
+    declared: float | None = None
+
+    calibrated: ClassVar[bool] = True
+
+    @property
+    def core(self) -> Mechanism:
+        """How it learns."""
+        return self.mechanism
+
+    def __post_init__(self) -> None:
+        for name in ("bounded_uses", "radii", "label_mean", "label_cross"):
+            object.__setattr__(self, name, getattr(self.mechanism, name))
+
+    @property
+    def default_clip(self) -> float:
+        """What `clip=None` means."""
+        return self.mechanism.default_clip
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """What `warmup=None` means."""
+        return self.mechanism.default_warmup(mu, horizon, features)
+
+    def checked_loss(self, loss: Any, form: Any) -> Any:
+        """The loss in use, None being the default."""
+        return self.mechanism.checked_loss(loss, form)
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        rate = None
+        inner = settings
+        if self.declared is None:
+            learning, entity = settings.learning, settings.entity
+            records = 1
+            if entity is not None:
+                records = entity.records if learning is None else entity.within(learning)
+            rate = RatePlan(
+                math.sqrt(SHARE) * settings.mu_learning,
+                settings.forks,
+                settings.learning,
+                records,
+                settings.features or 1,
+            )
+            if saved is not None and "rate_sigma" in saved:
+                object.__setattr__(rate, "sigma", near("rate_sigma", saved["rate_sigma"], rate.sigma))
+                saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
+            inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
+        run = self.mechanism.start(inner, seed=seed, saved=saved)
+        return RatedRun(RatedPlan(run.plan, rate), run, settings, self.declared)
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        own = self.mechanism.describe(settings)
+        if self.declared is not None:
+            return own
+        return (
+            f"{own} Probabilities are computed from sums of labels, records and squared scores over blocks "
+            f"of slots, each released once under Gaussian noise for {SHARE:.0%} of mu^2."
+        )
+
+    def notes(self, settings: Settings, run: Run) -> list[str]:
+        """What the report has to say besides."""
+        own = self.mechanism.notes(settings, run.inner if isinstance(run, RatedRun) else run)
+        if self.declared is not None:
+            own = [
+                *own,
+                f"The declared share of positives, {self.declared:g}, is taken as public; probabilities are "
+                "those of scores in standard units around 0.",
+            ]
+        return own

@@ -1,0 +1,1123 @@
+"""Private means and second moments of the classes: plan, state, and the model that solves for them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from streampair import losses
+from streampair.errors import ConfigError
+from streampair.kernels import dp_steps, symmetric, vectors
+from streampair.kernels import vectors as vectors_kernels
+from streampair.privacy.correlated import BLT
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    Asked,
+    ExactSums,
+    Link,
+    Mechanism,
+    Relation,
+    Release,
+    Run,
+    Settings,
+    check_cells,
+    normal_link,
+    rate_link,
+    under,
+)
+from streampair.privacy.noise import BLTNoise, ChainedNoise
+from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+from streampair.privacy.user_level import EntityLimit, pairs_apart
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    from streampair.privacy.mechanisms.base import Link
+    from streampair.privacy.noise import Stream
+    from streampair.records.design import Design
+
+__all__ = [
+    "LEAST_HORIZON",
+    "MOST_FEATURES",
+    "Moments",
+    "MomentsRun",
+    "RankingMoments",
+    "RankingRun",
+    "SecondMomentsPlan",
+    "leader_of",
+    "noise_of_leader",
+    "placed",
+    "plan_second_moments",
+    "projected",
+    "second_moments_diameter",
+    "unpacked",
+]
+
+RATIO = 1.1
+"""How much longer the stream is at each release than at the one before."""
+
+RUNNING_SHARE = 1.0 / 3.0
+"""Share of mu^2 for the releases before the horizon; the release at the horizon has the rest."""
+
+_FITTED = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
+
+# One record is in one block.
+_PATTERN = np.ones(1)
+
+
+def second_moments_diameter(weight: float = 1.0) -> float:
+    """Replacement diameter of `F(x, s) = (x x', s x)` for `|x| <= 1` and `|s| <= weight <= sqrt(2)`, exact.
+
+    For records x, z with `t = x.z` and numbers s, r the squared distance of F is
+    `|x|^4 + |z|^4 - 2 t^2 + s^2 |x|^2 + r^2 |z|^2 - 2 s r t`. As `-2 t^2 - 2 s r t <= s^2 r^2 / 2`, it is at
+    most `2 + s^2 + r^2 + s^2 r^2 / 2 <= 2 (1 + weight^2 / 2)^2`. Two records of one class reach it on the
+    unit sphere at `t = -s r / 2`, which is an angle because `|s r| <= 2`. A null record has F = 0, at a
+    distance of at most `sqrt(1 + weight^2)`. Relation: one record's content is replaced.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.second_moments import second_moments_diameter
+    >>> round(second_moments_diameter(1.0), 6)
+    2.12132
+    """
+    if not 0.0 <= weight <= math.sqrt(2.0):
+        raise ConfigError(f"a weight of {weight!r}", fix="give a weight from 0 to the root of 2")
+    return math.sqrt(2.0) * (1.0 + 0.5 * weight * weight)
+
+
+_DIAMETER = second_moments_diameter()
+
+
+@functools.lru_cache(maxsize=4096)
+def _growth(block: int) -> float:
+    """`RATIO^block`, correctly rounded: where a block ends must not depend on a library's power."""
+    numerator, denominator = RATIO.as_integer_ratio()
+    return float(numerator**block / denominator**block)
+
+
+ANYTIME = 0.6
+"""Default weight of what is known before the horizon: no more noise at the end than a third of mu^2 for the
+releases before, and two thirds for a plain sum, left there; a third less on the way."""
+
+UNITS = 64
+"""Steps that the weights of blocks in the last release are rounded down to."""
+
+
+def _strategy(share: float, releases: int | None) -> BLT:
+    return BLT(np.array([share]), np.array([1.0 - share]), releases)
+
+
+@dataclass(frozen=True, eq=False)
+class SecondMomentsPlan:
+    """The mechanism, calibrated.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record, or entity, over all releases.
+    features
+        Features d.
+    base
+        Length that the stream is said to have before the first learned record: block k ends after about
+        `base (RATIO^k - 1)` learned slots.
+    horizon
+        Learning slots, None for no end. With one there is a last release at its end, of the sum over all
+        records, with `1 - RUNNING_SHARE` of mu^2 (adaptive composition); the ones before have the rest.
+    radius
+        Radius R of the weights.
+    forks, window
+        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+    anytime
+        Weight a, above 0 and up to 1, of what is known before the horizon against what is known at its end: a
+        record of the first block spends `sqrt(a)` of mu^2 on the releases before, which have `c_k = (.99 -
+        .06 a)^k`. Every record spends what it has left on the last release, a sum in which its block has a
+        weight of its own. None: `RUNNING_SHARE`, `c_k = RATIO^-k`, and a plain sum, as plans before had it.
+        Without a horizon there is no end to weigh against, and this is None.
+    strategy
+        The matrix C of the releases before the horizon.
+    grid
+        gamma, a power of two.
+    relation
+        Which streams are neighbours.
+    classes
+        Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
+    sigma, sigma_last
+        Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
+        one of them is missing.
+    weights
+        Of each block in the last release, in steps of one over `units`.
+    spread
+        Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2. Longer
+        ones drown the noise, and lose more of what their lengths tell: the more noise there is, the longer.
+    """
+
+    mu: float
+    features: int
+    base: float
+    horizon: int | None
+    radius: float
+    forks: int = 0
+    window: int = 4096
+    relation: Relation = ONE_RECORD
+    classes: int = 0
+    anytime: float | None = None
+    strategy: BLT = field(init=False)
+    grid: float = field(init=False)
+    sigma: float = field(init=False)
+    sigma_last: float = field(init=False)
+    spread: float = field(init=False)
+    weights: NDArray[np.int64] = field(init=False)
+
+    #: Whether models also use what the warm-up tells of labels and features.
+    uses_warmup: ClassVar[bool] = True
+
+    @property
+    def FITTED(self) -> tuple[str, ...]:
+        """Names of the numbers that are written down."""
+        return _FITTED if self.anytime is None else (*_FITTED, "anytime")
+
+    def __post_init__(self) -> None:
+        if self.anytime is not None and (self.horizon is None or not 0.0 < self.anytime <= 1.0):
+            raise ConfigError(
+                f"anytime is {self.anytime!r}, with a horizon of {self.horizon}",
+                fix="give a number above 0 and up to 1, and a horizon",
+            )
+        if self.anytime is not None and self.relation.entity is not None:
+            raise ConfigError(
+                f"anytime is {self.anytime!r}, of the records of an entity, whose account is not known",
+                fix="leave it out",
+            )
+        running = None if self.horizon is None else len(self._ends_before(self.horizon))
+
+        def put(**values: object) -> None:
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
+
+        a = self.anytime
+        keep = 1.0 / RATIO if a is None else 0.99 - 0.06 * a
+        put(strategy=_strategy(keep, running))
+        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.rounded))
+        before = RUNNING_SHARE if a is None else math.sqrt(a)
+        share = 1.0 if running is None else before if running else 0.0
+        put(weights=np.ones(1, dtype=np.int64) if a is None else self._weights(share, running or 0))
+        left = 1.0 - share if a is None else 1.0
+        last = self._last_move / (self.mu * math.sqrt(left)) if left > 0.0 else None
+        first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
+        assert first is not None
+        put(sigma=first, sigma_last=first if last is None else last)
+        if self.forks:
+            # All noise grows alike: what the releases cost, and each second view of a window.
+            factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
+            put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
+        check_cells(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
+        put(spread=self._spread())
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a release."""
+        d = self.features
+        return d * (d + 1) // 2 + d * max(self.classes, 1) + self.classes
+
+    @property
+    def steps(self) -> Floats | None:
+        """Step of each coordinate; None: the grid for all."""
+        return None
+
+    @property
+    def rounded(self) -> int:
+        """Coordinates of a record's sums that are rounded to the grid; others are whole steps as they are."""
+        return self.dim
+
+    @property
+    def diameter(self) -> float:
+        """Replacement diameter of what is summed of a record, before it is rounded."""
+        return _DIAMETER
+
+    @property
+    def blank_move(self) -> float:
+        """Norm of it, at most."""
+        return 1.5 if self.classes else math.sqrt(2.0)
+
+    @property
+    def _one_move(self) -> float:
+        return self.diameter + self.grid * math.sqrt(self.rounded)
+
+    def _weights(self, share: float, running: int) -> NDArray[np.int64]:
+        """What is left of a record's mu^2 after the releases before the horizon: `sqrt(1 - share ...)`."""
+        # Products, in one order: a library's powers have other last digits elsewhere.
+        square = float(self.strategy.theta[0]) * float(self.strategy.theta[0])
+        rows, sums = 1.0, [0.0]
+        for _ in range(running):
+            sums.append(sums[-1] + rows)
+            rows *= square
+        total = sums[-1] or 1.0
+        left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
+        return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
+
+    @property
+    def units(self) -> int:
+        """Steps in a weight of one."""
+        return 1 if self.anytime is None else UNITS
+
+    def weight(self, block: int) -> int:
+        """Of block `block = 1, 2, ...` in the last release, in steps of one over `units`."""
+        return 1 if self.anytime is None else int(self.weights[min(block, len(self.weights)) - 1])
+
+    def weighed(self, steps: int) -> float:
+        """Slots in the last release, by the weights of their blocks."""
+        if self.anytime is None:
+            return float(steps)
+        lengths = np.diff([0, *self._ends_before(steps), steps])
+        return float(int(self.weights @ lengths)) / self.units
+
+    @property
+    def _last_move(self) -> float:
+        entity, horizon = self.relation.entity, self.horizon
+        if entity is None or horizon is None:
+            return self._one_move
+        return entity.within(horizon) * self._one_move
+
+    def _running_move(self, blocks: int | None, rows: int | None = None) -> float:
+        """Of the releases of the first blocks; rows: of any so many consecutive ones of these."""
+        entity = self.relation.entity
+        if entity is None or blocks is None:  # one block far enough from the beginning has room for all
+            single = pattern_sensitivity(
+                self.strategy,
+                _PATTERN,
+                self.diameter,
+                grid=self.grid,
+                dim=self.rounded,
+                steps=blocks if rows is None else rows,
+            )
+            return single if entity is None else entity.records * single
+        ends = tuple(self.end(block + 1) for block in range(blocks))
+        return self._one_move * placed(ends, entity, 1.0 / RATIO, blocks if rows is None else rows)
+
+    def _spread(self) -> float:
+        """The noise is measured against the mean eigenvalue of the second moments, at the horizon, or without
+        one when the stream is ten times as long as its warm-up.
+        """
+        steps = math.ceil(10.0 * self.base) if self.horizon is None else self.horizon
+        noise = math.sqrt(2.0 * self.features**3 / max(self.information(steps), 1e-300))
+        return min(1.0 + 1.25 * math.sqrt(noise), 2.0)
+
+    def end(self, block: int) -> int:
+        """Learned slots after which block `block = 1, 2, ...` ends and is released."""
+        return math.ceil(self.base * (_growth(block) - 1.0)) + block
+
+    def _ends_before(self, slots: int) -> list[int]:
+        ends: list[int] = []
+        while (end := self.end(len(ends) + 1)) < slots:
+            ends.append(end)
+        return ends
+
+    def releases(self, steps: int) -> int:
+        """Releases in the first `steps` learned slots."""
+        if self.horizon is not None and steps >= self.horizon:
+            return len(self._ends_before(self.horizon)) + 1
+        return len(self._ends_before(steps + 1))
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases in the first `steps` learned slots: of a record that they cost most.
+
+        Of an entity that of the worst places its records may have (docs/privacy.md, Lemma 55).
+        """
+        last = self.horizon is not None and steps >= self.horizon
+        running = self.releases(steps) - last
+        if last and self.anytime is not None:
+            return math.sqrt(max(self._paid(block, running) for block in range(1, running + 2)))
+        return math.hypot(
+            self._running_move(running) / self.sigma, self._last_move / self.sigma_last if last else 0.0
+        )
+
+    def _paid(self, block: int, running: int) -> float:
+        """mu^2 of a record of a block over all releases."""
+        last = self.weight(block) / self.units * self._last_move / self.sigma_last
+        return self._ends_mu2(running + 1 - block) + last * last
+
+    def information(self, steps: int) -> float:
+        """Precision of the mean record's estimate after `steps` learned slots: one over its noise variance.
+
+        Releases are independent measurements of so many slots as C times the blocks' lengths says, under
+        noise of one std; the best unbiased combination adds up their squares.
+        """
+        slots = total = 0.0
+        start = 0
+        last = self.horizon is not None and steps >= self.horizon
+        for end in self._ends_before(steps if last else steps + 1):
+            slots = slots / RATIO if self.anytime is None else slots * float(self.strategy.theta[0])
+            slots += end - start
+            start = end
+            total += (slots / self.sigma) ** 2
+        return total + ((self.weighed(steps) / self.sigma_last) ** 2 if last else 0.0)
+
+    @property
+    def _told_grid(self) -> float:
+        """The step of a coordinate, for the card: the harmonic mean, which floating point depends on."""
+        steps = self.steps
+        return self.grid if steps is None else float(len(steps) / (1.0 / steps).sum())
+
+    @property
+    def lemma(self) -> int:
+        """Which one has the diameter."""
+        return 42 if self.classes else 31
+
+    @property
+    def _alone(self) -> bool:
+        return self.relation.entity is None
+
+    def card(self) -> tuple[Release, ...]:
+        """What is released, and what it is worth: the sums of blocks, and that of all at the horizon."""
+        horizon, dim = self.horizon, self.dim
+        running = None if horizon is None else len(self._ends_before(horizon))
+
+        def kind(name: str, move: float, sigma: float, releases: int | None, units: int = 1) -> Release:
+            moved = move / sigma
+            # Blanking moves a sum by |F| <= sqrt 2, and with the count of a class by 3/2.
+            blank = min((self.blank_move + self.grid * math.sqrt(self.rounded)) / self._one_move, 1.0)
+            return Release(
+                name=name,
+                domain="records in the unit ball, with "
+                + ("one of the declared classes" if self.classes else "a label weighted into [-1, 1]"),
+                relation=self.relation,
+                lemma=f"docs/privacy.md, Lemma 16, Lemma {self.lemma} and Lemma "
+                + ("32" if self._alone else "55"),
+                sensitivity=move,
+                sigma=sigma,
+                replace=moved,
+                blank=blank * moved,
+                releases=releases,
+                coordinates=dim,
+                grid=self._told_grid / units,
+            )
+
+        kinds = []
+        if running is None or running:
+            kinds.append(kind("second moments of a block", self._running_move(running), self.sigma, running))
+        if horizon is not None:
+            kinds.append(
+                kind(
+                    "second moments of all records, at the horizon",
+                    *(self._last_move, self.sigma_last, 1, self.units),
+                )
+            )
+        return tuple(kinds)
+
+    def fork_mu2(self, window: int) -> float:
+        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy.md 8).
+
+        A record that is in the first of the m blocks that end there costs most, and the more the larger m.
+        With a horizon the dearest window is the fullest one before it, or the one that it ends.
+        """
+        if window <= 0:
+            return 0.0
+        fullest = self._ends_mu2(self._most_ends(window))
+        if self.horizon is None:
+            return fullest
+        if self.anytime is not None:
+            # A record of the last block is in no release but the last: as much as a whole run.
+            return max(fullest, self.mu_spent(self.horizon) ** 2)
+        last = (self._last_move / self.sigma_last) ** 2
+        beside = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
+        return max(fullest, self._ends_mu2(beside) + last)
+
+    def _ends_mu2(self, ends: int) -> float:
+        """`mu^2` of a record in the first of as many consecutive blocks that end before the horizon."""
+        blocks = None if self.horizon is None else len(self._ends_before(self.horizon))
+        return (self._running_move(blocks, ends) / self.sigma) ** 2
+
+    def _most_ends(self, window: int) -> int:
+        """Block ends before the horizon that `window` consecutive slots can hold, at most.
+
+        Counted from one end after the other: ends are rounded up, so a later block can be shorter than the
+        first. From where on any m blocks are at least 2 slots longer than the m first ones, rounding cannot
+        make up for it.
+        """
+        most, block, behind, grown = 0, 1, 1, 0.0
+        while grown < 3.0 and block <= 1000 and (self.horizon is None or self.end(block) < self.horizon):
+            stop = self.end(block) + window
+            stop = stop if self.horizon is None else min(stop, self.horizon)
+            while self.end(behind) < stop:
+                behind += 1
+            most = max(most, behind - block)
+            grown = self.base * RATIO * (RATIO - 1.0) * (_growth(block) - 1.0)
+            block += 1
+        return most
+
+
+def plan_second_moments(
+    mu: float,
+    *,
+    features: int,
+    base: float,
+    radius: float,
+    horizon: int | None = None,
+    forks: int = 0,
+    window: int = 4096,
+    relation: Relation = ONE_RECORD,
+    anytime: float | None = None,
+) -> SecondMomentsPlan:
+    """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
+
+    Examples
+    --------
+    >>> from streampair.privacy import mu_from
+    >>> from streampair.privacy.mechanisms.second_moments import plan_second_moments
+    >>> plan = plan_second_moments(mu_from(1.0, 1e-4), features=9, base=200.0, radius=30.0, horizon=1000)
+    >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
+    (19, 1.0)
+    """
+    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation, anytime=anytime)
+
+
+def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
+    """The symmetric matrix (d, d) and the vector (d,) of a released mean.
+
+    Parameters
+    ----------
+    mean
+        Lower triangle, row by row, the entries beside the diagonal times sqrt(2); then the vector.
+    d
+        Features.
+    """
+    second: Floats = mean[_places(d)]
+    diagonal = second.reshape(d * d)[:: d + 1]
+    diagonal *= 2.0
+    second /= math.sqrt(2.0)
+    diagonal /= math.sqrt(2.0)
+    return second, mean[-d:]
+
+
+@functools.lru_cache(maxsize=8)
+def _places(d: int) -> NDArray[np.intp]:
+    """Where in a packed triangle each cell of the matrix (d, d) is: found once, for every release asks."""
+    i, j = np.indices((d, d))
+    row, column = np.maximum(i, j), np.minimum(i, j)
+    places: NDArray[np.intp] = row * (row + 1) // 2 + column
+    return places
+
+
+def leader_of(
+    second: Floats, cross: Floats, rate: float, ridge: float, noise: float = 0.0
+) -> tuple[Floats, float]:
+    """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
+
+    With them what noise of variance 1 in each cell of `cross` adds to `w . cross` in the mean.
+
+    Parameters
+    ----------
+    second
+        Mean of x x' over centred records, (d, d), symmetric; with noise, so eigenvalues may be negative.
+    cross
+        Mean of `(b - rate) x`, with b = 1 for a positive and 0 for a negative, (d,).
+    rate
+        Share of positives.
+    ridge
+        Added to every eigenvalue, at least 0, which are floored at 0 before.
+    noise
+        Variance of the noise in a coordinate of `second`, packed: by it the eigenvalues are pulled together
+        first (`kernels.ridge_solution`).
+
+    Notes
+    -----
+    Where the classes share their covariance S, the mean of x x' is `S + rate (1 - rate) u u'` with u the
+    difference of the class means, so the pairs' `2 S + u u'` and their leader follow from the regression of
+    b on x: the same direction, another length (Sherman-Morrison). Without the assumption it is that
+    regression, of which the order is used.
+    """
+    # Not by a library of linear algebra: its last digits differ between processors, and so would scores.
+    w = np.empty(len(cross))
+    trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
+    spread = rate * (1.0 - rate)
+    explained = min(max(float(vectors_kernels.dot(w, cross)) / spread, 0.0), 0.999)
+    distance = explained / (1.0 - explained) / spread
+    length = (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
+    w *= length
+    return w, length * trace
+
+
+def projected(moves: Floats, w: Floats, radius: float) -> Floats:
+    """How the projection of w (d,) to the ball moves, where w itself moves by `moves`, (d, k)."""
+    length = math.sqrt(float(w @ w))
+    if length <= radius:
+        return moves
+    unit = w / length
+    return np.asarray((radius / length) * (moves - np.outer(unit, unit @ moves)))
+
+
+def noise_of_leader(
+    second: Floats,
+    cross: Floats,
+    ridge: float,
+    matrix_noise: float,
+    cross_noise: Floats,
+    radius: float,
+    *,
+    rate: float | None = None,
+) -> Floats:
+    """Standard deviation (d,) of what noise in the moments adds to the weights, to first order in it.
+
+    Parameters
+    ----------
+    second, cross, ridge
+        As of `leader_of`: the weights solve `(second+ + ridge I) w = cross`.
+    matrix_noise
+        Variance of the noise in a coordinate of `second`, packed.
+    cross_noise
+        That in each coordinate of `cross`, (d,).
+    radius
+        Of the ball that the weights are projected to.
+    rate
+        Share of positives, by which `leader_of` scales the solution; None: it is not scaled.
+
+    Notes
+    -----
+    With `M = (second+ + ridge I)^-1` and `v = M cross`, noise E in the matrix and e in the vector move v by
+    `M (e - E v)`. Cells of E beside the diagonal have half of the variance s of a packed coordinate, so
+    `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. For eyes alone: numpy's linear algebra will do.
+    """
+    values, vectors = np.linalg.eigh(second)
+    gaps = values[:, None] - values[None, :]
+    values = values - matrix_noise * (gaps / (gaps * gaps + 0.5 * matrix_noise)).sum(axis=1)
+    values = np.maximum(values, 0.0) + ridge
+    inverse = (vectors / values) @ vectors.T
+    v = inverse @ cross
+    by_vector = by_matrix = inverse
+    w = v
+    if rate is not None:
+        spread = rate * (1.0 - rate)
+        explained = float(v @ cross) / spread
+        odds = min(max(explained, 0.0), 0.999)
+        odds /= 1.0 - odds
+        length = (1.0 + odds) / (4.0 * spread + 2.0 * odds)
+        slope = 0.0
+        if 0.0 < explained < 0.999:
+            slope = (4.0 * spread - 2.0) / (4.0 * spread + 2.0 * odds) ** 2 * (1.0 + odds) ** 2 / spread
+        # `v . cross` moves by `2 v.e - v'E v`, and the length with it.
+        along = slope * np.outer(v, v)
+        by_vector, by_matrix, w = length * inverse + 2.0 * along, length * inverse + along, length * v
+    by_vector, by_matrix = (projected(moves, w, radius) for moves in (by_vector, by_matrix))
+    variance = (by_vector * by_vector) @ cross_noise
+    squares = (by_matrix * by_matrix).sum(axis=1)
+    variance += 0.5 * matrix_noise * (squares * float(v @ v) + (by_matrix @ v) ** 2)
+    out: Floats = np.sqrt(variance)
+    return out
+
+
+@functools.lru_cache(maxsize=256)
+def placed(ends: tuple[int, ...], limit: EntityLimit, share: float, rows: int) -> float:
+    """`||C n||` over any `rows` consecutive releases, at most, n being an entity's records in each block.
+
+    Records in blocks `p <= q` of R move the releases `q, q + 1, ...` together, by `share^(q - p)` times
+    `1, share^2, share^4, ...`, the products of their moves. Two records that j others separate are at least
+    `(j + 1) separation` slots apart, so p is at most the block that lies as far before the end of q. The sum
+    of the largest products bounds the square of the norm. It is exact where the best block for one record has
+    room for all.
+
+    Relation: all records of an entity are replaced, each of which moves its block's sum by at most 1.
+
+    Parameters
+    ----------
+    ends
+        Slot that each block ends with, growing.
+    limit
+        How often the entity may come.
+    share
+        What is left of a block's weight at the next one: `c_k = share^k`.
+    rows
+        Releases that count, next to each other, wherever they are.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit
+    >>> from streampair.privacy.mechanisms.second_moments import placed
+    >>> round(placed((5, 10), EntityLimit(3, 1), 0.5, 2), 6)  # three in the first block: 3 and 1.5
+    3.354102
+    """
+    if not ends or rows <= 0:
+        return 0.0
+    last = np.array(ends, dtype=np.int64)
+    block = np.arange(len(ends))
+    decay = np.cumprod(np.concatenate([[1.0], np.full(len(ends), share)]))
+    energy = np.concatenate([[0.0], np.cumsum(decay * decay)])
+    later = energy[np.minimum(rows, len(ends) - block)]
+    count = limit.within(ends[-1])
+    total = count * float(later.max())
+    for between, pairs in pairs_apart(count):
+        first = last - between * limit.separation
+        fits = first >= 1
+        apart = (block - np.searchsorted(last, first))[fits]
+        total += pairs * float((decay[apart] * later[fits]).max())
+    return math.sqrt(total)
+
+
+LEAST_HORIZON = 100
+"""Shorter streams are too short for two stages."""
+
+MOST_FEATURES = 512
+"""A release has d^2 / 2 coordinates."""
+
+# What the mechanism fixes, chosen on generated streams, where all of it is flat around these values.
+_MOST_SLOTS = 2.0**40
+_CAP = 3.0  # standard deviations, where standardised values end
+_SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
+_MANY = 7.0  # root of the number of features from where on the warm-up without a horizon is no longer
+
+# Of the mean squared length of records, as it is released: they are in the unit ball, and not all at 0.
+_LENGTHS = (0.1, 1.0)
+
+# Of a first model's covariances, at least so much is taken for no noise: it always ranks somehow.
+_SURE = 0.05
+
+# Of the label mean that is released with the warm-up: beyond it a class is too rare to be seen.
+MOST_CENTRE = 0.98
+
+
+class MomentsRun(Run):
+    """State of one run: the sums of the open block, what the releases say, and the noise memory.
+
+    Parameters
+    ----------
+    plan
+        The calibrated mechanism.
+    """
+
+    plan: SecondMomentsPlan
+
+    def __init__(self, plan: SecondMomentsPlan) -> None:
+        self.plan = plan
+        self.steps = 0
+        self.spread = plan.spread
+        self.cap = _CAP * plan.spread / math.sqrt(plan.features)
+        self._releases = 0
+        self._put_centre(0.0)
+        # What the warm-up tells of labels and features: covariances, and the variances of their noise.
+        self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
+        self._card = plan.card()
+        steps = self._grids()
+        self.block = ExactSums(self._card[0], (plan.dim,), steps)
+        # The sums of all blocks, for the release at the horizon.
+        last = None if steps is None or plan.horizon is None else steps / plan.units
+        self.total = ExactSums(self._card[-1], (plan.dim if plan.horizon is not None else 0,), last)
+        self._running = np.zeros(plan.dim)  # C times the released sums
+        self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
+        self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
+        self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
+        self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
+        self._w = np.zeros(plan.features)
+        self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
+        self.fits_model = True  # an audit, which looks at the releases alone, turns it off
+        self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
+        self._due = self._next_end()  # slot of the next release
+        # `leader_slot` is for the sums of this class.
+        self._own_sums = type(self)._sum_up is MomentsRun._sum_up
+
+    @property
+    def link(self) -> Link:
+        """Log-odds of the equal-covariance normal model that the releases describe."""
+        return self._link
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of the released share of positives."""
+        return rate_link(0.5 * (1.0 + self._centre)).offset
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, shape (d,): a view."""
+        return self._w
+
+    @property
+    def noise(self) -> Floats | None:
+        """From the moments that are released and what noise they are under: about, to first order in it."""
+        if self._noises[0] != self._releases:
+            self._noises = (self._releases, self._noise_of_weights())
+        return self._noises[1]
+
+    @property
+    def releases(self) -> int:
+        """Models released so far."""
+        return self._releases
+
+    @property
+    def buffer_records(self) -> int:
+        """Moments need no buffer."""
+        return 0
+
+    def card(self) -> tuple[Release, ...]:
+        """The sums of blocks, and that of all records at the horizon."""
+        return self._card
+
+    def centre(self, mean: float) -> None:
+        """Use a released mean of the labels -1 and 1, before the first record."""
+        self._put_centre(min(max(mean, -MOST_CENTRE), MOST_CENTRE))
+
+    def begin_with(self, cross: Floats) -> None:
+        """Make a first model of what the warm-up has released, which later ones take into account."""
+        self._start[:] = cross
+        self._solve()
+
+    def _put_centre(self, centre: float) -> None:
+        self._centre = centre
+        # With it |weight (y - centre)| <= 1 for |y| <= 1.
+        self._weight = 1.0 / (1.0 + abs(centre))
+        self._how = np.array([self.cap, centre, self._weight, self.plan.grid])  # as `leader_slot` wants them
+        self._link = rate_link(0.5 * (1.0 + centre))
+
+    def numbers(self) -> list[float]:
+        """Everything that scales or shapes the noise."""
+        plan = self.plan
+        numbers = [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
+        return numbers if plan.anytime is None else [*numbers, plan.anytime]
+
+    @property
+    def released(self) -> Floats:
+        """The noisy values that are out: C times the blocks' sums, and the sum at the horizon."""
+        return np.concatenate((self._running, self._last))
+
+    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot a row. Label NaN makes it a null slot: it counts, and adds nothing."""
+        self.take(rows, labels, stream, (), None)
+
+    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
+        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        self._add(row, label)
+        if self.steps == self._due:
+            chain.advance(self._leaving())
+            self._release(chain)
+        else:
+            chain.advance(b"")
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the block goes on after the next slot, which is not the first."""
+        return 0 < self.steps < self._due - 1 and self._own_sums
+
+    def learn_quietly(self, design: Design) -> None:
+        """`learn` of one slot, from the raw record on, in one call of compiled code."""
+        self.block.add(dp_steps.leader_slot, design.cells, design.how, design.standardised, self._how)
+        self.steps += 1
+
+    @property
+    def steady(self) -> int:
+        """Up to the next release."""
+        return max(1, self._due - self.steps)
+
+    def take(
+        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+    ) -> None:
+        """As of a run, in one go from one release to the next: nothing is published between them."""
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        at, n = 0, len(rows)
+        while at < n:
+            end = min(at + self._due - self.steps, n)
+            if asked is not None:
+                vectors.score_many(self._w, asked.rows[at:end], asked.scores[at:end])
+            self._add(rows[at:end], labels[at:end])
+            released = self.steps == self._due
+            if chain is not None:
+                chain.skip(records[at : end - released])
+                if released:
+                    chain.record(records[end - 1])
+                    chain.advance(self._leaving())
+            if released:
+                self._release(stream)
+            at = end
+
+    def _leaving(self) -> bytes:
+        """What the noise of the release that is due will be added to."""
+        return (self.total if self._at_horizon() else self.block).cells()
+
+    def _add(self, rows: Floats, labels: Floats) -> None:
+        self._sum_up(rows, labels)
+        self.steps += len(rows)
+        if self._at_horizon():
+            self.total.absorb(self.block, self.plan.weight(self._releases + 1))
+
+    def _sum_up(self, rows: Floats, labels: Floats) -> None:
+        """Add what is summed of each record to the open block."""
+        self.block.add(dp_steps.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
+
+    def _grids(self) -> Floats | None:
+        """Step of each coordinate of a release; None: the grid for all."""
+        return None
+
+    def _packed(self) -> int:
+        """The first coordinates of a release, which hold the second moments and those with the label."""
+        return int(self.plan.dim)
+
+    def _next_end(self) -> int:
+        end, horizon = self.plan.end(self._releases + 1), self.plan.horizon
+        return end if horizon is None else min(end, horizon)
+
+    def _at_horizon(self) -> bool:
+        return self.steps == self.plan.horizon
+
+    def _release(self, stream: Stream) -> None:
+        """One noisy sum, and the leader of all sums so far."""
+        plan = self.plan
+        if self._at_horizon():
+            value = self._last
+            value[:] = self.total.emit(plan.sigma_last * stream.take(plan.dim))
+            slots, std = plan.weighed(self.steps), plan.sigma_last
+        else:
+            noisy = self.block.emit(self._noise.rows(1, stream)[0])
+            keep = float(plan.strategy.theta[0])
+            value = self._running
+            value *= keep
+            value += noisy
+            slots = self._numbers[0] = keep * self._numbers[0] + (self.steps - self._numbers[2])
+            std = plan.sigma
+            if plan.horizon is not None:
+                self.total.absorb(self.block, plan.weight(self._releases + 1))
+        # The values are independent measurements of `slots` times the mean record.
+        # Products, not powers: those of a library may have other last digits elsewhere.
+        self._weighted += (slots / (std * std)) * value
+        self._numbers[1] += (slots / std) * (slots / std)
+        self._numbers[2] = self.steps
+        self.block.clear()
+        self._releases += 1
+        self._due = self._next_end()
+        self._solve()
+
+    def _means(self) -> tuple[Floats, Floats, float]:
+        """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
+
+        Of the latter there is a measurement by the blocks and, with other noise in each cell, one by the
+        warm-up, of the records before they were cut to the unit ball: by as much as they have become shorter
+        it is too long. Both are weighed by their noise.
+        """
+        d, known = self.plan.features, self._numbers[1]
+        start, noise = self._start
+        if known == 0.0:
+            # Standardised records, and no covariances but those with the labels, of which noise makes most.
+            length = float(vectors.dot(start, start))
+            sure = 1.0 - float(vectors.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
+            return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
+        second, cross = unpacked(self._weighted[: self._packed()] / known, d)
+        if not len(noise) or not noise[0] > 0.0:
+            return second, cross, 1.0 / known
+        length = self._length(second)
+        told = 1.0 / (self._weight * self._weight * length * noise)
+        cross = (known * cross + told * (self._weight * math.sqrt(length) * start)) / (known + told)
+        return second, cross, float(vectors.dot(1.0 / (known + told), np.ones(d))) / d
+
+    def _length(self, second: Floats) -> float:
+        """Mean squared length of a record, as the releases tell it."""
+        least, most = _LENGTHS
+        return min(max(float(vectors.dot(second.diagonal().copy(), np.ones(len(second)))), least), most)
+
+    def _leader(self) -> tuple[Floats, Link]:
+        """Weights and link from all releases so far."""
+        d, known = self.plan.features, self._numbers[1]
+        second, cross, left = self._means()
+        # The kernel's weight times (y - centre) is twice the weight times (b - rate).
+        cross = cross / (2.0 * self._weight)
+        rate = 0.5 * (1.0 + self._centre)
+        # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
+        ridge = math.sqrt(d / known) if known else 0.0
+        given = (1.0 / known,) if known else ()
+        w, noise = leader_of(second, cross, rate, ridge, *given)
+        length = math.sqrt(float(vectors.dot(w, w)))
+        if length > self.plan.radius:
+            vectors.project_ball(w, self.plan.radius)
+            noise *= self.plan.radius / length
+        # The ridge belongs to the variance: w leans towards where noise has made the matrix too small.
+        rows = np.array([vectors.dot(row, w) for row in second])
+        variance = float(vectors.dot(w, rows)) + ridge * float(vectors.dot(w, w))
+        # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
+        along = float(vectors.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
+        self._told = max(along, 0.0) / variance if variance > 0.0 else 0.0
+        link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
+        return w, link
+
+    def _noise_of_weights(self) -> Floats | None:
+        known = self._numbers[1]
+        if not known:
+            return None
+        second, cross, _ = self._means()
+        return noise_of_leader(
+            second,
+            cross / (2.0 * self._weight),
+            math.sqrt(self.plan.features / known),
+            1.0 / known,
+            self._noise_of_cross() / (4.0 * self._weight * self._weight),
+            self.plan.radius,
+            rate=0.5 * (1.0 + self._centre),
+        )
+
+    def _noise_of_cross(self) -> Floats:
+        """Variance of the noise in each cell of the second of `_means`, (d,)."""
+        known, noise = self._numbers[1], self._start[1]
+        if not len(noise) or not noise[0] > 0.0:
+            return np.full(self.plan.features, 1.0 / known)
+        length = self._length(self._means()[0])
+        return np.asarray(1.0 / (known + 1.0 / (self._weight * self._weight * length * noise)))
+
+    def _solve(self) -> None:
+        if self.fits_model:
+            self._w, self._link = self._leader()
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values and arrays; the noise memory among them is as secret as the data."""
+        return {
+            "steps": self.steps,
+            "centre": self._centre,
+            "weights": self._w.copy(),
+            "link": [self._link.slope, self._link.offset],
+            **({"start": self._start.copy()} if self._start.size else {}),
+            "sums": self.block.to_state(),
+            "total": self.total.to_state(),
+            "running": self._running.copy(),
+            "weighted": self._weighted.copy(),
+            "numbers": self._numbers.copy(),
+            "noise": self._noise.to_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state` of a run with the same plan; noise from here on is new."""
+        steps = int(state["steps"])
+        if steps < 0:
+            raise ValueError("slots below 0")
+        for name, own in (
+            *((("start", self._start),) if self._start.size else ()),
+            ("weights", self._w),
+            ("running", self._running),
+            ("weighted", self._weighted),
+            ("numbers", self._numbers),
+        ):
+            if state[name].shape != own.shape:
+                raise ValueError(f"{name} of another shape")
+            own[:] = state[name]
+        self.block.load_state(state["sums"])
+        self.total.load_state(state["total"])
+        self._noise.load_state(state["noise"])
+        self._put_centre(float(state["centre"]))
+        self.steps = steps
+        self._releases = self.plan.releases(steps)
+        self._due = self._next_end()
+        if "link" in state:
+            slope, offset = (float(value) for value in state["link"])
+            if not (0.0 < slope < math.inf and math.isfinite(offset)):
+                raise ValueError("a link that is none")
+            self._link = Link(slope, offset)
+        elif self._numbers[1] > 0.0:  # a state of 0.1
+            self._link = self._leader()[1]
+
+
+@dataclass(frozen=True)
+class Moments(Mechanism):
+    """The leader of the squared loss over all pairs, computed from second moments of blocks of records.
+
+    Parameters
+    ----------
+    anytime
+        Weight of what is known before the horizon, as of `SecondMomentsPlan`. None: `ANYTIME` where there is
+        a horizon, and no entities, of which an account is not known, and no room for forks, of which each
+        would cost as much as the run; else none.
+    """
+
+    anytime: float | None = None
+
+    label_mean: ClassVar[bool] = True
+    label_cross: ClassVar[bool] = True
+    #: What a run is, and what the warm-up releases, in words.
+    run: ClassVar[type[MomentsRun]] = MomentsRun
+    prefix: ClassVar[str] = "means, variances and the share of labels"
+
+    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
+        """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
+        return losses.Square()
+
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+        """As many slots as the noise of the means needs, which is `2 sqrt(d + 1) / mu` over their number."""
+        root = math.sqrt(features or 1)
+        if horizon is None:
+            # Without a horizon it has to last, but many features drown in the moments' noise before.
+            return math.ceil(min(100.0 * min(root, _MANY) / mu, _MOST_SLOTS))
+        least, most = _SHARES
+        within = 18.0 * (root + 1.0) / mu
+        return max(int(min(most * horizon, max(least * horizon, within))), 1)
+
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
+        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        return self.run(under(self.planned(settings), saved))
+
+    def planned(self, settings: Settings) -> SecondMomentsPlan:
+        """The plan, fitted here."""
+        assert settings.features is not None
+        anytime = self.anytime
+        if anytime is None and not settings.forks and settings.entity is None:
+            anytime = ANYTIME
+        if settings.learning is None:
+            anytime = None
+        return plan_second_moments(
+            settings.mu_learning,
+            features=settings.features,
+            base=float(settings.warmup),
+            radius=settings.radius,
+            horizon=settings.learning,
+            forks=settings.forks,
+            window=settings.window,
+            relation=settings.relation,
+            anytime=anytime,
+        )
+
+    def describe(self, settings: Settings) -> str:
+        """What is done, for the report."""
+        also = ", and of how features go with labels" if self.label_cross else ""
+        return (
+            "Mechanism: second moments of the records, and of their labels with them, are summed over "
+            "blocks of records; each block's sum is released once, under Gaussian noise that is "
+            "correlated over the blocks, and every model is computed from these releases. The first "
+            f"{settings.warmup} records are used for one release only, of {self.prefix}{also}; the later "
+            "ones for learning only, so each has "
+            + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
+        )
+
+
+class RankingRun(MomentsRun):
+    """A run whose labels are relevances in [-1, 1]: the same sums, read in another way."""
+
+    def _leader(self) -> tuple[Floats, Link]:
+        """Weights of the least loss `(c - w.(x - x'))^2` over all pairs, c the difference of relevances.
+
+        Over all pairs that is twice the squared error of centred relevances regressed on centred records.
+        """
+        d, known = self.plan.features, self._numbers[1]
+        second, cross, _ = self._means()
+        w = np.empty(d)
+        # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
+        ridge = math.sqrt(d / known) if known else 0.0
+        symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
+        vectors.project_ball(w, self.plan.radius)
+        # Nobody asks a ranking for probabilities.
+        return w, self._link
+
+    def _noise_of_weights(self) -> Floats | None:
+        known = self._numbers[1]
+        if not known:
+            return None
+        second, cross, _ = self._means()
+        return noise_of_leader(
+            second,
+            cross / self._weight,
+            math.sqrt(self.plan.features / known),
+            1.0 / known,
+            self._noise_of_cross() / (self._weight * self._weight),
+            self.plan.radius,
+        )
+
+
+@dataclass(frozen=True)
+class RankingMoments(Moments):
+    """The leader of the squared error of differences, computed from second moments of blocks of records."""
+
+    run: ClassVar[type[MomentsRun]] = RankingRun
+    prefix: ClassVar[str] = "means, variances and the mean relevance"

@@ -1,0 +1,232 @@
+"""The warm-up: private means and variances from the first slots, by which later records are standardised.
+
+One joint release of the sums of x, of x^2, of the labels and of labels times x over a prefix of the stream
+(docs/privacy.md 4.4, 10.2, 10.5). A slot is in the prefix or in the learning part, never in both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from streampair.kernels import dp_steps, vectors
+from streampair.privacy.mechanisms.base import ONE_RECORD, ExactSums, Relation, Release, check_cells
+from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Warmup", "WarmupPlan", "plan_warmup", "shrunk_variances"]
+
+
+@dataclass(frozen=True)
+class WarmupPlan:
+    """The release of docs/privacy.md 4.4: means of x and of x^2 over the first slots.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of the joint release.
+    slots
+        Records in the prefix, null ones too.
+    sigma_sum, sigma_squares
+        Noise std, a coordinate, of the sums of x (and of the labels), and of x^2.
+    labels
+        Whether the sum of the labels is released too.
+    relation
+        Which streams are neighbours.
+    cross
+        Whether, with the labels, the sum of label times x is released too.
+    """
+
+    mu: float
+    slots: int
+    sigma_sum: float
+    sigma_squares: float
+    labels: bool = False
+    relation: Relation = ONE_RECORD
+    cross: bool = False
+
+    PER_UNIT = 1024
+    """1 / gamma."""
+
+    FITTED: ClassVar = ("mu", "sigma_sum", "sigma_squares")
+
+    @property
+    def sigmas(self) -> list[float]:
+        """Noise std, a coordinate, of each row of sums: of x and the labels, of x^2, of labels times x."""
+        across = [self.sigma_sum / CROSS_WEIGHT] if self.cross else []
+        return [self.sigma_sum, self.sigma_squares, *across]
+
+    def release(self, dim: int, records: int = 1) -> Release:
+        """What is released; `records`: how many of one entity it may hold."""
+        labels, cross = self.labels, self.cross
+        grid = 1.0 / self.PER_UNIT
+        sensitivity = records * moment_sensitivity(dim, labels=labels, cross=cross, grid=grid)
+        # Blanked, a coordinate moves by |x| <= 1, its square by the weight of squares, a label by 1,
+        # and their product by its weight.
+        weights = SQUARE_WEIGHT**2 + CROSS_WEIGHT**2 * cross
+        blank = records * math.sqrt(dim * (1.0 + weights) + labels)
+        more = ", of the labels and of label times x" if cross else " and of the labels" if labels else ""
+        return Release(
+            name="warm-up: sums of x, of x^2" + more,
+            domain="features scaled and clipped to [-1, 1]" + (", a label in [-1, 1]" if labels else ""),
+            relation=self.relation,
+            lemma="docs/privacy.md, Lemma " + ("60" if cross else "18"),
+            sensitivity=sensitivity,
+            sigma=self.sigma_sum,
+            replace=sensitivity / self.sigma_sum,
+            blank=min(blank, sensitivity) / self.sigma_sum,
+            releases=1,
+            coordinates=(2 + cross) * (dim + labels),
+            grid=grid,
+        )
+
+
+def plan_warmup(
+    mu: float,
+    *,
+    dim: int,
+    slots: int,
+    labels: bool = False,
+    relation: Relation = ONE_RECORD,
+    cross: bool = False,
+) -> WarmupPlan:
+    """Calibrate the warm-up's release for a budget.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.standardization import plan_warmup
+    >>> plan = plan_warmup(1.0, dim=1, slots=100)
+    >>> round(plan.sigma_sum, 4), round(plan.sigma_squares, 4)
+    (2.0019, 1.2023)
+    """
+    sigma = moment_sensitivity(dim, labels=labels, cross=cross, grid=1.0 / WarmupPlan.PER_UNIT) / mu
+    plan = WarmupPlan(mu, slots, sigma, sigma / SQUARE_WEIGHT, labels, relation, cross)
+    check_cells(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the warm-up")
+    return plan
+
+
+def _sum(values: Floats) -> float:
+    return float(vectors.dot(values, np.ones(len(values))))
+
+
+def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: float) -> Floats:
+    """Variances from noisy means of x and of x^2, pulled to their average as far as the noise says.
+
+    Post-processing of a release, so free. The noise makes `mean^2` too large by its variance, which is
+    given back. Then each variance is a noisy measurement of one among d that scatter around their average:
+    the empirical Bayes estimate keeps the share of the scatter that noise does not explain (Efron & Morris
+    1973). Floored at 1e-3.
+
+    Parameters
+    ----------
+    mean, square
+        Released means of x and of x^2, shape (d,).
+    mean_std, square_std
+        Standard deviations of their noise.
+    """
+    # Products and sums in an order of our own: a score depends on them.
+    known, squared = mean_std * mean_std, square_std * square_std
+    raw = square - mean * mean + known
+    noise = squared + 4.0 * mean * mean * known + 2.0 * known * known
+    pooled = max(_sum(raw) / len(raw), 1e-3)
+    scatter = max(_sum((raw - pooled) * (raw - pooled) - noise) / max(len(raw) - 1, 1), 0.0)
+    share = scatter / np.maximum(scatter + noise, 1e-300)
+    result: Floats = np.maximum(pooled + (raw - pooled) * share, 1e-3)
+    return result
+
+
+class Warmup:
+    """State of a warm-up: sums of x and x^2 over the first slots, released once with noise.
+
+    Parameters
+    ----------
+    plan
+        The calibrated release.
+    dim
+        Coordinates d.
+    records
+        How many records of one entity it may hold.
+
+    Attributes
+    ----------
+    sums
+        The door: of x and of x^2, and where they are released of the labels behind the first, and of label
+        times x below them.
+    released
+        The noisy means; empty before the release.
+    cross
+        Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
+        their noise, (2, d); None before the release, and where it does not tell.
+    """
+
+    def __init__(self, plan: WarmupPlan, dim: int, records: int = 1) -> None:
+        self.plan = plan
+        self.sums = ExactSums(plan.release(dim, records), (len(plan.sigmas), dim + plan.labels))
+        self.released: Floats = np.empty(0)
+        self.cross: Floats | None = None
+        self._dim = dim
+
+    def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
+        """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0.
+
+        So do labels that are NaN; others are in [-1, 1], where they are released.
+        """
+        self.sums.add(dp_steps.moment_sums, rows, usable, float(WarmupPlan.PER_UNIT))
+        if self.plan.labels:
+            self.sums.add(self._add_labels, labels)
+        if self.plan.cross:
+            self.sums.add(self._add_cross, rows, labels)
+
+    def _add_labels(self, labels: Floats, cells: NDArray[np.int64]) -> None:
+        # Each label is rounded, not their sum: a whole number of steps, at most one unit.
+        steps = np.floor(labels[~np.isnan(labels)] * WarmupPlan.PER_UNIT + 0.5)
+        cells[0, self._dim] += int(steps.sum())
+
+    def _add_cross(self, rows: Floats, labels: Floats, cells: NDArray[np.int64]) -> None:
+        dp_steps.cross_sums(rows, labels, float(WarmupPlan.PER_UNIT), cells[2])
+
+    def release(self, stream: Stream) -> tuple[Floats, Floats, float]:
+        """Means (d,), what centred values are multiplied with (d,) for `E |x|^2 = 1`, and the label mean."""
+        d, slots = self._dim, self.plan.slots
+        std = np.array(self.plan.sigmas)
+        shape = (len(std), d + self.plan.labels)
+        noise = stream.take(shape[0] * shape[1]).reshape(shape) * std[:, None]
+        released = self.sums.emit(noise) / slots
+        mean, square = released[:2]
+        self.sums.clear()
+        self.released = released.ravel()
+        label = float(mean[d]) if self.plan.labels else 0.0
+        mean = np.clip(mean[:d], -1.0, 1.0)
+        variances = shrunk_variances(
+            mean, square[:d], self.plan.sigma_sum / slots, self.plan.sigma_squares / slots
+        )
+        factor = 1.0 / np.sqrt(variances * d)
+        if self.plan.cross:
+            label = self._shrunk(label)
+            self.cross = self._covariances(released[2, :d], mean, factor, label)
+        return mean, factor, label
+
+    def _shrunk(self, label: float) -> float:
+        """The released mean of the labels less what of it noise may be: a wrong share makes a model too sure.
+
+        By the positive part of James and Stein, for one number: where the noise is small it stays as it is.
+        """
+        noise = self.plan.sigma_sum / self.plan.slots
+        label = min(max(label, -1.0), 1.0)
+        return label * max(1.0 - noise * noise / (label * label), 0.0) if label else 0.0
+
+    def _covariances(self, product: Floats, mean: Floats, factor: Floats, label: float) -> Floats:
+        """From the released mean of label times x to what `cross` holds: products, in an order of our own."""
+        std = self.plan.sigma_sum / self.plan.slots
+        noise = (std * factor) * (std * factor)
+        noise *= 1.0 / (CROSS_WEIGHT * CROSS_WEIGHT) + label * label + mean * mean
+        return np.stack((factor * (product - label * mean), noise))

@@ -1,0 +1,252 @@
+"""Rows that are made up of what was released, for what was not: how leaves overlap (docs/privacy.md 10.10).
+
+They have the released correlations (a Gaussian copula), the released marginals, and, weighed by maximum
+entropy, the released counts of leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from streampair.kernels import random, random_trees, symmetric, vectors
+from streampair.records.random_trees import BINS, CAP, Trees
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["SEED", "Rows", "Told", "dot", "rows_of", "spread_out"]
+
+SEED = 0x57A8  # of the made-up rows: public, and the same each time
+# Records that the made-up rows count for against the released counts: fewer, until the rows agree with those
+# up to this many times their noise (Morozov 1966), or a few of the rows would stand for all.
+_RIDGES = (30_000.0, 10_000.0, 3_000.0, 1_000.0, 300.0, 100.0)
+_AGREED = 1.1
+_FEWEST, _FEW = 1.0 / 16.0, 1024.0  # of the rows, or so many: equal weights of them would vary as much
+_SWEEPS = 10
+_SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
+_STEPS = 40  # of conjugate gradients
+_AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
+_WIDTH = 0.98  # as in the kernel of the places
+
+
+class Told(NamedTuple):
+    """What the releases say: shares of all records.
+
+    Parameters
+    ----------
+    counts, signs
+        Of each leaf, and of its labels 1 and -1, (trees, leaves).
+    bins, bins_std
+        Of all fields' bins, one after the other, and the noise in them.
+    centre
+        Mean of the labels.
+    std
+        Of the noise in a cell of `counts` and `signs`.
+    second
+        Mean of x x' of the linear vectors, (d, d).
+    ends
+        Where in a linear vector columns are that are 0, and 1, (2, d).
+    records
+        How many there were, about.
+    """
+
+    counts: Floats
+    signs: Floats
+    bins: Floats
+    bins_std: float
+    centre: float
+    std: float
+    second: Floats
+    ends: Floats
+    records: float
+
+
+class Rows(NamedTuple):
+    """Rows that stand for the records.
+
+    Parameters
+    ----------
+    leaves
+        Which one a row is in, (trees, n).
+    weights
+        (n,): they add up to 1.
+    scores
+        The linear score, (n,), in units of the labels.
+    plain
+        What it would be if all weights were the same, (n,).
+    """
+
+    leaves: NDArray[np.int64]
+    weights: Floats
+    scores: Floats
+    plain: Floats
+
+
+def _total(values: Floats) -> float:
+    return float(vectors.dot(values, np.ones(len(values))))
+
+
+def dot(a: Floats, b: Floats) -> float:
+    """Sum of the products of all entries, in one order on every processor."""
+    return float(vectors.dot(a.ravel(), b.ravel()))
+
+
+def spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
+    """Sums of values (n,) by leaf, (trees, leaves)."""
+    for t in range(len(leaves)):
+        out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])
+
+
+def _made_up(told: Told, trees: Trees, cap: float, rows: int) -> tuple[Floats, Floats]:
+    """Places (rows, fields) with the released correlations and marginals, and linear vectors (rows, d)."""
+    sizes, d = trees.sizes.tolist(), len(told.second)
+    root = np.empty((d, d))
+    symmetric.psd_root(told.second, root)
+    normals = np.empty(rows * d)
+    random.normals_from_seed(SEED, normals)
+    normal = normals.reshape(rows, d)
+    places, x = np.empty((rows, len(sizes))), np.empty((rows, d))
+    value = np.empty(rows)
+    column = at = 0
+    # Of bins without a record noise would make rows where there are none.
+    seen = np.where(told.bins > _SEEN * told.bins_std, told.bins, 0.0)
+    for f, size in enumerate(sizes):
+        if size == 1:
+            vectors.score_many(np.ascontiguousarray(root[column]), normal, value)
+            places[:, f] = _spread(value, seen[at : at + BINS])
+            v = 2.0 * places[:, f] - 1.0
+            z = np.clip(math.sqrt(_WIDTH) * v / np.sqrt(np.maximum(1.0 - v * v, 1e-6)), -CAP, CAP)
+            x[:, column] = (cap / CAP) * z
+            at += BINS
+        else:
+            values = np.empty((size, rows))
+            for code in range(size):
+                vectors.score_many(np.ascontiguousarray(root[column + code]), normal, values[code])
+            codes = _chosen(values, seen[at : at + size])
+            places[:, f] = codes
+            for j in range(size):
+                x[:, column + j] = np.where(codes == j, told.ends[1, column + j], told.ends[0, column + j])
+            at += size
+        column += size
+    squares = np.empty(rows)
+    vectors.score_many(np.ones(d), x * x, squares)
+    return places, x / np.maximum(np.sqrt(squares), 1.0)[:, None]
+
+
+def _spread(value: Floats, shares: Floats) -> Floats:
+    """Places in (0, 1) in the order of values (rows,), in bins as often as these say."""
+    rows = len(value)
+    if not _total(shares) > 0.0:
+        shares = np.ones(BINS)
+    below = np.concatenate(([0.0], np.cumsum(shares)))
+    below /= below[-1]
+    middle = (np.arange(rows) + 0.5) / rows
+    at = np.minimum(np.searchsorted(below, middle, side="right"), BINS) - 1
+    width = np.maximum(below[at + 1] - below[at], 1e-300)
+    places = np.empty(rows)
+    places[np.argsort(value, kind="stable")] = (at + np.minimum((middle - below[at]) / width, 1.0)) / BINS
+    return places
+
+
+def _chosen(values: Floats, shares: Floats) -> NDArray[np.int64]:
+    """A category for each row, of values (categories, rows): as often as these shares say, the rarest first.
+
+    Each takes the rows with its highest values of those that are left. What is over has none of them.
+    """
+    size, rows = values.shape
+    out = np.full(rows, size)
+    free = np.ones(rows, dtype=bool)
+    most = max(_total(shares), 1.0)
+    for code in np.argsort(shares, kind="stable").tolist():
+        count = min(int(shares[code] / most * rows + 0.5), int(np.count_nonzero(free)))
+        taken = np.argsort(np.where(free, -values[code], math.inf), kind="stable")[:count]
+        out[taken] = code
+        free[taken] = False
+    return out
+
+
+def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
+    """The linear score on rows that were made up: it goes with their vectors as it did with the records'.
+
+    Made-up rows of categories have less correlation than there was. With the weights as they are leaves would
+    learn the difference; so those are taken that solve `X'W X c = E[x x'] linear`, nearly, by conjugate
+    gradients from the ones there are.
+    """
+    rows, d = x.shape
+    columns = np.ascontiguousarray(x.T)
+    shown, out, wanted = np.empty(rows), np.empty(d), np.empty(d)
+
+    def times(v: Floats) -> Floats:
+        vectors.score_many(v, x, shown)
+        vectors.score_many(weights * shown, columns, out)
+        return out + ridge * v
+
+    ridge = 0.0
+    vectors.score_many(weights, columns * columns, out)
+    ridge = _AGREE * _total(out) / d
+    vectors.score_many(linear, told.second, wanted)
+    c = linear.copy()
+    r = wanted + ridge * linear - times(c)
+    p = r.copy()
+    square = first = dot(r, r)
+    for _ in range(_STEPS):
+        if not square > 1e-10 * first:
+            break
+        q = times(p)
+        step = square / dot(p, q)
+        c += step * p
+        r -= step * q
+        new = dot(r, r)
+        p = r + (new / square) * p
+        square = new
+    scores = np.empty(rows)
+    vectors.score_many(c, x, scores)
+    return scores
+
+
+def _raked(told: Told, leaves: NDArray[np.int64]) -> Floats:
+    """Weights of rows (trees, n) with which they fall into leaves as often as was released, but for noise."""
+    count, size = told.counts.shape
+    rows = leaves.shape[1]
+    noise, found = told.std * told.std, np.empty((count, size))
+    kept, fewest = np.empty(0), max(_FEWEST * rows, _FEW)
+    for ridge in _RIDGES:
+        weights = np.full(rows, 1.0 / rows)
+        ridges = np.full(count, ridge * noise)
+        random_trees.wood_rake(leaves, told.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
+        if len(kept) and not fewest * dot(weights, weights) <= 1.0:
+            break
+        kept = weights
+        spread_out(leaves, weights, found)
+        apart = found - told.counts
+        if dot(apart, apart) <= _AGREED * noise * found.size:
+            break
+    return kept
+
+
+def rows_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
+    """Rows that are made up.
+
+    Parameters
+    ----------
+    told
+        What was released.
+    linear
+        Weights of the linear vector, for scores in units of the labels.
+    cap
+        Where a linear vector's coordinates end.
+    trees
+        The trees.
+    rows
+        How many to make up.
+    """
+    places, x = _made_up(told, trees, cap, rows)
+    leaves = np.ascontiguousarray(trees.leaves(places).T)
+    weights = _raked(told, leaves)
+    plain = _linear(x, np.full(rows, 1.0 / rows), told, linear)
+    return Rows(leaves, weights, _linear(x, weights, told, linear), plain)

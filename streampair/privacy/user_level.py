@@ -1,0 +1,367 @@
+"""One person, many records: admission, influence and spend of an entity (docs/privacy.md 8).
+
+With an entity declared, neighbours differ in the contents of *all* records of one entity. How often and how
+densely an entity may come is bounded by admission, which looks at (entity, slot) and at nothing else; the
+noise is then calibrated on the densest admissible pattern.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from streampair.errors import ConfigError, SnapshotError
+from streampair.kernels import entities as entities_kernels
+from streampair.privacy.sensitivity import Influence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.correlated import BLT
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Admission", "EntityInfluence", "EntityLimit", "EntitySpend", "entity_pattern", "pairs_apart"]
+
+_SHARED: Final = 2**16
+_FIRST_CELLS: Final = 1024
+_FULLEST: Final = 0.7
+_DISTANCES: Final = 64
+
+
+@dataclass(frozen=True)
+class EntityLimit:
+    """How often an entity is learned from.
+
+    Parameters
+    ----------
+    records
+        k: at most so many of its records, null ones included.
+    separation
+        b: at least so many slots from one to the next.
+    field
+        The field of a record that names its entity: text or a whole number, and no feature. None: the caller
+        tells it (`Origin`). A lane takes the key of each message, and no field.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit
+    >>> EntityLimit(records=5, separation=100, field="customer")
+    EntityLimit(records=5, separation=100, field='customer')
+    """
+
+    records: int
+    separation: int = 1
+    field: Hashable = None
+
+    def __post_init__(self) -> None:
+        for name in ("records", "separation"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}", fix="give an integer of at least 1")
+        if self.records > 65_535:
+            raise ConfigError(
+                f"records is {self.records}", fix="give at most 65535: more could not be protected usefully"
+            )
+
+    def within(self, slots: int) -> int:
+        """k0: how many records of an entity fit into so many slots."""
+        return min(self.records, math.ceil(slots / self.separation))
+
+
+def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None) -> Floats:
+    """Influence pattern that dominates every admissible entity: `sum_j shift(v)` at exact spacing b.
+
+    Where a record meets earlier ones of its entity in the buffer, both ends of a pair change: its own step
+    then is `(1 - f) + f 2G/D`, f their share of the partners. As `G <= D`, that is at most `1 + f`, which is
+    what the sum gives.
+
+    Parameters
+    ----------
+    single
+        v of one record, from its own step on.
+    limit
+        k and b.
+    length
+        Steps of the run; None: no end.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit
+    >>> from streampair.privacy.user_level import entity_pattern
+    >>> from streampair.privacy.sensitivity import fifo_pattern
+    >>> entity_pattern(fifo_pattern(2), EntityLimit(records=2, separation=1))
+    array([1. , 1.5, 1. , 0.5])
+    """
+    count = limit.records if length is None else limit.within(length)
+    last = (count - 1) * limit.separation
+    steps = last + len(single) if length is None else min(last + len(single), length)
+    pattern = np.zeros(steps)
+    for first in range(0, last + 1, limit.separation):
+        part = single[: steps - first]
+        pattern[first : first + len(part)] += part
+    return pattern
+
+
+def pairs_apart(records: int) -> list[tuple[int, int]]:
+    """Distances of two of so many records, in records, and how many ordered pairs are charged at each.
+
+    Two are j apart in 2 (records - j) pairs. What a pair costs does not grow with j, so of many distances
+    some stand for the next ones too: at most 64 are told.
+
+    Examples
+    --------
+    >>> from streampair.privacy.user_level import pairs_apart
+    >>> pairs_apart(4)
+    [(1, 6), (2, 4), (3, 2)]
+    """
+    if records < 2:
+        return []
+    if records <= _DISTANCES:
+        told = list(range(1, records))
+    else:
+        told = np.unique(np.geomspace(1.0, float(records - 1), _DISTANCES).astype(np.int64)).tolist()
+    return [
+        (first, (stop - first) * (2 * records - stop - first + 1))
+        for first, stop in zip(told, [*told[1:], records], strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class EntityInfluence(Influence):
+    """The influence of all records of an entity: the densest that admission allows (docs/privacy.md 8)."""
+
+    limit: EntityLimit
+
+    together = True
+
+    @classmethod
+    def of(cls, single: Influence, limit: EntityLimit) -> EntityInfluence:
+        """That of an entity, from that of one record."""
+        return cls(single.size, single.uses, limit)
+
+    def pattern(self, length: int | None) -> Floats:
+        """The pattern that dominates every admissible entity's; see `Influence.pattern`."""
+        return entity_pattern(Influence.pattern(self, length), self.limit, length)
+
+    def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
+        """As for one record, shifted and added: records that lie apart are rounded in more steps."""
+        return entity_pattern(Influence.moves(self, length, diameter, rounding), self.limit, length)
+
+
+class Admission:
+    """Says which records of an entity are learned from, by entity and slot alone.
+
+    Parameters
+    ----------
+    limit
+        k and b.
+    capacity
+        Entities that are told apart. Later ones share 65536 accounts among them.
+
+    Notes
+    -----
+    A table of 64-bit digests, in 18 bytes an entry and at most 302 MB for ten million entities. It starts
+    small and doubles; nothing else grows. Two entities with one digest, or with one shared account, are
+    taken for one entity: they are admitted less often than they might be, never more often. So every error
+    of the table is on the side of charging too much.
+
+    Examples
+    --------
+    >>> from streampair.privacy import EntityLimit
+    >>> from streampair.privacy.user_level import Admission
+    >>> admission = Admission(EntityLimit(records=2, separation=10))
+    >>> [admission.admit("ann", slot) for slot in (1, 5, 11, 30)]
+    [True, False, True, False]
+    """
+
+    def __init__(self, limit: EntityLimit, capacity: int = 10_000_000) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= 10**9:
+            raise ConfigError(f"capacity is {capacity!r}", fix="give an integer from 1 to 1000000000")
+        self.limit = limit
+        self.capacity = capacity
+        self.entities = 0
+        self._make(_FIRST_CELLS)
+
+    def _make(self, cells: int) -> None:
+        self._keys = np.zeros(cells, dtype=np.uint64)
+        self._last = np.zeros(cells, dtype=np.int64)
+        self._count = np.zeros(cells, dtype=np.uint16)
+
+    def admit(self, entity: Hashable, slot: int) -> bool:
+        """Whether the record in this slot is learned from; if so, it is counted, whatever is in it.
+
+        Parameters
+        ----------
+        entity
+            Text, bytes or a whole number.
+        slot
+            Number of the slot, growing.
+
+        Raises
+        ------
+        TypeError
+            If the entity is anything else: its text might differ between processes.
+        """
+        return bool(self._admit([_digest(entity)], slot)[0])
+
+    def admit_many(self, entities: Sequence[Hashable], slot: int) -> NDArray[np.bool_]:
+        """`admit` for the records of the slots from `slot` on; not who cannot be told apart.
+
+        Parameters
+        ----------
+        entities
+            As of `admit`, one for each slot; None: nobody.
+        slot
+            Number of the first slot.
+        """
+        keys = []
+        for entity in entities:
+            try:
+                keys.append(0 if entity is None else _digest(entity))
+            except TypeError:
+                keys.append(0)
+        return self._admit(keys, slot)
+
+    def _admit(self, keys: list[int], slot: int) -> NDArray[np.bool_]:
+        while self.entities + len(keys) > _FULLEST * len(self._keys):
+            self._grow()
+        admitted = np.empty(len(keys), dtype=np.bool_)
+        self.entities = entities_kernels.entity_admit(
+            self._keys, self._last, self._count, np.array(keys, dtype=np.uint64), slot, self.limit.records,
+            self.limit.separation, self.entities, self.capacity, _SHARED, admitted,
+        )  # fmt: skip
+        return admitted
+
+    def _grow(self) -> None:
+        used = np.flatnonzero(self._keys)
+        keys, last, count = self._keys[used], self._last[used], self._count[used]
+        self._make(2 * len(self._keys))
+        self._fill(keys, last, count)
+
+    def _fill(self, keys: NDArray[np.uint64], last: NDArray[np.int64], count: NDArray[np.uint16]) -> None:
+        entities_kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
+
+    def to_state(self) -> dict[str, Any]:
+        """Digests, last slots and counts, as arrays: personal data where entities can be guessed."""
+        used = np.flatnonzero(self._keys)
+        order = used[np.argsort(self._keys[used])]
+        return {
+            "keys": self._keys[order],
+            "last": self._last[order],
+            "count": self._count[order].astype(np.int32),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_state`.
+
+        Raises
+        ------
+        SnapshotError
+            If it is damaged.
+        """
+        keys, last, count = state["keys"], state["last"], state["count"]
+        whole = len(keys) == len(last) == len(count) <= self.capacity + _SHARED
+        if not whole or np.any(keys == 0) or np.any(count < 1) or np.any(count > self.limit.records):
+            raise SnapshotError("the table of entities is damaged", fix="use an earlier snapshot")
+        cells = _FIRST_CELLS
+        while len(keys) >= _FULLEST * cells:
+            cells *= 2
+        self._make(cells)
+        self._fill(
+            np.ascontiguousarray(keys, dtype=np.uint64),
+            np.ascontiguousarray(last, dtype=np.int64),
+            np.ascontiguousarray(count, dtype=np.uint16),
+        )
+        self.entities = len(keys)
+
+
+def _digest(entity: Hashable) -> int:
+    """64 bits of an entity, above the numbers of the shared accounts."""
+    if isinstance(entity, str):
+        raw = b"s" + entity.encode("utf-8", "surrogatepass")
+    elif isinstance(entity, bytes):
+        raw = b"b" + entity
+    elif isinstance(entity, int | np.integer):
+        raw = b"i%d" % int(entity)
+    else:
+        raise TypeError(f"an entity is text, bytes or a whole number, not {type(entity).__name__}")
+    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
+    return key if key > _SHARED else key + _SHARED + 1
+
+
+class EntitySpend:
+    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (docs/privacy.md 8).
+
+    Not the sum of its records' squares: records that are near in time add up before they are squared. A
+    state of h numbers follows the entity, and is decayed lazily: a step for every slot in which a record of
+    it is in the buffer, and a closed form over the rest. A function of raw data: for the operator's eyes.
+
+    Parameters
+    ----------
+    strategy
+        The matrix C.
+    size
+        Places of the FIFO buffer s.
+    own
+        `2 G / D`: what a pair of two of its own records counts, in units of D.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.correlated import BLT
+    >>> from streampair.privacy.user_level import EntitySpend
+    >>> spend = EntitySpend(BLT(np.array([0.5]), np.array([0.5]), None), size=1)
+    >>> spend.learned(1)
+    >>> round(spend.norm(2), 6)  # releases 1 and 2: rows 1, 1 + 0.5
+    1.802776
+    """
+
+    def __init__(self, strategy: BLT, size: int, *, own: float = 2.0) -> None:
+        self._strategy = strategy
+        self._size = size
+        self._own = own
+        self._slot = 0
+        self._slots: list[int] = []  # of its records that are in the buffer
+        self._memory = np.zeros(len(strategy.omega))
+        self._energy = 0.0
+
+    def learned(self, slot: int) -> None:
+        """One of its records is learned in this slot, later than all before."""
+        self._advance(slot - 1)
+        share = len(self._slots) / self._size
+        self._step((1.0 - share) + share * self._own)
+        self._slots.append(slot)
+
+    def norm(self, slot: int) -> float:
+        """`||C v_e||` over the releases up to this slot, which is not before the last record."""
+        self._advance(slot)
+        return math.sqrt(self._energy)
+
+    def _step(self, influence: float) -> None:
+        self._slot += 1
+        row = influence + float(self._strategy.omega @ self._memory)
+        self._energy += row * row
+        self._memory = self._strategy.theta * self._memory + influence
+        if self._slots and self._slots[0] <= self._slot - self._size:
+            del self._slots[0]
+
+    def _advance(self, slot: int) -> None:
+        if slot < self._slot:
+            raise ValueError(f"slot {slot} is before slot {self._slot}")
+        while self._slots and self._slot < slot:
+            self._step(len(self._slots) / self._size)
+        steps = slot - self._slot
+        if steps > 0:
+            decay = self._strategy.decay
+            weight = self._strategy.omega * self._memory
+            both = np.add.outer(decay, decay) - np.outer(decay, decay)
+            kept = -np.expm1(steps * np.log1p(-np.minimum(both, 1.0 - 1e-16)))
+            self._energy += float(weight @ (kept / both) @ weight)
+            self._memory = self._memory * np.exp(steps * np.log1p(-np.minimum(decay, 1.0 - 1e-16)))
+            self._slot = slot
