@@ -58,10 +58,10 @@ class Step(NamedTuple):
 _CLIENT = "aiokafka:AIOKafkaProducer"
 _WRITER = f"{_HERE}.kafka.transactions:PartitionProducer"
 _TOPIC = f"{_HERE}.stores.topic:TopicLane"
-_DISK = f"{_HERE}.stores.disk:DiskLane"
+_DISK = f"{_HERE}.stores.directory:DiskLane"
 _FILES = f"{_HERE}.stores.directory"
 _LANE = "streampair.engine:LoggedLane"
-_OPENER = f"{_HERE}.lanes:Opener"
+_OPENER = f"{_HERE}.worker.lane_manager:Opener"
 
 # The order of a start and of a commit, as DESIGN.md 5 numbers them.
 AT_START: dict[str, Step] = {
@@ -88,7 +88,7 @@ TOPIC: dict[str, Step] = {
     "commit 4: offsets in": Step(_CLIENT, "send_offsets_to_transaction", "after", True),
     "commit 5: asked for": Step("aiokafka.conn:AIOKafkaConnection", "send", "after", True, "EndTxnRequest"),
     "commit 5: answered": Step(_CLIENT, "commit_transaction", "after", True),
-    "commit 6: not published": Step(f"{_HERE}.checkpoint:Checkpoint", "run", "after", True),
+    "commit 6: not published": Step(f"{_HERE}.worker.checkpoint:Checkpoint", "run", "after", True),
     "after: trimmed": Step(f"{_HERE}.kafka:LogTopic", "trim", "after", True),
 }
 
@@ -111,7 +111,7 @@ DIRECTORY: dict[str, Step] = {
     "commit 5: register durable": Step(_DISK, "_register", "after", True),
     "commit 6: log half anew": Step(_FILES, "_write_durably", "half", True, ".log.new"),
     "commit 6: begun anew": Step(f"{_FILES}:DirectoryLane", "compact", "after", True),
-    "commit 6: not published": Step(f"{_HERE}.checkpoint:Checkpoint", "run", "after", True),
+    "commit 6: not published": Step(f"{_HERE}.worker.checkpoint:Checkpoint", "run", "after", True),
 }
 
 
@@ -268,7 +268,7 @@ def _no_replay() -> None:
 
 def _no_lines() -> None:
     """What a private learner releases leaves before its digest is durable."""
-    owner = _find(f"{_HERE}.outputs:Outputs")
+    owner = _find(f"{_HERE}.worker.outputs:Outputs")
     lines: list[Any] = []
     lane = _find(_LANE)
     process = lane.process
@@ -331,12 +331,13 @@ def _work(order: dict[str, Any]) -> None:
     os.environ.update(order.get("env", {}))
     os.chdir(Path(order["config"]).parent)
     if order.get("snapshot_seconds") is not None:
-        _find(f"{_HERE}.lanes")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
+        _find(f"{_HERE}.worker.lane_manager")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
         if math.isinf(order["snapshot_seconds"]):  # none, however slow the machine makes a replay look
-            _find(f"{_HERE}.lanes")._REPLAY_SECONDS = math.inf
+            _find(f"{_HERE}.worker.lane_manager")._REPLAY_SECONDS = math.inf
     if order.get("broken"):
         BROKEN[order["broken"]]()
-    _find(f"{_HERE}.worker").warm_up = lambda config: None  # it was, before the fork; only real work counts
+    # It was, before the fork: only real work counts.
+    _find(f"{_HERE}.worker.worker").warm_up = lambda config: None
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
@@ -358,7 +359,7 @@ def _warm_up(path: str, env: dict[str, str]) -> None:
 
 def _serve() -> None:
     warm: set[str] = set()
-    for module in ("cli", "server", "worker", "stores", "lanes"):
+    for module in ("cli.app", "observability.server", "worker.worker", "stores", "worker.lane_manager"):
         importlib.import_module(f"{_HERE}.{module}")
     for module in ("streampair.auc", "streampair.metric", "streampair.buffers"):
         importlib.import_module(module)
