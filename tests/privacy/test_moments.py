@@ -14,6 +14,7 @@ from scipy import stats
 
 from streampair import auc
 from streampair.privacy.mechanisms import standardization as warmup_module
+from streampair.privacy.mechanisms.second_moments import MomentsRun
 from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
@@ -123,3 +124,34 @@ def test_under_noise_they_are_closer_than_the_raw_ones() -> None:
             shrunk = shrunk_variances(noisy_mean, noisy_square, 0.08, 0.04)
             errors += [((raw - variance) ** 2).mean(), ((shrunk - variance) ** 2).mean()]
         assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("asked", ["average", "link", "to_state"])
+def test_a_model_is_computed_when_it_is_asked_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, whoever asks first; and it is the one that was computed at each release."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (1000, 2))
+    y = x[:, 0] > 0
+    eager, lazy = (auc.PairFTRL(1.0, 1e-3, 1000, features=[0, 1], warmup=100, seed=1) for _ in range(2))
+    for at in range(0, 1000, 5):
+        eager.learn_many(x[at : at + 5], y[at : at + 5])
+        assert eager.run.rule.average is not None
+    computed, leader = [], MomentsRun._leader
+
+    def spy(run: MomentsRun) -> Any:
+        computed.append(run.releases)
+        return leader(run)
+
+    monkeypatch.setattr(MomentsRun, "_leader", spy)
+    lazy.learn_many(x, y)
+    assert computed == []
+    one, other = (getattr(model.run.rule, asked) for model in (eager, lazy))
+    if asked == "to_state":
+        one, other = one(), other()
+        assert one["link"] == other["link"] != [1.0, 0.0]
+        one, other = one["weights"], other["weights"]
+    assert np.array_equal(one, other)
+    assert (lazy.run.rule.average == eager.run.rule.average).all()
+    assert lazy.run.rule.link == eager.run.rule.link
+    assert computed == [lazy.run.rule.releases]
+    assert lazy.run.rule.releases > 5

@@ -212,6 +212,19 @@ def test_batches_replay_and_copies_give_the_bits_of_one_by_one(horizon: int | No
     assert not (changed.run.weights == one.run.weights).all()
 
 
+def test_a_model_is_that_of_its_release_whenever_it_is_asked_for() -> None:
+    x, y = ring(2010)
+    early, late = (forest(4000, seed=3, epsilon=20.0, warmup=400) for _ in range(2))
+    for model in (early, late):
+        model.learn_many(x[:2000], y[:2000])
+    wanted = early.run.rule.average.copy()
+    assert wanted[D:].any()
+    releases = early.run.rule.releases
+    late.learn_many(x[2000:], y[2000:])
+    assert late.run.rule.releases == releases
+    assert (late.run.rule.average == wanted).all()
+
+
 def test_models_are_post_processing() -> None:
     """A run of other records that has released the same values has the same model, to the last bit."""
     x, y = ring(4000)

@@ -518,7 +518,7 @@ class WoodsRun(MomentsRun):
 
     def _leader(self) -> tuple[Floats, Link]:
         """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
-        plan, known = self.plan, self._numbers[1]
+        plan, (_, known, at) = self.plan, self._numbers.tolist()  # `at`: slot of the last release
         linear, link = super()._leader()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
@@ -548,12 +548,11 @@ class WoodsRun(MomentsRun):
             std=std / total,
             second=second,
             ends=ends,
-            records=total * self.steps,
+            records=total * at,
         )
         # The linear score as a regression of the labels, which are 1 and -1 here.
         unit = 2.0 * self._told
-        at_end = self._at_horizon()
-        rows = rows_of(told, unit * linear, self.cap, self.trees, _ROWS[at_end])
+        rows = rows_of(told, unit * linear, self.cap, self.trees, _ROWS[at == plan.horizon])
         model = weights_of(told, rows)
         w[: plan.features] = model.factor * unit * linear
         w[plan.features : plan.features + plan.leaves] = model.leaves.ravel()

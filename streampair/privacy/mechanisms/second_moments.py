@@ -696,6 +696,7 @@ class MomentsRun(Run):
         self.spread = plan.spread
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
+        self._stale = False  # whether there are releases that the model does not know yet
         self._put_centre(0.0)
         # What the warm-up tells of labels and features: covariances, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
@@ -721,6 +722,7 @@ class MomentsRun(Run):
     @property
     def link(self) -> Link:
         """Log-odds of the equal-covariance normal model that the releases describe."""
+        self._update()
         return self._link
 
     @property
@@ -731,6 +733,7 @@ class MomentsRun(Run):
     @property
     def average(self) -> Floats:
         """The published weights, shape (d,): a view."""
+        self._update()
         return self._w
 
     @property
@@ -818,7 +821,7 @@ class MomentsRun(Run):
         while at < n:
             end = min(at + self._due - self.steps, n)
             if asked is not None:
-                vectors.score_many(self._w, asked.rows[at:end], asked.scores[at:end])
+                vectors.score_many(self.average, asked.rows[at:end], asked.scores[at:end])
             self._add(rows[at:end], labels[at:end])
             released = self.steps == self._due
             if chain is not None:
@@ -860,7 +863,7 @@ class MomentsRun(Run):
         return self.steps == self.plan.horizon
 
     def _release(self, stream: Stream) -> None:
-        """One noisy sum, and the leader of all sums so far."""
+        """One noisy sum; the leader of all sums so far is computed when somebody asks for it."""
         plan = self.plan
         if self._at_horizon():
             value = self._last
@@ -961,16 +964,25 @@ class MomentsRun(Run):
         return np.asarray(1.0 / (known + 1.0 / (self._weight * self._weight * length * noise)))
 
     def _solve(self) -> None:
-        if self.fits_model:
+        self._stale = self.fits_model
+
+    def _update(self) -> None:
+        """Compute the model of the last release, unless it is known.
+
+        It is a function of what is released, so the bits are the same whenever that is; and most models of a
+        stream that is only learned are never asked for.
+        """
+        if self._stale:
             self._w, self._link = self._leader()
+            self._stale = False
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
         return {
             "steps": self.steps,
             "centre": self._centre,
-            "weights": self._w.copy(),
-            "link": [self._link.slope, self._link.offset],
+            "weights": self.average.copy(),
+            "link": [self.link.slope, self.link.offset],
             **({"start": self._start.copy()} if self._start.size else {}),
             "sums": self.block.to_state(),
             "total": self.total.to_state(),
@@ -995,6 +1007,7 @@ class MomentsRun(Run):
             if state[name].shape != own.shape:
                 raise ValueError(f"{name} of another shape")
             own[:] = state[name]
+        self._stale = False
         self.block.load_state(state["sums"])
         self.total.load_state(state["total"])
         self._noise.load_state(state["noise"])
