@@ -32,6 +32,7 @@ from streampair.kernels import random_trees as woods_kernels
 from streampair.kernels import rolling_auc as rolling_auc_kernels
 from streampair.kernels import sampling as layout
 from streampair.kernels import state as state_kernels
+from streampair.kernels.all_pairs import BLOCK
 from streampair.offline.risk import packed
 from streampair.records.features import as_code
 
@@ -1627,12 +1628,14 @@ def pair_sums_any(kernel: Any, rng: Rng) -> None:
 
 @against(naive.pair_sums_logistic)
 def pair_sums_logistic(kernel: Any, rng: Rng) -> None:
-    high, low = rng.normal(0, 3, 9), rng.normal(0, 3, 7)
-    found = np.empty(9), np.empty(7)
-    kernel(high, low, *found)
-    wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
-    for values, one in zip(found, wanted, strict=True):
-        close(values.tolist(), one)
+    # High scores are taken four at a time, and low ones by blocks: some of each are left over.
+    for n, m in ((9, 7), (4, 3), (6, BLOCK + 1)):
+        high, low = rng.normal(0, 3, n), rng.normal(0, 3, m)
+        found = np.empty(n), np.empty(m)
+        kernel(high, low, *found)
+        wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
+        for values, one in zip(found, wanted, strict=True):
+            close(values.tolist(), one)
 
 
 def sample_of(rng: Rng) -> tuple[Sample, naive.Draw]:
