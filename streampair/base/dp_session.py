@@ -730,6 +730,7 @@ class SlotRun:
     def skip_warmup(self) -> None:
         """Go on as if the warm-up were over, and had found the features as they should be."""
         self.slots = self.settings.warmup
+        self._watch = None  # it watches a run from its beginning
 
     def as_released(self, mean: Array, factor: Array, label: float) -> None:
         """Go on as if the warm-up had released these: what is learned then must not know its records."""
