@@ -69,8 +69,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             dropped.append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if item not in dropped]
-    here = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+        gone = {id(item) for item in dropped}
+        items[:] = [item for item in items if id(item) not in gone]
+    folder = f"{Path(__file__).parent}{os.sep}"
+    here = [place for place, item in enumerate(items) if str(item.path).startswith(folder)]
     for place, item in zip(here, sorted((items[place] for place in here), key=_tier), strict=True):
         items[place] = item
 
