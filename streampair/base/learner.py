@@ -423,7 +423,8 @@ class Learner(base.Estimator):
             (self._import if take is None else take)(state)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, SnapshotError) as error:
             raise SnapshotError(
-                f"the saved state is damaged ({error})", fix="use an earlier snapshot"
+                f"the saved state is damaged ({error})",
+                fix="load an undamaged copy of the newest state; an older one forgets releases",
             ) from None
 
     def _check_fingerprint(self, state: Mapping[str, object]) -> None:

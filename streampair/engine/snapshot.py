@@ -265,7 +265,8 @@ def _tag(signing_key: bytes, message: bytes) -> bytes:
 def _damaged(how: str) -> SnapshotError:
     return SnapshotError(
         f"the snapshot is damaged: {how}",
-        fix="restore the store from a backup, or move the file away to start from the beginning of the topic",
+        fix="put back an undamaged copy of the newest state; an older one is refused. `streampair state "
+        "show` says what the lane can go on with",
     )
 
 

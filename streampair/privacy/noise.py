@@ -353,7 +353,10 @@ class ChainedNoise:
         """Continue the chain of `to_state`."""
         chain, steps = state["chain"], state["steps"]
         if not isinstance(chain, bytes) or len(chain) != 32 or not isinstance(steps, int) or steps < 0:
-            raise SnapshotError("the noise chain is damaged", fix="use an earlier snapshot")
+            raise SnapshotError(
+                "the noise chain is damaged",
+                fix="load an undamaged copy of the newest state; an older one forgets releases",
+            )
         self._chain = chain
         self.steps = steps
         self._record = None

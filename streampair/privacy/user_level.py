@@ -268,7 +268,10 @@ class Admission:
         keys, last, count = state["keys"], state["last"], state["count"]
         whole = len(keys) == len(last) == len(count) <= self.capacity + _SHARED
         if not whole or np.any(keys == 0) or np.any(count < 1) or np.any(count > self.limit.records):
-            raise SnapshotError("the table of entities is damaged", fix="use an earlier snapshot")
+            raise SnapshotError(
+                "the table of entities is damaged",
+                fix="load an undamaged copy of the newest state; an older one forgets releases",
+            )
         cells = _FIRST_CELLS
         while len(keys) >= _FULLEST * cells:
             cells *= 2
