@@ -26,7 +26,7 @@ from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.provenance import Origin, Origins
-from streampair.privacy.report import Standing, build_report
+from streampair.privacy.report import PrivacySummary, Standing, build_report, build_summary
 from streampair.privacy.user_level import Admission, EntityLimit
 from streampair.records import features as _cells
 from streampair.records import features as _features
@@ -801,17 +801,25 @@ class PrivateLearner(TakesBatches):
     @property
     def privacy(self) -> PrivacyReport:
         """What is guaranteed, for whom, and what the releases so far have spent."""
-        return build_report(
-            self.settings,
-            self._run.rule,
-            noted(self),
-            warmed=self._run.warmed,
-            mu_warmup=self._run.mu_warmup,
-            card=self._run.card(),
-            horizon_left=self.horizon_left,
-            declared=self.features is not None,
-            seeded=self.seed is not None,
-        )
+        return build_report(**self._spending(), card=self._run.card(), declared=self.features is not None)
+
+    @property
+    def privacy_summary(self) -> PrivacySummary:
+        """The numbers of `privacy` without its prose, for who asks often."""
+        return build_summary(**self._spending())
+
+    def _spending(self) -> dict[str, Any]:
+        """What the numbers of a report are computed from."""
+        run = self._run
+        return {
+            "settings": run.settings,
+            "run": run.rule,
+            "standing": noted(self),
+            "warmed": run.warmed,
+            "mu_warmup": run.mu_warmup,
+            "horizon_left": self.horizon_left,
+            "seeded": self.seed is not None,
+        }
 
     # ---- copies and state ------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from streampair.engine.recovery import (
     refuse_key,
 )
 from streampair.engine.reservations import Reservations, payload_digest
-from streampair.engine.snapshot import Snapshot, since_of
+from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.engine.wal import (
     LOG_FORMAT,
     Attempt,
@@ -729,18 +729,13 @@ class LoggedLane(Lane):
         self._torn = False
         return output
 
-    @property
-    def privacy(self) -> Any:
-        """The learner's report; void also where a record was ever taken under what voids it."""
+    def _void_reasons(self) -> list[str]:
+        """Also what voids the report of a record that was ever taken: the learner keeps it from here on."""
         private, known = self._model.private, self._log.known
         if private is None or known is None:
-            return super().privacy
+            return self._void
         private.mark(void=known.void, accepted=known.accepted)
-        void = list(dict.fromkeys([*known.void, *self._void]))
-        report = private.privacy
-        if not void:
-            return self._noted(report)
-        return self._noted(dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(void)})"))
+        return list(dict.fromkeys([*known.void, *self._void]))
 
     def gauges(self, *, solve: bool | None = None) -> LaneGauges:
         """The lane's numbers: as `Lane.gauges`, and what its ledger has charged."""
@@ -782,10 +777,12 @@ class LoggedLane(Lane):
         log = self._log
         if not self._working:
             raise SnapshotError("the lane has not caught up", fix="replay first")
+        numbers = self._numbers()
         if self._reservations is not None:
-            self._dates.note(when, self.privacy, self._reservations.ledger.charged, self._batch.seen)
+            self._dates.note(when, numbers, self._reservations.ledger.charged, self._batch.seen)
+        privacy = summary(numbers, self._since, self._dates.to_state())
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=self._summary())
+        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)
 
     def committed(self) -> None:
         """Say that the last commit is durable: what it reserves may be released from now on."""

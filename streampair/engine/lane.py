@@ -15,6 +15,7 @@ What holds for every record, whatever is in it:
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,13 @@ from streampair import __version__
 from streampair.engine.batch import Batch
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
-from streampair.engine.protocols import buffer_records, positive_label, weight_norm, weights_shown
+from streampair.engine.protocols import (
+    buffer_records,
+    positive_label,
+    privacy_summary,
+    weight_norm,
+    weights_shown,
+)
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -253,20 +260,25 @@ class Lane:
     @property
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks what it promises; None if not private."""
-        private = self._model.private
-        if private is None:
-            return None
-        report = private.privacy
-        if report is None or not self._void:
-            return self._noted(report)
-        guarantee = f"void ({'; '.join(self._void)})"
-        return self._noted(dataclasses.replace(report, kind="void", guarantee=guarantee))
-
-    def _noted(self, report: Any) -> Any:
-        """The report, with what it has to say of a shadow."""
+        report = self._voided(operator.attrgetter("privacy"))
         if report is None or self._shadow is None:
             return report
         return dataclasses.replace(report, notes=(*report.notes, SHADOWED))
+
+    def _voided(self, report_of: Callable[[Any], Any]) -> Any:
+        """A report of the private learner, or its numbers, void where the lane breaks what it promises."""
+        private = self._model.private
+        if private is None:
+            return None
+        reasons = self._void_reasons()
+        report = report_of(private)
+        if report is None or not reasons:
+            return report
+        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(reasons)})")
+
+    def _void_reasons(self) -> list[str]:
+        """Why the learner's promise does not hold in this lane."""
+        return self._void
 
     @property
     def auc(self) -> float:
@@ -455,7 +467,11 @@ class Lane:
         self._torn = False
 
     def _summary(self) -> dict[str, Any] | None:
-        return summary(self.privacy, self._since, self._dates.to_state())
+        return summary(self._numbers(), self._since, self._dates.to_state())
+
+    def _numbers(self) -> Any:
+        """The numbers of `privacy`; None if not private."""
+        return self._voided(privacy_summary)
 
     def _account(self) -> dict[str, Any] | None:
         """What a snapshot says of an account that is kept elsewhere."""

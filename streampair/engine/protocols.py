@@ -290,6 +290,12 @@ def ready_rows(learner: object) -> Callable[..., Ready | None] | None:
     return getattr(learner, "ready_rows", None)
 
 
+def privacy_summary(learner: Any) -> Any:
+    """The numbers of its privacy report; the report, if it has no such thing."""
+    found = getattr(learner, "privacy_summary", None)
+    return learner.privacy if found is None else found
+
+
 def noise_digest(learner: object) -> bytes:
     """Keyed digest of all that its next noise depends on; empty if it has no such thing."""
     digest: bytes = getattr(learner, "noise_digest", b"")

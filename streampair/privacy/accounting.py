@@ -194,6 +194,11 @@ def epsilon_from(mu: float, delta: float) -> float:
         return 0.0
     if mu == math.inf:
         return math.inf
+    return _solved_epsilon(mu, delta)
+
+
+@functools.lru_cache(maxsize=64)  # a lane asks again with each commit, mostly about the same mu
+def _solved_epsilon(mu: float, delta: float) -> float:
     target = math.log(delta)
     if _log_delta(0.0, mu) <= target:
         return 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
 from streampair.privacy.mechanisms.base import Release, Run, Settings
 
-__all__ = ["Standing", "build_report"]
+__all__ = ["PrivacySummary", "Standing", "build_report", "build_summary"]
 
 
 @dataclass
@@ -49,6 +49,90 @@ class Standing:
         for known, told in ((self.void_reasons, void), (self.accepted, accepted)):
             known.extend(text for text in dict.fromkeys(told) if text not in known)
 
+    def vouched(self, seeded: bool) -> tuple[Kind, str]:
+        """What holds, in one word and in words; `seeded`: whether the noise has a fixed seed."""
+        reasons = [*self.void_reasons, *(["fixed seed"] if seeded else [])]
+        if reasons:
+            return "void", f"void ({'; '.join(reasons)})"
+        doubts = []
+        if self.continued or self.unclean:
+            doubts.append(
+                "unvouched (restarted): the spend is that of this learner's own path; releases between its "
+                "last snapshot and a crash, or by another copy of it, used other noise and are not in the "
+                "account"
+            )
+        if self.forked:
+            doubts.append(
+                "unvouched (the process forked): two processes go on from one budget, under noise of their "
+                "own; what the other one releases is not in the account"
+            )
+        if self.accepted:
+            doubts.append(
+                f"vouched by the operator on {'; on '.join(self.accepted)}: that no more was released than "
+                "is charged rests on the operator's word"
+            )
+        if doubts:
+            return "unvouched", "; ".join(doubts)
+        return "holds", "exact accounting of every release, in Gaussian differential privacy"
+
+
+@dataclass(frozen=True)
+class PrivacySummary:
+    """The numbers of a `PrivacyReport` and what they are worth, which a commit writes down: its fields."""
+
+    epsilon_spent: float
+    epsilon_budget: float
+    delta: float
+    mu_spent: float
+    mu_budget: float
+    releases: int
+    horizon: int | None
+    horizon_left: int | None
+    kind: Kind
+    guarantee: str
+    unit: str
+
+
+def build_summary(
+    settings: Settings,
+    run: Run | None,
+    standing: Standing,
+    *,
+    warmed: bool,
+    mu_warmup: float,
+    horizon_left: int | None,
+    seeded: bool,
+) -> PrivacySummary:
+    """The numbers of the report of a learner: parameters as of `build_report`."""
+    charged = standing.charged
+    mu_learning = fork_mu2 = 0.0
+    if run is not None:
+        mu_learning = run.plan.mu_spent(run.steps)
+        fork_mu2 = run.plan.fork_mu2(settings.window) if charged else 0.0
+    prefix = mu_warmup * warmed if settings.warmup else 0.0
+    again = mu_warmup**2 if settings.warmup else 0.0
+    if settings.composes:  # an entity may be in the prefix and after it, in each view
+        mu, second = math.hypot(mu_learning, prefix), fork_mu2 + again
+    else:  # a record is in the prefix or after it; in another view it may be in the other part
+        mu, second = max(mu_learning, prefix), max(fork_mu2, again)
+    mu = math.hypot(mu, math.sqrt(charged * second))
+    if mu <= settings.mu * (1.0 + 1e-9):
+        mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
+    kind, guarantee = standing.vouched(seeded)
+    return PrivacySummary(
+        epsilon_spent=epsilon_from(mu, settings.delta),
+        epsilon_budget=settings.epsilon,
+        delta=settings.delta,
+        mu_spent=mu,
+        mu_budget=settings.mu,
+        releases=(0 if run is None else run.releases) + warmed,
+        horizon=settings.horizon,
+        horizon_left=horizon_left,
+        kind=kind,
+        guarantee=guarantee,
+        unit=settings.relation.unit,
+    )
+
 
 def build_report(
     settings: Settings,
@@ -62,7 +146,7 @@ def build_report(
     declared: bool,
     seeded: bool,
 ) -> PrivacyReport:
-    """The report of a learner.
+    """The report of a learner: its summary, and the prose.
 
     Parameters
     ----------
@@ -85,52 +169,27 @@ def build_report(
     seeded
         Whether the noise has a fixed seed.
     """
-    charged = standing.charged
-    mu_learning = fork_mu2 = 0.0
-    notes: list[str] = []
-    if run is not None:
-        mu_learning = run.plan.mu_spent(run.steps)
-        fork_mu2 = run.plan.fork_mu2(settings.window) if charged else 0.0
-        notes += settings.mechanism.notes(settings, run)
-    prefix = mu_warmup * warmed if settings.warmup else 0.0
-    again = mu_warmup**2 if settings.warmup else 0.0
-    if settings.composes:  # an entity may be in the prefix and after it, in each view
-        mu, second = math.hypot(mu_learning, prefix), fork_mu2 + again
-    else:  # a record is in the prefix or after it; in another view it may be in the other part
-        mu, second = max(mu_learning, prefix), max(fork_mu2, again)
-    mu = math.hypot(mu, math.sqrt(charged * second))
-    if mu <= settings.mu * (1.0 + 1e-9):
-        mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
-    guarantee = "exact accounting of every release, in Gaussian differential privacy"
-    kind: Kind = "holds"
+    summary = build_summary(
+        settings,
+        run,
+        standing,
+        warmed=warmed,
+        mu_warmup=mu_warmup,
+        horizon_left=horizon_left,
+        seeded=seeded,
+    )
+    notes = [] if run is None else list(settings.mechanism.notes(settings, run))
     if standing.clean:
         notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
-    doubts = []
     if standing.continued or standing.unclean:
-        doubts.append(
-            "unvouched (restarted): the spend is that of this learner's own path; releases between its last "
-            "snapshot and a crash, or by another copy of it, used other noise and are not in the account"
-        )
         notes.append(
             f"Restarts that may have lost releases: {standing.unclean + standing.continued}. Lost releases "
             "about a record come on top of the spend above."
         )
-    if standing.forked:
-        doubts.append(
-            "unvouched (the process forked): two processes go on from one budget, under noise of their own; "
-            "what the other one releases is not in the account"
-        )
-    if standing.accepted:
-        doubts.append(
-            f"vouched by the operator on {'; on '.join(standing.accepted)}: that no more was released than "
-            "is charged rests on the operator's word"
-        )
-    if doubts:
-        kind, guarantee = "unvouched", "; ".join(doubts)
-    if charged:
+    if standing.charged:
         notes.append(
-            f"{charged} fork(s) are charged: after a crash up to {settings.window} releases were, or may "
-            "have been, made again in another way."
+            f"{standing.charged} fork(s) are charged: after a crash up to {settings.window} releases were, "
+            "or may have been, made again in another way."
         )
     if not declared:
         also = " (and the bounds)" if settings.bounds else ""
@@ -156,29 +215,15 @@ def build_report(
         "This is about records as they reach the learner, which sees nothing of a pipeline in front of it: a "
         "lane looks at that, and so does streampair.privacy.pipeline_report(pipeline)."
     )
-    reasons = list(standing.void_reasons)
     if seeded:
-        reasons.append("fixed seed")
         notes.append(
             "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
         )
-    if reasons:
-        kind, guarantee = "void", f"void ({'; '.join(reasons)})"
-        if standing.accepted:
-            notes.append(f"Vouched by the operator on {'; on '.join(standing.accepted)}.")
+    if summary.kind == "void" and standing.accepted:
+        notes.append(f"Vouched by the operator on {'; on '.join(standing.accepted)}.")
     return PrivacyReport(
-        epsilon_spent=epsilon_from(mu, settings.delta),
-        epsilon_budget=settings.epsilon,
-        delta=settings.delta,
-        mu_spent=mu,
-        mu_budget=settings.mu,
-        unit=settings.relation.unit,
+        **vars(summary),
         adjacency=settings.relation.adjacency,
-        releases=(0 if run is None else run.releases) + warmed,
-        guarantee=guarantee,
-        kind=kind,
-        horizon=settings.horizon,
-        horizon_left=horizon_left,
         noise_std=0.0 if run is None else run.plan.sigma,
         mechanism=settings.mechanism.describe(settings),
         notes=tuple(notes),
