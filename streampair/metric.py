@@ -158,7 +158,7 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     solver: str = "auto"
     classes: Sequence[Any] | None = None
 
-    _choose = validation.metric_leader
+    _select = validation.select_metric_ftrl
 
 
 @dataclass(eq=False, repr=False)
@@ -203,7 +203,7 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.output
+    _select = validation.select_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -248,7 +248,7 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.centred_output
+    _select = validation.select_centred_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -287,4 +287,4 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     _: KW_ONLY
     l2: float = 0.0
 
-    _choose = validation.noisy
+    _select = validation.select_gradient_perturbation

@@ -170,7 +170,7 @@ class PairFTRL(Regressor, PrivateLearner):
     strategy: str = "auto"
     solver: str = "auto"
 
-    _choose = validation.ranking_leader
+    _select = validation.select_ranking_ftrl
 
 
 @dataclass(eq=False, repr=False)
@@ -217,7 +217,7 @@ class OnPairStrC(Regressor, PrivateLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.output
+    _select = validation.select_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -264,7 +264,7 @@ class OnPairC(Regressor, PrivateLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.centred_output
+    _select = validation.select_centred_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -305,7 +305,7 @@ class NoisyOGD(Regressor, PrivateLearner):
     _: KW_ONLY
     l2: float = 0.0
 
-    _choose = validation.noisy
+    _select = validation.select_gradient_perturbation
 
 
 @dataclass(eq=False, repr=False)

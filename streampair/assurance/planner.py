@@ -291,12 +291,12 @@ class _Search:
     ) -> tuple[Any, int, float] | None:
         try:
             if n > _LONGEST_FIT and "horizon" in given:
-                # A learner that was made without features has fitted nothing yet; what it settles is theirs.
+                # A learner that was made without features has fitted nothing yet; its settings are theirs.
                 empty = made(entity=None)
                 empty.features, empty.entity = names, self.entity
-                settled = empty._settle(self.task.d)
-                if isinstance(settled.mechanism, FTRL):
-                    given["warmup"] = settled.warmup
+                settings = empty._validate().with_features(self.task.d)
+                if isinstance(settings.mechanism, FTRL):
+                    given["warmup"] = settings.warmup
                     del given["horizon"]
             model = made(features=names)
         except ConfigError:

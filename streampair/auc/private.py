@@ -141,7 +141,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     anytime: float | None = None
     partner: str | None = None
 
-    _choose = validation.leader
+    _select = validation.select_ftrl
 
 
 @dataclass(eq=False, repr=False)
@@ -225,7 +225,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.output
+    _select = validation.select_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -270,7 +270,7 @@ class OnPairC(PrivateClassifier, PrivateLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
 
-    _choose = validation.centred_output
+    _select = validation.select_centred_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
@@ -320,4 +320,4 @@ class NoisyOGD(PrivateClassifier, PrivateLearner):
     _: KW_ONLY
     l2: float = 0.0
 
-    _choose = validation.noisy
+    _select = validation.select_gradient_perturbation

@@ -103,7 +103,7 @@ class PrivateForest(Classifier, PrivateLearner):
 
     takes_gaps: ClassVar[bool] = True
 
-    _choose = validation.woods
+    _select = validation.select_dp_forest
     _fields = tuple[int, ...]()  # how many columns each has, once they are known
 
     def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> SlotRun:

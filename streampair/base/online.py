@@ -19,7 +19,7 @@ from streampair.base.buffer_storage import Blocks, Classes, LeastSquares, Means,
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import WovenRows, labels_of, low_label, refusal
 from streampair.base.targets import Task
-from streampair.base.validation import whole
+from streampair.base.validation import check_int
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import history, least_squares, metric, ogd, online_auc, sparse, state, symmetric
 from streampair.kernels import platt as link_kernels
@@ -103,7 +103,7 @@ def _fade(learner: Any, header: Array) -> None:
     """Let the running sums of a fresh state fade, if that was asked for."""
     half_life = getattr(learner, "half_life", None)
     if half_life is not None:
-        header[state.KEEP] = 2.0 ** (-1.0 / whole("half_life", half_life, 1))
+        header[state.KEEP] = 2.0 ** (-1.0 / check_int("half_life", half_life, 1))
 
 
 class OGDRule(FlatRule):

@@ -18,7 +18,7 @@ from streampair.base.dp_session import Counts, Identity, SlotRun, Waiting
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import ReadyRows, refusal
 from streampair.base.targets import is_unknown
-from streampair.base.validation import check_bounds_known, planned, settled
+from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.kernels import vectors
 from streampair.privacy.accounting import PrivacyReport
@@ -383,7 +383,7 @@ class TakesBatches(Learner):
 class PrivateLearner(TakesBatches):
     """A learner that takes every record as a slot and releases models under calibrated noise.
 
-    A leaf names, as its `_choose`, which mechanism its parameters ask for (`base.validation`).
+    A leaf names, as its `_select`, which mechanism its parameters ask for (`base.validation`).
     """
 
     epsilon: float = 1.0
@@ -404,7 +404,7 @@ class PrivateLearner(TakesBatches):
     window: int = 4096
     entity: EntityLimit | None = None
 
-    _choose: ClassVar[Callable[[Any, int | None], Mechanism]]
+    _select: ClassVar[Callable[[Any, int | None], Mechanism]]
 
     # Predictions show labels that were declared, and none that a record brought.
     _learns_labels: ClassVar[bool] = False
@@ -428,10 +428,13 @@ class PrivateLearner(TakesBatches):
         self._planned: Mapping[str, Any] | None = None
         self._counts = Counts()
         self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
-        self._run: SlotRun | Waiting = self._wait()
-        limit = self._run.settings.entity
+        self._validated = self._validate()
+        limit = self._validated.entity
         self._admission = None if limit is None else Admission(limit)
-        if self.features is not None:
+        self._run: SlotRun | Waiting
+        if self.features is None:
+            self._wait()
+        else:
             self._begin(self.features)
         horizon = self._run.settings.horizon
         warn_if_doubtful(float(self.epsilon), float(self.delta), horizon, stacklevel=3)
@@ -442,10 +445,9 @@ class PrivateLearner(TakesBatches):
         required = any(field.name == "horizon" and field.default is MISSING for field in fields(cls))
         yield {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000} if required else {}
 
-    def _settle(self, features: int | None) -> Settings:
-        """What is promised; `features`: how many there are, once it is known."""
-        mechanism = self._choose(features)
-        return settled(self, self._task, mechanism, features)
+    def _validate(self) -> ValidatedParameters:
+        """The parameters, checked."""
+        return ValidatedParameters(self, self._task)
 
     def _begin(
         self,
@@ -458,8 +460,8 @@ class PrivateLearner(TakesBatches):
                 f"there are {len(names)} features, more than {self._task.most_features}",
                 fix="select or hash the features first",
             )
-        settings = self._settle(len(names))
-        settings = planned(settings, plan, declared=self.warmup is not None)
+        settings = self._validated.with_features(len(names))
+        settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
         run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan)
         self._run = run
@@ -467,7 +469,7 @@ class PrivateLearner(TakesBatches):
 
     def _wait(self) -> Waiting:
         """Be as before the features are known."""
-        waiting = Waiting(self._settle(None), self._identity, self._begin_with)
+        waiting = Waiting(self._validated.with_features(None), self._identity, self._begin_with)
         self._run = waiting
         return waiting
 

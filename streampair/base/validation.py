@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -27,19 +26,18 @@ from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, MOST_FEA
 from streampair.privacy.user_level import EntityInfluence, EntityLimit
 
 __all__ = [
-    "centred_output",
+    "ValidatedParameters",
     "check_bounds_known",
-    "gradients",
-    "leader",
-    "metric_leader",
-    "noisy",
-    "output",
-    "planned",
-    "ranking_leader",
-    "scale",
-    "settled",
-    "whole",
-    "woods",
+    "check_int",
+    "check_positive",
+    "select_centred_output_perturbation",
+    "select_dp_forest",
+    "select_ftrl",
+    "select_gradient_perturbation",
+    "select_metric_ftrl",
+    "select_output_perturbation",
+    "select_ranking_ftrl",
+    "settings_from_plan",
 ]
 
 # Below this horizon the moments cost more than they give (docs/privacy.md 4.4).
@@ -48,14 +46,14 @@ _WARMUP_SHARE = 0.1
 _WARMUP_OPEN = 2000
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def check_int(name: str, value: Any, least: int) -> int:
     """A parameter as an integer from `least` to 2^53, or ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
         raise ConfigError(f"{name} is {value!r}", fix=f"give an integer of at least {least}, or None")
     return int(value)
 
 
-def scale(name: str, value: Any) -> float:
+def check_positive(name: str, value: Any) -> float:
     """A parameter as a float from 1e-9 to 1e9, or ConfigError."""
     ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not ok or not 1e-9 <= value <= 1e9:
@@ -68,7 +66,7 @@ def _warmup(value: Any, horizon: int | None) -> int:
         if horizon is None:
             return _WARMUP_OPEN
         return round(_WARMUP_SHARE * horizon) if horizon >= _WARMUP_FROM else 0
-    slots = whole("warmup", value, 0)
+    slots = check_int("warmup", value, 0)
     if horizon is not None and slots >= horizon:
         raise ConfigError(
             f"warmup is {slots}, and the horizon {horizon}: nothing is left to learn from",
@@ -93,7 +91,16 @@ def _default_warmup(
         records = within
 
 
-def _checked_features(features: Any) -> None:
+def _check_noise(noise_key: Any, seed: Any) -> None:
+    if noise_key is not None and seed is not None:
+        raise ConfigError(
+            "noise_key and seed are both set", fix="keep the key; a seed is for tests, and protects nobody"
+        )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
+        raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
+
+
+def _check_features(features: Any) -> None:
     if features is None:
         return
     if isinstance(features, str | bytes) or not isinstance(features, Sequence) or not len(features):
@@ -158,96 +165,114 @@ def _checked_entity(model: Any) -> EntityLimit | None:
     return entity
 
 
-def settled(learner: Any, task: Task, mechanism: Mechanism, features: int | None = None) -> Settings:
-    """Check the parameters of a learner, and fill in the defaults.
+class ValidatedParameters:
+    """The parameters of a private learner, checked once; settings follow when its features are known.
 
     Parameters
     ----------
     learner
         Stores them under the names of its constructor.
-    task, mechanism
-        What labels mean, and how it learns.
-    features
-        How many there are, once it is known.
+    task
+        What labels mean.
 
     Raises
     ------
     ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
+        If a parameter is out of range. What depends on the mechanism is checked with it, in `with_features`.
+
+    Attributes
+    ----------
+    entity
+        Whose records are protected together; None: one record.
     """
-    mu = mu_from(learner.epsilon, learner.delta)
-    horizon = None if learner.horizon is None else whole("horizon", learner.horizon, 1)
-    if horizon == 1:
-        raise ConfigError(
-            "horizon is 1, and one record makes no pair",
-            fix="give the number of records in the stream; streampair.privacy.plan says how many are useful",
+
+    def __init__(self, learner: Any, task: Task) -> None:
+        self._learner = learner
+        self._task = task
+        self._mu = mu_from(learner.epsilon, learner.delta)
+        self._horizon = None if learner.horizon is None else check_int("horizon", learner.horizon, 1)
+        if self._horizon == 1:
+            raise ConfigError(
+                "horizon is 1, and one record makes no pair",
+                fix="give the number of records in the stream; streampair.privacy.plan says how many are "
+                "useful",
+            )
+        _check_features(learner.features)
+        self.entity = _checked_entity(learner)
+        self._loss = task.checked_loss(learner.loss)
+        self._clip = None if learner.clip is None else check_positive("clip", learner.clip)
+        self._radius = None if learner.radius is None else check_positive("radius", learner.radius)
+        _check_noise(learner.noise_key, learner.seed)
+        self._bounds = _checked_bounds(learner.bounds, learner.features)
+        self._forks = check_int("forks", learner.forks, 0)
+        self._window = check_int("window", learner.window, 1)
+
+    def with_features(self, features: int | None) -> Settings:
+        """Select the mechanism, and fill in the defaults.
+
+        Parameters
+        ----------
+        features
+            How many there are; None: not known yet, and the settings are those of a learner that waits.
+
+        Raises
+        ------
+        ConfigError
+            If no guarantee can be given with the parameters.
+        """
+        learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
+        mechanism = _with_private_auc(learner, learner._select(features))
+        asked = learner.warmup
+        if asked is None:
+            asked = _default_warmup(mechanism, self._mu, horizon, features, entity)
+        warmup = _warmup(asked, horizon)
+        loss = mechanism.checked_loss(self._loss, task.form)
+        if not loss.convex:
+            raise ConfigError(
+                f"{loss!r} is not convex, and no private learner offers it",
+                fix="use losses.Logistic() or another convex loss",
+            )
+        if mechanism.core.released_partner:
+            buffer = BufferPlan.released()
+        else:
+            buffer = BufferPlan.of(
+                learner.buffer, learner.max_uses, horizon=horizon, bounded=mechanism.bounded_uses
+            )
+        if entity is not None:
+            buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
+        return Settings(
+            mechanism=mechanism,
+            epsilon=float(learner.epsilon),
+            delta=float(learner.delta),
+            mu=self._mu,
+            horizon=horizon,
+            warmup=warmup,
+            loss=loss,
+            form=task.form,
+            pairs=task.pairs,
+            two_classes=task.two_classes,
+            buffer=buffer,
+            clip=mechanism.default_clip if self._clip is None else self._clip,
+            radius=mechanism.radii[bool(warmup)] if self._radius is None else self._radius,
+            # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its
+            # proof is for two classes and decreasing losses.
+            tangent=bool(warmup) and loss.decreasing and task.two_classes,
+            bounds=self._bounds,
+            forks=self._forks,
+            window=self._window,
+            entity=entity,
+            features=features,
+            dim=None if features is None else task.coordinates(features),
         )
-    entity = _checked_entity(learner)
-    asked = learner.warmup
-    if asked is None:
-        asked = _default_warmup(mechanism, mu, horizon, features, entity)
-    warmup = _warmup(asked, horizon)
-    loss = mechanism.checked_loss(task.checked_loss(learner.loss), task.form)
-    if not loss.convex:
-        raise ConfigError(
-            f"{loss!r} is not convex, and no private learner offers it",
-            fix="use losses.Logistic() or another convex loss",
-        )
-    kept = (learner.buffer, learner.max_uses)
-    partner = mechanism.core.released_partner
-    buffer = (
-        BufferPlan.released()
-        if partner
-        else BufferPlan.of(*kept, horizon=horizon, bounded=mechanism.bounded_uses)
-    )
-    clip = mechanism.default_clip if learner.clip is None else scale("clip", learner.clip)
-    radius = mechanism.radii[bool(warmup)] if learner.radius is None else scale("radius", learner.radius)
-    if learner.noise_key is not None and learner.seed is not None:
-        raise ConfigError(
-            "noise_key and seed are both set", fix="keep the key; a seed is for tests, and protects nobody"
-        )
-    if learner.seed is not None and (
-        isinstance(learner.seed, bool) or not isinstance(learner.seed, int | np.integer)
-    ):
-        raise ConfigError("seed is not an integer", fix="leave seed=None, or give an integer in a test")
-    _checked_features(learner.features)
-    bounds = _checked_bounds(learner.bounds, learner.features)
-    forks, window = whole("forks", learner.forks, 0), whole("window", learner.window, 1)
-    if entity is not None:
-        buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
-    return Settings(
-        mechanism=mechanism,
-        epsilon=float(learner.epsilon),
-        delta=float(learner.delta),
-        mu=mu,
-        horizon=horizon,
-        warmup=warmup,
-        loss=loss,
-        form=task.form,
-        pairs=task.pairs,
-        two_classes=task.two_classes,
-        buffer=buffer,
-        clip=clip,
-        radius=radius,
-        # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its proof
-        # is for two classes and decreasing losses.
-        tangent=bool(warmup) and loss.decreasing and task.two_classes,
-        bounds=bounds,
-        forks=forks,
-        window=window,
-        entity=entity,
-        features=features,
-        dim=None if features is None else task.coordinates(features),
-    )
 
 
-def planned(settings: Settings, plan: Mapping[str, Any] | None, *, declared: bool) -> Settings:
+def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, declared: bool) -> Settings:
     """The settings of a learner under a plan that was written down.
 
     Parameters
     ----------
     settings
-        As they are settled here.
+        As they follow from its parameters.
     plan
         See `SlotRun.written`; None: nothing was written down.
     declared
@@ -283,35 +308,36 @@ def _rated(learner: Any, mechanism: Mechanism) -> Mechanism:
     return Rated(mechanism, declared)
 
 
-def _evaluated(choose: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
-    """Whatever is chosen, with a private AUC beside it if one is asked for."""
-
-    @functools.wraps(choose)
-    def chosen(learner: Any, features: int | None, *more: Any, **named: Any) -> Mechanism:
-        mechanism = choose(learner, features, *more, **named)
-        share = getattr(learner, "auc_share", None)
-        if share is None:
-            return mechanism
-        if isinstance(mechanism.core, Output) and mechanism.core.paper:
-            raise ConfigError(
-                "the paper's calibration leaves nothing of the budget for a private AUC",
-                fix="leave auc_share out, or use calibration='tight'",
-            )
-        return Evaluated(mechanism, checked_share(share))
-
-    return chosen
+def _with_private_auc(learner: Any, mechanism: Mechanism) -> Mechanism:
+    """The mechanism, with a private AUC beside it if one is asked for."""
+    share = getattr(learner, "auc_share", None)
+    if share is None:
+        return mechanism
+    if isinstance(mechanism.core, Output) and mechanism.core.paper:
+        raise ConfigError(
+            "the paper's calibration leaves nothing of the budget for a private AUC",
+            fix="leave auc_share out, or use calibration='tight'",
+        )
+    return Evaluated(mechanism, checked_share(share))
 
 
-def gradients(learner: Any, features: int | None) -> Mechanism:
-    """FTRL on gradients."""
+def _check_gradients(learner: Any) -> None:
+    """Refuse parameters of the gradients that mean nothing, whether or not they are used."""
     check_strategy(learner.strategy, learner.horizon)
     if getattr(learner, "partner", None) is not None:
-        return _rated(learner, _partnered(learner))
-    return _rated(learner, FTRL(learner.strategy))
+        _check_partner(learner)
+    if getattr(learner, "positive_rate", None) is not None:
+        checked_rate(learner.positive_rate)
 
 
-def _partnered(learner: Any) -> Partnered:
-    """FTRL on gradients of pairs with a released partner."""
+def _gradients(learner: Any) -> Mechanism:
+    """FTRL on gradients, whose parameters are checked."""
+    partnered = getattr(learner, "partner", None) is not None
+    return _rated(learner, Partnered(learner.strategy) if partnered else FTRL(learner.strategy))
+
+
+def _check_partner(learner: Any) -> None:
+    """Refuse a partner beside parameters that it leaves no use for."""
     partner = learner.partner
     if not (isinstance(partner, str) and partner == PARTNER):
         raise ConfigError(f"partner is {partner!r}", fix=f"give partner={PARTNER!r}, or None")
@@ -326,7 +352,6 @@ def _partnered(learner: Any) -> Partnered:
             f"partner={partner!r} is what the warm-up has released, and warmup is 0",
             fix="leave warmup out, or partner",
         )
-    return Partnered(learner.strategy)
 
 
 def _anytime(value: Any, horizon: Any) -> float | None:
@@ -344,8 +369,7 @@ def _anytime(value: Any, horizon: Any) -> float | None:
     return float(value)
 
 
-@_evaluated
-def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
+def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
     """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
 
     Parameters
@@ -358,7 +382,7 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
     ConfigError
         If a parameter is given that the solver cannot use.
     """
-    by_gradients = gradients(learner, features)
+    _check_gradients(learner)
     solver, horizon = learner.solver, learner.horizon
     if solver not in ("auto", "moments", "gradients"):
         raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
@@ -390,7 +414,7 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
                 f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",
                 fix="leave it out, or use solver='moments'",
             )
-        return by_gradients
+        return _gradients(learner)
     if getattr(learner, "positive_rate", None) is not None:
         raise ConfigError(
             f"solver='moments' cannot use positive_rate={learner.positive_rate!r}: it releases the share of "
@@ -409,14 +433,14 @@ def leader(learner: Any, features: int | None, moments: Callable[[], Mechanism] 
 
 def _at_most(name: str, value: Any, most: int) -> int:
     """An integer from 1 to `most`, or ConfigError."""
-    if whole(name, value, 1) > most:
+    if check_int(name, value, 1) > most:
         raise ConfigError(
             f"{name} is {value!r}", fix=f"give at most {most}: a release has a number for each leaf"
         )
     return int(value)
 
 
-def woods(learner: Any, features: int | None) -> Mechanism:
+def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
     """Leaves of random trees beside moments; moments alone where a horizon is too short for leaves.
 
     Unless somebody says how many trees there are: then so many.
@@ -452,13 +476,13 @@ def woods(learner: Any, features: int | None) -> Mechanism:
     return Woods(depth=depth, fields=learner._fields)
 
 
-def ranking_leader(learner: Any, features: int | None) -> Mechanism:
-    """`leader` for relevances."""
-    return leader(learner, features, RankingMoments)
+def select_ranking_ftrl(learner: Any, features: int | None) -> Mechanism:
+    """`select_ftrl` for relevances."""
+    return select_ftrl(learner, features, RankingMoments)
 
 
-def metric_leader(learner: Any, features: int | None) -> Mechanism:
-    """`leader` for declared classes; gradients where none are.
+def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
+    """`select_ftrl` for declared classes; gradients where none are.
 
     Raises
     ------
@@ -467,20 +491,21 @@ def metric_leader(learner: Any, features: int | None) -> Mechanism:
     """
     declared = learner._task.classes
     if declared is not None:
-        return leader(learner, features, lambda: MetricMoments(classes=declared))
+        return select_ftrl(learner, features, lambda: MetricMoments(classes=declared))
     if learner.solver == "moments":
         raise ConfigError(
             "solver='moments' needs the classes that there are, for it keeps a sum for each",
             fix="declare them with classes=, or use solver='gradients'",
         )
     if learner.solver == "auto":
-        return gradients(learner, features)
-    return leader(learner, features)
+        _check_gradients(learner)
+        return _gradients(learner)
+    return select_ftrl(learner, features)
 
 
 def _forgetting(learner: Any, given: list[str]) -> Mechanism:
     """Moments that fade; `given`: parameters that moments cannot use."""
-    half_life = whole("half_life", learner.half_life, 1)
+    half_life = check_int("half_life", learner.half_life, 1)
     if learner.horizon is not None:
         raise ConfigError(
             f"half_life={half_life} and horizon={learner.horizon!r} are both set: what fades has no sum over "
@@ -501,14 +526,12 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
     return Forgetting(half_life=half_life)
 
 
-@_evaluated
-def noisy(learner: Any, features: int | None) -> Mechanism:
+def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
-    return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else scale("l2", learner.l2)))
+    return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2)))
 
 
-@_evaluated
-def output(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
+def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
     """Output perturbation.
 
     Raises
@@ -517,7 +540,7 @@ def output(learner: Any, features: int | None, *, centred: bool = False) -> Mech
         If there is no horizon, or the paper's calibration is asked for what it does not know.
     """
     mechanism = Output(
-        l2=None if learner.l2 is None else scale("l2", learner.l2),
+        l2=None if learner.l2 is None else check_positive("l2", learner.l2),
         releases=learner.releases,
         calibration=learner.calibration,
         allocation=learner.allocation,
@@ -537,6 +560,6 @@ def output(learner: Any, features: int | None, *, centred: bool = False) -> Mech
     return _rated(learner, mechanism)
 
 
-def centred_output(learner: Any, features: int | None) -> Mechanism:
+def select_centred_output_perturbation(learner: Any, features: int | None) -> Mechanism:
     """Output perturbation of the loss plus a ridge term around a point."""
-    return output(learner, features, centred=True)
+    return select_output_perturbation(learner, features, centred=True)
