@@ -59,6 +59,8 @@ class BufferPlan:
         ConfigError
             If no guarantee can be given with the buffer.
         """
+        if buffer is None and max_uses is None:
+            return _DEFAULT
         policy = buffers.FIFO(32) if buffer is None else buffer
         if max_uses is not None and type(policy) is not buffers.Reservoir:
             raise ConfigError(
@@ -119,6 +121,9 @@ class BufferPlan:
         uses = self.influence.uses
         cap = "" if uses is None else f", where each record is used at most {uses} times"
         return f"a reservoir of {self.influence.size} places{cap}"
+
+
+_DEFAULT = BufferPlan.of(buffers.FIFO(32), None, horizon=None, bounded=True)
 
 
 class PairBuffer:

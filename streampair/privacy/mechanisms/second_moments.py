@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,19 @@ def _growth(block: int) -> float:
     """`RATIO^block`, correctly rounded: where a block ends must not depend on a library's power."""
     numerator, denominator = RATIO.as_integer_ratio()
     return float(numerator**block / denominator**block)
+
+
+def _block_end(base: float, block: int) -> int:
+    return math.ceil(base * (_growth(block) - 1.0)) + block
+
+
+@functools.lru_cache(maxsize=64)  # a plan asks many times where its blocks end
+def _block_ends(base: float, slots: int) -> tuple[int, ...]:
+    """The ends of blocks 1, 2, ... that are below `slots`."""
+    ends: list[int] = []
+    while (end := _block_end(base, len(ends) + 1)) < slots:
+        ends.append(end)
+    return tuple(ends)
 
 
 ANYTIME = 0.6
@@ -309,13 +323,11 @@ class SecondMomentsPlan:
 
     def end(self, block: int) -> int:
         """Learned slots after which block `block = 1, 2, ...` ends and is released."""
-        return math.ceil(self.base * (_growth(block) - 1.0)) + block
+        return _block_end(self.base, block)
 
-    def _ends_before(self, slots: int) -> list[int]:
-        ends: list[int] = []
-        while (end := self.end(len(ends) + 1)) < slots:
-            ends.append(end)
-        return ends
+    def _ends_before(self, slots: int) -> tuple[int, ...]:
+        ends = _block_ends(self.base, max(slots, self.horizon or 0))
+        return ends[: bisect.bisect_left(ends, slots)]
 
     def releases(self, steps: int) -> int:
         """Releases in the first `steps` learned slots."""
@@ -350,8 +362,9 @@ class SecondMomentsPlan:
         slots = total = 0.0
         start = 0
         last = self.horizon is not None and steps >= self.horizon
+        keep = float(self.strategy.theta[0])
         for end in self._ends_before(steps if last else steps + 1):
-            slots = slots / RATIO if self.anytime is None else slots * float(self.strategy.theta[0])
+            slots = slots / RATIO if self.anytime is None else slots * keep
             slots += end - start
             start = end
             total += (slots / self.sigma) ** 2
