@@ -29,7 +29,7 @@ from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError
 from streampair.privacy.mechanisms.dp_forest import Woods
 from streampair.privacy.mechanisms.output_perturbation import Output
-from streampair.privacy.mechanisms.private_auc import Evaluated
+from streampair.privacy.mechanisms.private_auc import WithPrivateAUC
 from streampair.privacy.pipeline_check import class_name
 
 __all__ = ["AuditPart", "AuditReport", "audit"]
@@ -309,9 +309,9 @@ def audit(
     if slots is None:
         size = settings.buffer.influence.size
         # A metric is brought away from 0 first; output perturbation costs late records more.
-        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism.core, Output)
+        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, Output)
         slots = 2 * size + (32 + 2 * PUSH if late else 32)
-        if isinstance(settings.mechanism.core, Woods):
+        if isinstance(settings.mechanism, Woods):
             slots = _WOODED
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)
@@ -319,7 +319,7 @@ def audit(
     if settings.warmup:
         parts.append(_part(learner, "warm-up", 4, runs, progress))
     parts.append(_part(learner, "learning", slots, runs, progress))
-    if isinstance(settings.mechanism, Evaluated):
+    if any(isinstance(companion, WithPrivateAUC) for companion in settings.companions):
         parts.append(_part(learner, "auc", slots, runs, progress))
     return AuditReport(
         learner=class_name(learner),

@@ -82,7 +82,7 @@ class Trial:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner.settings
         # Of many trees each shows its share of mu^2 as few do, and so it is with columns and leaves.
-        self.wooded = isinstance(settings.mechanism.core, Woods)
+        self.wooded = isinstance(settings.mechanism, Woods)
         few = _FEW if self.wooded else _FEATURES
         names = list(learner.feature_names or learner.features or ["canary", "other"])[:few]
         self.names: list[Hashable] = names
@@ -91,7 +91,7 @@ class Trial:
         }
         self.claimed: float = settings.mu
         self.entity = settings.entity
-        self.moments = isinstance(settings.mechanism.core, Moments)
+        self.moments = isinstance(settings.mechanism, Moments)
         # One that is learned from pairs: moments have none, and a metric's are like any.
         self.metric = hasattr(type(learner), "metric_") and not self.moments
         self.size = settings.buffer.influence.size
@@ -135,7 +135,7 @@ class Trial:
             # The noise is the same for any; blocks of a slot, in so short a run.
             changes["half_life"] = min(self.learner.half_life, BLOCKS)
         if self.wooded:
-            wood = asked.mechanism.core
+            wood = asked.mechanism
             # Said, so that a short run has trees too.
             changes |= {"trees": min(wood.trees, _FEW), "depth": min(wood.depth, _FEW)}
         if "solver" in self.learner._get_params():

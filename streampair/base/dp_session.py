@@ -392,7 +392,7 @@ class SlotRun:
         self.admission = admission
         self.design: Design = settings.mechanism.design(names, settings.bounds)
         saved = None if plan is None else plan["rule"]
-        self.rule: Run = settings.mechanism.start(settings, seed=identity.buffer_seed(), saved=saved)
+        self.rule: Run = settings.start(seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.rule.cap
         self.rule.how = self.design.how
         again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None

@@ -12,7 +12,7 @@ import numpy as np
 from streampair.base.targets import Task
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.base import Mechanism, Settings, near
+from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, near
 from streampair.privacy.mechanisms.buffer import BufferPlan
 from streampair.privacy.mechanisms.decayed_moments import Forgetting
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, Woods, worthwhile
@@ -20,8 +20,8 @@ from streampair.privacy.mechanisms.ftrl import FTRL, PARTNER, Partnered, check_s
 from streampair.privacy.mechanisms.gradient_perturbation import Noisy
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.output_perturbation import Output
-from streampair.privacy.mechanisms.prevalence import Rated, checked_rate
-from streampair.privacy.mechanisms.private_auc import Evaluated, checked_share
+from streampair.privacy.mechanisms.prevalence import WithPrevalence, checked_rate
+from streampair.privacy.mechanisms.private_auc import WithPrivateAUC, checked_share
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, MOST_FEATURES, Moments, RankingMoments
 from streampair.privacy.user_level import EntityInfluence, EntityLimit
 
@@ -221,7 +221,8 @@ class ValidatedParameters:
             If no guarantee can be given with the parameters.
         """
         learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
-        mechanism = _with_private_auc(learner, learner._select(features))
+        mechanism = learner._select(features)
+        companions = _companions(learner, mechanism)
         asked = learner.warmup
         if asked is None:
             asked = _default_warmup(mechanism, self._mu, horizon, features, entity)
@@ -232,7 +233,7 @@ class ValidatedParameters:
                 f"{loss!r} is not convex, and no private learner offers it",
                 fix="use losses.Logistic() or another convex loss",
             )
-        if mechanism.core.released_partner:
+        if mechanism.released_partner:
             buffer = BufferPlan.released()
         else:
             buffer = BufferPlan.of(
@@ -242,6 +243,7 @@ class ValidatedParameters:
             buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
         return Settings(
             mechanism=mechanism,
+            companions=companions,
             epsilon=float(learner.epsilon),
             delta=float(learner.delta),
             mu=self._mu,
@@ -294,31 +296,27 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
     return replace(settings, mu=near("mu", plan["mu"], settings.mu), warmup=warmup)
 
 
-def _rated(learner: Any, mechanism: Mechanism) -> Mechanism:
-    """The mechanism, with a share of positives if one is asked for."""
-    asked = getattr(learner, "positive_rate", None)
-    if asked is None:
-        return mechanism
-    declared = checked_rate(asked)
-    if declared is None and isinstance(mechanism, Output) and mechanism.paper:
-        raise ConfigError(
-            "the paper's calibration leaves nothing of the budget for a share of positives",
-            fix="declare it with positive_rate=, or use calibration='tight'",
-        )
-    return Rated(mechanism, declared)
-
-
-def _with_private_auc(learner: Any, mechanism: Mechanism) -> Mechanism:
-    """The mechanism, with a private AUC beside it if one is asked for."""
-    share = getattr(learner, "auc_share", None)
-    if share is None:
-        return mechanism
-    if isinstance(mechanism.core, Output) and mechanism.core.paper:
-        raise ConfigError(
-            "the paper's calibration leaves nothing of the budget for a private AUC",
-            fix="leave auc_share out, or use calibration='tight'",
-        )
-    return Evaluated(mechanism, checked_share(share))
+def _companions(learner: Any, mechanism: Mechanism) -> tuple[Companion, ...]:
+    """What is to be released beside a mechanism: a share of positives, and a private AUC."""
+    found: list[Companion] = []
+    paper = isinstance(mechanism, Output) and mechanism.paper
+    rate, share = getattr(learner, "positive_rate", None), getattr(learner, "auc_share", None)
+    if rate is not None and not isinstance(mechanism, Moments):  # which release it with their warm-up
+        declared = checked_rate(rate)
+        if declared is None and paper:
+            raise ConfigError(
+                "the paper's calibration leaves nothing of the budget for a share of positives",
+                fix="declare it with positive_rate=, or use calibration='tight'",
+            )
+        found.append(WithPrevalence(declared))
+    if share is not None:
+        if paper:
+            raise ConfigError(
+                "the paper's calibration leaves nothing of the budget for a private AUC",
+                fix="leave auc_share out, or use calibration='tight'",
+            )
+        found.append(WithPrivateAUC(checked_share(share)))
+    return tuple(found)
 
 
 def _check_gradients(learner: Any) -> None:
@@ -333,7 +331,7 @@ def _check_gradients(learner: Any) -> None:
 def _gradients(learner: Any) -> Mechanism:
     """FTRL on gradients, whose parameters are checked."""
     partnered = getattr(learner, "partner", None) is not None
-    return _rated(learner, Partnered(learner.strategy) if partnered else FTRL(learner.strategy))
+    return Partnered(learner.strategy) if partnered else FTRL(learner.strategy)
 
 
 def _check_partner(learner: Any) -> None:
@@ -528,7 +526,7 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
 
 def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
-    return _rated(learner, Noisy(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2)))
+    return Noisy(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
 
 
 def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
@@ -557,7 +555,7 @@ def select_output_perturbation(learner: Any, features: int | None, *, centred: b
             "the paper's calibration knows no releases, warm-up, clipping, forks or entities",
             fix="leave them out, or use calibration='tight'",
         )
-    return _rated(learner, mechanism)
+    return mechanism
 
 
 def select_centred_output_perturbation(learner: Any, features: int | None) -> Mechanism:

@@ -178,7 +178,7 @@ def build_report(
         horizon_left=horizon_left,
         seeded=seeded,
     )
-    notes = [] if run is None else list(settings.mechanism.notes(settings, run))
+    notes = [] if run is None else settings.notes(run)
     if standing.clean:
         notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
     if standing.continued or standing.unclean:
@@ -200,8 +200,7 @@ def build_report(
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")
-    how = settings.mechanism
-    if settings.two_classes and not (how.label_mean or how.calibrated):
+    if settings.two_classes and not settings.calibrated:
         notes.append(
             "Probabilities are uncalibrated: no release tells the share of positives, so they are those of "
             "scores in standard units."
@@ -225,7 +224,7 @@ def build_report(
         **vars(summary),
         adjacency=settings.relation.adjacency,
         noise_std=0.0 if run is None else run.plan.sigma,
-        mechanism=settings.mechanism.describe(settings),
+        mechanism=settings.describe(),
         notes=tuple(notes),
         card=tuple(kind.line(settings.epsilon) for kind in card),
         auc=None if run is None else run.auc,

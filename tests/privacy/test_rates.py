@@ -134,7 +134,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
 def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """Noise of the first block of records that are all alike, so that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(prevalence._Beside, "advance", lambda self, values: self._chain.advance(values))
+        monkeypatch.setattr(prevalence.Beside, "advance", lambda self, values: self._chain.advance(values))
     model = MAKERS["PairFTRL"](200, positive_rate="released", warmup=0, noise_key=bytes(32))
     held: list[np.ndarray] = []
     emit = model.run.rule.sums.emit

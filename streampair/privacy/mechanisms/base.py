@@ -6,7 +6,7 @@ import abc
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -40,6 +40,7 @@ __all__ = [
     "Asked",
     "Beside",
     "BesideRun",
+    "Companion",
     "ExactSums",
     "Link",
     "Mechanism",
@@ -536,6 +537,8 @@ class Settings:
     ----------
     mechanism
         How it is kept.
+    companions
+        What is released beside the mechanism, the innermost first.
     epsilon, delta, mu
         Budget of one record, in both currencies.
     horizon, warmup
@@ -556,6 +559,7 @@ class Settings:
     """
 
     mechanism: Mechanism
+    companions: tuple[Companion, ...]
     epsilon: float
     delta: float
     mu: float
@@ -617,6 +621,43 @@ class Settings:
         """Slots that are learned from, after the warm-up."""
         return None if self.horizon is None else self.horizon - self.warmup
 
+    @property
+    def learning_records(self) -> int:
+        """How many records of one entity are learned from, at most, after the warm-up."""
+        if self.entity is None:
+            return 1
+        return self.entity.records if self.learning is None else self.entity.within(self.learning)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether probabilities know the share of positives."""
+        return self.mechanism.label_mean or any(companion.calibrated for companion in self.companions)
+
+    def start(self, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+        """A run of the mechanism, inside those of its companions: parameters as of `Mechanism.start`."""
+        if not self.companions:
+            return self.mechanism.start(self, seed=seed, saved=saved)
+        *others, outer = self.companions
+
+        def start_inner(settings: Settings, saved: Mapping[str, Any] | None) -> Run:
+            return replace(settings, companions=tuple(others)).start(seed=seed, saved=saved)
+
+        return outer.start(self, saved, start_inner)
+
+    def describe(self) -> str:
+        """What is done, for the report."""
+        words = [self.mechanism.describe(self), *(companion.describe() for companion in self.companions)]
+        return " ".join(filter(None, words))
+
+    def notes(self, run: Run) -> list[str]:
+        """What the report has to say besides; `run`: what `start` has made."""
+        notes: list[str] = []
+        for companion in reversed(self.companions):
+            assert isinstance(run, BesideRun)
+            notes = [*companion.notes(run), *notes]
+            run = run.inner
+        return [*self.mechanism.notes(self, run), *notes]
+
     def warmup_words(self) -> str:
         """What the warm-up does, for the report; empty without one."""
         if not self.warmup:
@@ -645,13 +686,6 @@ class Mechanism(abc.ABC):
     label_cross: ClassVar[bool] = False
     #: Whether the partner of a record is made of releases, so that there is no buffer.
     released_partner: ClassVar[bool] = False
-    #: Whether probabilities know the share of positives some other way.
-    calibrated: ClassVar[bool] = False
-
-    @property
-    def core(self) -> Mechanism:
-        """How it learns, whatever else is released beside it."""
-        return self
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
@@ -696,6 +730,41 @@ class Mechanism(abc.ABC):
 
     def notes(self, settings: Settings, run: Run) -> list[str]:
         """What the report has to say besides."""
+        return []
+
+
+@dataclass(frozen=True)
+class Companion(abc.ABC):
+    """What is released beside a mechanism, for a share of the learning's mu^2: stateless, as a mechanism."""
+
+    #: Whether probabilities know the share of positives by it.
+    calibrated: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def start(
+        self,
+        settings: Settings,
+        saved: Mapping[str, Any] | None,
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
+    ) -> BesideRun:
+        """A run around that of the mechanism.
+
+        Parameters
+        ----------
+        settings
+            What is promised, of both.
+        saved
+            What was fitted for the run that this one continues; None: nothing.
+        start_inner
+            Makes the inner run, of settings with the rest of the budget, and of what was fitted for it.
+        """
+
+    def describe(self) -> str:
+        """What is done, for the report; empty: nothing is released."""
+        return ""
+
+    def notes(self, run: Any) -> list[str]:
+        """What the report has to say besides; `run`: what `start` has made."""
         return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,10 +13,11 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
     Asked,
+    Beside,
     BesideRun,
+    Companion,
     ExactSums,
     Link,
-    Mechanism,
     Plan,
     Release,
     Run,
@@ -27,7 +28,6 @@ from streampair.privacy.mechanisms.base import (
     rate_link,
     unit_link,
 )
-from streampair.privacy.mechanisms.base import Beside as _Beside
 from streampair.privacy.noise import ChainedNoise
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GRID", "RELEASED", "SHARE", "RatePlan", "Rated", "RatedPlan", "RatedRun", "checked_rate"]
+__all__ = ["GRID", "RELEASED", "SHARE", "RatePlan", "RatedPlan", "RatedRun", "WithPrevalence", "checked_rate"]
 
 SHARE = 0.02
 """Of mu^2, for all that probabilities need."""
@@ -259,7 +259,7 @@ class RatedRun(BesideRun):
             return
         self._add(row, label)
         due = self.steps + 1 == self._due
-        beside: Any = _Beside(chain, self.sums.cells()) if due else chain
+        beside: Any = Beside(chain, self.sums.cells()) if due else chain
         self.inner.learn_chained(row, label, beside)
         self._went(chain)
 
@@ -417,84 +417,57 @@ class RatedRun(BesideRun):
 
 
 @dataclass(frozen=True)
-class Rated(Mechanism):
-    """A mechanism of gradients whose probabilities know a share of positives.
+class WithPrevalence(Companion):
+    """A share of positives beside a mechanism of gradients, for its probabilities.
 
     Parameters
     ----------
-    mechanism
-        How it learns.
     declared
         The share, which is public; None: it is released, for `SHARE` of the learning's mu^2.
     """
 
-    mechanism: Mechanism
     declared: float | None = None
 
     calibrated: ClassVar[bool] = True
 
-    @property
-    def core(self) -> Mechanism:
-        """How it learns."""
-        return self.mechanism
-
-    def __post_init__(self) -> None:
-        for name in ("bounded_uses", "radii", "label_mean", "label_cross"):
-            object.__setattr__(self, name, getattr(self.mechanism, name))
-
-    @property
-    def default_clip(self) -> float:
-        """What `clip=None` means."""
-        return self.mechanism.default_clip
-
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """What `warmup=None` means."""
-        return self.mechanism.default_warmup(mu, horizon, features)
-
-    def checked_loss(self, loss: Any, form: Any) -> Any:
-        """The loss in use, None being the default."""
-        return self.mechanism.checked_loss(loss, form)
-
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+    def start(
+        self,
+        settings: Settings,
+        saved: Mapping[str, Any] | None,
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
+    ) -> RatedRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         rate = None
         inner = settings
         if self.declared is None:
-            learning, entity = settings.learning, settings.entity
-            records = 1
-            if entity is not None:
-                records = entity.records if learning is None else entity.within(learning)
             rate = RatePlan(
                 math.sqrt(SHARE) * settings.mu_learning,
                 settings.forks,
                 settings.learning,
-                records,
+                settings.learning_records,
                 settings.features or 1,
             )
             if saved is not None and "rate_sigma" in saved:
                 object.__setattr__(rate, "sigma", near("rate_sigma", saved["rate_sigma"], rate.sigma))
                 saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
-        run = self.mechanism.start(inner, seed=seed, saved=saved)
+        run = start_inner(inner, saved)
         return RatedRun(RatedPlan(run.plan, rate), run, settings, self.declared)
 
-    def describe(self, settings: Settings) -> str:
+    def describe(self) -> str:
         """What is done, for the report."""
-        own = self.mechanism.describe(settings)
         if self.declared is not None:
-            return own
+            return ""
         return (
-            f"{own} Probabilities are computed from sums of labels, records and squared scores over blocks "
-            f"of slots, each released once under Gaussian noise for {SHARE:.0%} of mu^2."
+            "Probabilities are computed from sums of labels, records and squared scores over blocks of "
+            f"slots, each released once under Gaussian noise for {SHARE:.0%} of mu^2."
         )
 
-    def notes(self, settings: Settings, run: Run) -> list[str]:
+    def notes(self, run: RatedRun) -> list[str]:
         """What the report has to say besides."""
-        own = self.mechanism.notes(settings, run.inner if isinstance(run, RatedRun) else run)
-        if self.declared is not None:
-            own = [
-                *own,
-                f"The declared share of positives, {self.declared:g}, is taken as public; probabilities are "
-                "those of scores in standard units around 0.",
-            ]
-        return own
+        if self.declared is None:
+            return []
+        return [
+            f"The declared share of positives, {self.declared:g}, is taken as public; probabilities are "
+            "those of scores in standard units around 0."
+        ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from streampair.privacy.mechanisms.base import (
     Asked,
     Beside,
     BesideRun,
+    Companion,
     ExactSums,
-    Mechanism,
     Plan,
     Release,
     Run,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BINS",
     "AucPlan",
-    "Evaluated",
     "EvaluatedPlan",
     "EvaluatedRun",
     "PrivateAUC",
+    "WithPrivateAUC",
     "checked_share",
     "keep",
 ]
@@ -511,69 +511,43 @@ class _Held(BesideRun):
 
 
 @dataclass(frozen=True)
-class Evaluated(Mechanism):
-    """A mechanism, and a private AUC beside it.
+class WithPrivateAUC(Companion):
+    """A private AUC beside a mechanism.
 
     Parameters
     ----------
-    mechanism
-        How it learns.
     share
         Of the learning's mu^2, for the histograms.
     """
 
-    mechanism: Mechanism
     share: float
 
-    def __post_init__(self) -> None:
-        for name in ("bounded_uses", "radii", "label_mean", "label_cross", "calibrated"):
-            object.__setattr__(self, name, getattr(self.mechanism, name))
-
-    @property
-    def core(self) -> Mechanism:
-        """How it learns."""
-        return self.mechanism.core
-
-    @property
-    def default_clip(self) -> float:
-        """What `clip=None` means."""
-        return self.mechanism.default_clip
-
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """What `warmup=None` means."""
-        return self.mechanism.default_warmup(mu, horizon, features)
-
-    def checked_loss(self, loss: Any, form: Any) -> Any:
-        """The loss in use, None being the default."""
-        return self.mechanism.checked_loss(loss, form)
-
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+    def start(
+        self,
+        settings: Settings,
+        saved: Mapping[str, Any] | None,
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
+    ) -> EvaluatedRun:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        learning, entity, records = settings.learning, settings.entity, 1
-        if entity is not None:
-            records = entity.records if learning is None else entity.within(learning)
         mu = math.sqrt(self.share) * settings.mu_learning
-        plan = AucPlan(mu, settings.forks, learning, records)
+        plan = AucPlan(mu, settings.forks, settings.learning, settings.learning_records)
         if saved is not None:
             object.__setattr__(plan, "sigma", near("auc_sigma", saved["auc_sigma"], plan.sigma))
             saved = {name: value for name, value in saved.items() if name != "auc_sigma"}
-        inner = replace(settings, mechanism=self.mechanism, mu=math.sqrt(1.0 - self.share) * settings.mu)
-        run = self.mechanism.start(inner, seed=seed, saved=saved)
+        run = start_inner(replace(settings, mu=math.sqrt(1.0 - self.share) * settings.mu), saved)
         return EvaluatedRun(EvaluatedPlan(run.plan, plan), run, settings)
 
-    def describe(self, settings: Settings) -> str:
+    def describe(self) -> str:
         """What is done, for the report."""
         return (
-            f"{self.mechanism.describe(settings)} Beside it {self.share:.3g} of what learning may take of "
-            "mu^2 goes to histograms of the probabilities by class, over windows of learned records, each "
-            "released once under Gaussian noise: the private AUC is computed from them."
+            f"Beside it {self.share:.3g} of what learning may take of mu^2 goes to histograms of the "
+            "probabilities by class, over windows of learned records, each released once under Gaussian "
+            "noise: the private AUC is computed from them."
         )
 
-    def notes(self, settings: Settings, run: Run) -> list[str]:
+    def notes(self, run: EvaluatedRun) -> list[str]:
         """What the report has to say besides."""
-        assert isinstance(run, EvaluatedRun)
         window = run.plan.histograms.window
         return [
-            *self.mechanism.notes(settings, run.inner),
-            f"The private AUC is of scores given before learning, in windows of {window} learned records.",
+            f"The private AUC is of scores given before learning, in windows of {window} learned records."
         ]
