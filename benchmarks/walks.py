@@ -47,6 +47,7 @@ from types import FrameType
 from typing import Any
 
 import _timing
+import streampair_connectors
 from streampair_connectors import config as configuration
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.stores import DirectoryStore
@@ -63,7 +64,7 @@ BATCH = 100
 #: Records before the batch and the commit that are counted: the warm-up is over then.
 BEFORE = 3_000
 _PACKAGES = tuple(
-    str(Path(package.__file__).parent) for package in (streampair, configuration) if package.__file__
+    str(Path(package.__file__).parent) for package in (streampair, streampair_connectors) if package.__file__
 )
 
 CONFIG = f"""
