@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,6 @@ from streampair.privacy.user_level import Admission, EntityLimit
 from streampair.records import features as _cells
 from streampair.records import features as _features
 from streampair.records.frames import Table, label_type
-
-if TYPE_CHECKING:
-    from streampair.privacy.noise import NoiseKey
-    from streampair.privacy.report import Standing
 
 __all__ = [
     "PrivateLearner",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import os
@@ -11,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,7 +61,7 @@ def is_private(config: Config) -> bool:
     """Whether the learner draws noise."""
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
-    return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or [])
+    return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or ())
 
 
 def taken_cells(config: Config) -> dict[str, bool]:
@@ -321,7 +321,7 @@ def _first_batches(config: Config) -> None:
         """Seconds of work; 0 if something was compiled."""
         done, room, compiled = lane.next_offset or 0, lane.room, list[bool]()
         begin = time.monotonic()
-        with on_compile(partial(compiled.append, True)):
+        with on_compile(functools.partial(compiled.append, True)):
             lane.process(
                 [Record(done + i, value) for i in range(count if room is None else min(count, room))]
             )
@@ -434,14 +434,16 @@ def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
     return value
 
 
-def _parameters(kind: Any) -> list[str] | None:
+@functools.lru_cache(maxsize=64)  # a start asks of each class several times
+def _parameters(kind: Any) -> tuple[str, ...] | None:
+    """The names that a constructor takes; None: it takes any, or does not say."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
         return None
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    return [p.name for p in parameters]
+    return tuple(p.name for p in parameters)
 
 
 def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
@@ -467,7 +469,7 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
 def _add_declared(
     kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
 ) -> None:
-    known = _parameters(kind) or []
+    known = _parameters(kind) or ()
     declared: dict[str, Any] = {"positive": config.input.positive, "negative": config.input.negative}
     if alone:
         declared["features"] = config.input.feature_names()

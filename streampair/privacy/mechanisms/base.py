@@ -20,19 +20,14 @@ from streampair.privacy.user_level import EntityLimit
 from streampair.records.design import Design
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from streampair.privacy.noise import Stream
-    from streampair.records.design import Design
-
-    Floats = NDArray[np.float64]
     from collections.abc import Hashable
 
+    from numpy.typing import NDArray
+
     from streampair.privacy.mechanisms.buffer import BufferPlan
-    from streampair.privacy.noise import ChainedNoise
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
 
 
 __all__ = [

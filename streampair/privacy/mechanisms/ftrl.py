@@ -33,11 +33,9 @@ from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensiti
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.privacy.mechanisms.base import Asked
+    from streampair.privacy.noise import Stream
 
     Floats = NDArray[np.float64]
-    from streampair.privacy.mechanisms.base import Settings
-    from streampair.privacy.noise import Stream
 
 __all__ = [
     "FTRL",
