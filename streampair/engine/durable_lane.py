@@ -730,7 +730,7 @@ class LoggedLane(Lane):
         return output
 
     def _void_reasons(self) -> list[str]:
-        """Also what voids the report of a record that was ever taken: the learner keeps it from here on."""
+        """Also those under which a record was ever taken, by the log: they are marked in the learner."""
         private, known = self._model.private, self._log.known
         if private is None or known is None:
             return self._void
