@@ -179,6 +179,28 @@ def build_report(
         seeded=seeded,
     )
     notes = [] if run is None else settings.notes(run)
+    notes += _notes_of_the_past(settings, standing)
+    notes += _notes_of_assumptions(settings, declared=declared)
+    if seeded:
+        notes.append(
+            "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
+        )
+    if summary.kind == "void" and standing.accepted:
+        notes.append(f"Vouched by the operator on {'; on '.join(standing.accepted)}.")
+    return PrivacyReport(
+        **vars(summary),
+        adjacency=settings.relation.adjacency,
+        noise_std=0.0 if run is None else run.plan.sigma,
+        mechanism=settings.describe(),
+        notes=tuple(notes),
+        card=tuple(kind.line(settings.epsilon) for kind in card),
+        auc=None if run is None else run.auc,
+    )
+
+
+def _notes_of_the_past(settings: Settings, standing: Standing) -> list[str]:
+    """Restarts, and forks that are charged."""
+    notes = []
     if standing.clean:
         notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
     if standing.continued or standing.unclean:
@@ -191,6 +213,12 @@ def build_report(
             f"{standing.charged} fork(s) are charged: after a crash up to {settings.window} releases were, "
             "or may have been, made again in another way."
         )
+    return notes
+
+
+def _notes_of_assumptions(settings: Settings, *, declared: bool) -> list[str]:
+    """What is taken as public, and what the guarantee does not reach."""
+    notes = []
     if not declared:
         also = " (and the bounds)" if settings.bounds else ""
         notes.append(
@@ -214,18 +242,4 @@ def build_report(
         "This is about records as they reach the learner, which sees nothing of a pipeline in front of it: a "
         "lane looks at that, and so does streampair.privacy.pipeline_report(pipeline)."
     )
-    if seeded:
-        notes.append(
-            "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."
-        )
-    if summary.kind == "void" and standing.accepted:
-        notes.append(f"Vouched by the operator on {'; on '.join(standing.accepted)}.")
-    return PrivacyReport(
-        **vars(summary),
-        adjacency=settings.relation.adjacency,
-        noise_std=0.0 if run is None else run.plan.sigma,
-        mechanism=settings.describe(),
-        notes=tuple(notes),
-        card=tuple(kind.line(settings.epsilon) for kind in card),
-        auc=None if run is None else run.auc,
-    )
+    return notes
