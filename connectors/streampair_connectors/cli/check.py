@@ -12,7 +12,7 @@ from streampair.privacy import PrivacyReport, Spend
 from streampair.privacy.plausible import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Config
+from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka.topics import (
     FLAG,
     create_missing,
@@ -250,12 +250,10 @@ def _check_codecs(report: Report) -> None:
 
 async def _check_kafka(config: Config, report: Report, create: bool) -> int:
     """Return the partitions of the input; 0 when nobody knows."""
-    made: dict[str, int] = {}
-    errors: dict[str, SourceError] = {}
     try:
         settings = config.require_kafka()
-        topics = await kafka.describe_topics(settings)
-        report.good("kafka", f"{settings.bootstrap_servers} answers; {len(topics)} topics are visible")
+        found = await kafka.describe_topics(settings)
+        report.good("kafka", f"{settings.bootstrap_servers} answers; {len(found)} topics are visible")
     except StreampairError as error:
         report.bad("kafka", error)
         return 0
@@ -268,33 +266,63 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
         report.bad("rights", rights_error(config, missing))
     else:
         report.good("rights", "this user may do all that `run` does, as far as the brokers tell")
-    hidden = {topic for kind, topic, operation in missing if (kind, operation) == ("topic", "Describe")}
+    topics = _Topics(found)
+    topics.hidden = {
+        topic for kind, topic, operation in missing if (kind, operation) == ("topic", "Describe")
+    }
     if create:
         try:
-            creation = await create_missing(config, topics)
+            creation = await create_missing(config, found)
         except StreampairError as error:
             report.bad(FLAG, error)
             return 0
-        made, errors = creation.made, creation.errors
-        topics |= made
-    name = config.input.topic
-    if name in topics:
-        count = topics[name]
-        report.good(
-            "input.topic",
-            f"{name!r} {_has(name, made)} {count} partition(s): {count} lane(s), at most {count} worker(s)",
+        topics.made, topics.errors = creation.made, creation.errors
+        topics.found |= creation.made
+    _check_input_topic(config, report, topics)
+    await _check_output_topics(config, settings, report, topics)
+    return topics.found.get(config.input.topic, 0)
+
+
+@dataclass
+class _Topics:
+    """Partitions of the topics that there are, and of those that were made now; why others could not be.
+
+    What is `hidden` may exist: this user may not look.
+    """
+
+    found: dict[str, int]
+    made: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, SourceError] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+
+    def has(self, name: str) -> str:
+        """The words of a topic that is there."""
+        return (
+            f"{name!r} {'was created with' if name in self.made else 'has'} {self.found[name]} partition(s)"
         )
-    elif name not in hidden:
-        report.bad("input.topic", errors.get(name) or missing_topic(config, "input.topic", name))
+
+
+def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
+    name = config.input.topic
+    if name in topics.found:
+        count = topics.found[name]
+        report.good("input.topic", f"{topics.has(name)}: {count} lane(s), at most {count} worker(s)")
+    elif name not in topics.hidden:
+        report.bad("input.topic", topics.errors.get(name) or missing_topic(config, "input.topic", name))
+
+
+async def _check_output_topics(
+    config: Config, settings: KafkaConfig, report: Report, topics: _Topics
+) -> None:
     creates: bool | None = None
     for key, name in output_topics(config).items():
-        if name in topics:
-            report.good(key, f"{name!r} {_has(name, made)} {topics[name]} partition(s)")
+        if name in topics.found:
+            report.good(key, topics.has(name))
             continue
-        if name in errors:
-            report.bad(key, errors[name])
+        if name in topics.errors:
+            report.bad(key, topics.errors[name])
             continue
-        if name in hidden:
+        if name in topics.hidden:
             continue
         if creates is None:
             creates = await kafka.creates_topics(settings)
@@ -304,8 +332,3 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
             report.good(key, f"{name!r} does not exist; `run` asks for it, and the broker may create it")
         else:
             report.bad(key, missing_topic(config, key, name))
-    return topics.get(config.input.topic, 0)
-
-
-def _has(name: str, made: dict[str, int]) -> str:
-    return "was created with" if name in made else "has"
