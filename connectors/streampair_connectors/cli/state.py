@@ -99,30 +99,9 @@ def accept(
     then on "vouched by the operator". The newest store, put back, costs nothing: look for that first.
     No worker may run.
     """
-    from streampair_connectors.stores.inspection import open_states
-
-    chosen: list[How] = []
-    if lost_register:
-        chosen.append("register")
-    if rollback:
-        chosen.append("rollback")
-    if lost_span:
-        chosen.append("span")
-
-    async def work(settings: Config) -> list[Plan]:
-        async with open_states(settings) as states:
-            plans = await states.plan(chosen[0], None if partition is None else [partition])
-            if not as_json:
-                for plan in plans:
-                    title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
-                    _block(title, _plan_rows(plan))
-            if not yes and not await asyncio.to_thread(typer.confirm, "Go on so?"):
-                return []
-            for plan in plans:
-                await states.carry_out(plan)
-            return plans
-
+    flags: dict[How, bool] = {"register": lost_register, "rollback": rollback, "span": lost_span}
     with errors(as_json):
+        chosen: list[How] = [how for how, given in flags.items() if given]
         if len(chosen) != 1:
             raise ConfigError(
                 "nothing says what to go on without" if not chosen else "one thing at a time",
@@ -135,7 +114,8 @@ def accept(
             )
         settings = load_config(config)
         logs.configure("error")
-        plans = asyncio.run(work(settings))
+        partitions = None if partition is None else [partition]
+        plans = asyncio.run(_accept(settings, chosen[0], partitions, ask=not yes, show=not as_json))
         if as_json:
             typer.echo(json.dumps({"accepted": [plan.as_dict() for plan in plans]}))
         elif not plans:
@@ -143,6 +123,25 @@ def accept(
             raise typer.Exit(1)
         else:
             typer.echo("done: start `streampair run`")
+
+
+async def _accept(
+    settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
+) -> list[Plan]:
+    """Carry out the plans, and return them: none of them if the answer is no."""
+    from streampair_connectors.stores.inspection import open_states
+
+    async with open_states(settings) as states:
+        plans = await states.plan(how, partitions)
+        if show:
+            for plan in plans:
+                title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
+                _block(title, _plan_rows(plan))
+        if ask and not await asyncio.to_thread(typer.confirm, "Go on so?"):
+            return []
+        for plan in plans:
+            await states.carry_out(plan)
+        return plans
 
 
 @state_app.command(
