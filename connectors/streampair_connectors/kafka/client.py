@@ -93,26 +93,9 @@ async def _explained(
 ) -> _Finding | None:
     """What an error of one server means; None: nobody listens there, or it is not known."""
     causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return _certificate(cause, host, name)
-    for cause in causes:
-        if isinstance(cause, ssl.SSLError):
-            return _handshake(config, cause, name)
-        if isinstance(cause, kafka_errors.UnsupportedSaslMechanismError):
-            return (
-                f"{name} does not offer the SASL mechanism {config.sasl_mechanism}: {_line(cause)}",
-                "set kafka.sasl_mechanism to one that the broker enables",
-            )
-        if isinstance(cause, (kafka_errors.SaslAuthenticationFailed, kafka_errors.AuthenticationFailedError)):
-            return (
-                f"{name} refuses user {config.username!r}: wrong password, or the user is unknown to "
-                f"{config.sasl_mechanism}",
-                "check kafka.username and the password in kafka.password_file or kafka.password_env, and "
-                "that the user has credentials for this mechanism",
-            )
-    if isinstance(error, ConnectionRefusedError):
-        return None
+    found = _refused(config, causes, host, name)
+    if found is not None or isinstance(error, ConnectionRefusedError):
+        return found
     tls = "SSL" in config.security_protocol
     if not tls and await _speaks_tls(host, port):
         return (
@@ -131,6 +114,29 @@ async def _explained(
             "set kafka.security_protocol to SASL_PLAINTEXT, with sasl_mechanism, username and password_file, "
             "or name the port without authentication",
         )
+    return None
+
+
+def _refused(config: KafkaConfig, causes: list[BaseException], host: str, name: str) -> _Finding | None:
+    """What the causes of an error say of certificates, TLS and who may log in; None: nothing."""
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return _certificate(cause, host, name)
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError):
+            return _handshake(config, cause, name)
+        if isinstance(cause, kafka_errors.UnsupportedSaslMechanismError):
+            return (
+                f"{name} does not offer the SASL mechanism {config.sasl_mechanism}: {_line(cause)}",
+                "set kafka.sasl_mechanism to one that the broker enables",
+            )
+        if isinstance(cause, (kafka_errors.SaslAuthenticationFailed, kafka_errors.AuthenticationFailedError)):
+            return (
+                f"{name} refuses user {config.username!r}: wrong password, or the user is unknown to "
+                f"{config.sasl_mechanism}",
+                "check kafka.username and the password in kafka.password_file or kafka.password_env, and "
+                "that the user has credentials for this mechanism",
+            )
     return None
 
 
