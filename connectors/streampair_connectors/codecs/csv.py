@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ class _Record(Protocol):
 
 
 Many = Callable[[Sequence[_Record]], Rows | None]
+# From lines to their rows; None or an error if they are not of its kind.
+_Way = Callable[[list[bytes]], Rows | None]
 
 
 def csv_rows(
@@ -67,9 +69,44 @@ def csv_rows(
     features = list(dict.fromkeys(names))
     if not features or label not in place or not place.keys() >= set(features):
         return None
-    chosen = [place[name] for name in features]
-    label_at, id_at = place[label], None if id_column is None else place.get(id_column)
-    width, take_features = len(columns), _several(chosen)
+    columns_of = _Columns(
+        width=len(columns),
+        features=features,
+        chosen=[place[name] for name in features],
+        label=place[label],
+        id=None if id_column is None else place.get(id_column),
+    )
+    ways = _numbers(columns_of, resolve), _texts(columns_of, resolve)
+
+    def many(records: Sequence[_Record]) -> Rows | None:
+        values = [record.value for record in records]
+        if not values or None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
+            return None
+        for way in ways:
+            try:
+                rows = way(values)  # type: ignore[arg-type]
+            except (ValueError, OverflowError, csv.Error, msgspec.MsgspecError, RecordError):
+                continue
+            if rows is not None:
+                return rows
+        return None
+
+    return many
+
+
+class _Columns(NamedTuple):
+    """How many columns there are, and where among them the features, the label and the id lie."""
+
+    width: int
+    features: list[str]
+    chosen: list[int]
+    label: int
+    id: int | None
+
+
+def _numbers(columns: _Columns, resolve: Callable[[str], object]) -> _Way:
+    """For lines of numbers alone: written with brackets around, they are JSON, which msgspec reads fast."""
+    width, features, chosen, label_at, id_at = columns
     in_order = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     pick: Any = slice(chosen[0], chosen[0] + len(chosen)) if in_order else chosen
     # A whole number is spelled in one way, so that it says what its cell says; 1.0 could be 1.00 as well.
@@ -77,7 +114,6 @@ def csv_rows(
     parse = msgspec.json.Decoder(list[tuple[tuple(cells)]]).decode  # type: ignore[misc]
 
     def numbers(values: list[bytes]) -> Rows | None:
-        """Lines of numbers alone: written with brackets around, they are JSON, which msgspec reads fast."""
         text = b"\n".join(values)
         if text.translate(None, _PLAIN):
             return None
@@ -98,8 +134,15 @@ def csv_rows(
             features, table, [labels[number] for number in y], None if ids is None else list(map(str, ids))
         )
 
+    return numbers
+
+
+def _texts(columns: _Columns, resolve: Callable[[str], object]) -> _Way:
+    """For any lines, cell by cell with what the slow way uses."""
+    width, features, chosen, label_at, id_at = columns
+    take_features = _several(chosen)
+
     def texts(values: list[bytes]) -> Rows | None:
-        """Any lines, cell by cell with what the slow way uses."""
         rows = list(csv.reader([value.decode("utf-8").rstrip("\r\n") for value in values], strict=True))
         # A quote that is not closed would take the next line with it.
         if len(rows) != len(values) or set(map(len, rows)) != {width}:
@@ -114,20 +157,7 @@ def csv_rows(
         ids = None if id_at is None else [row[id_at] or None for row in rows]
         return Rows(features, table, [labels[text] for text in y], ids)
 
-    def many(records: Sequence[_Record]) -> Rows | None:
-        values = [record.value for record in records]
-        if not values or None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
-            return None
-        for way in (numbers, texts):
-            try:
-                rows = way(values)  # type: ignore[arg-type]
-            except (ValueError, OverflowError, csv.Error, msgspec.MsgspecError, RecordError):
-                continue
-            if rows is not None:
-                return rows
-        return None
-
-    return many
+    return texts
 
 
 def _minus_nothing(text: bytes) -> bool:
