@@ -278,6 +278,9 @@ def refuse_nan(x: Mapping[str, Any]) -> None:
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "tombstone", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
+# In place of a sample of the regret: it does not count the record; it counts it, and passes it over.
+_NOT_COUNTED: Final = object()
+_PASSED: Final = object()
 # Events after which a model that may be left half changed is copied anew: to go back, they are learned again.
 _RELEARNED: Final = 500
 
@@ -432,14 +435,18 @@ class Batch:
         self.seen = before + done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
-        if self.outside is None:
-            return
+        if self.outside is not None:
+            self._count_outside(self.outside, batch, done, taken.refused)
+
+    @staticmethod
+    def _count_outside(outside: Outside, batch: Read, done: int, refused: Collection[int]) -> None:
+        """Look at the values of the first `done` records, but for those that were refused."""
         if batch.table is not None:
-            self.outside.rows(batch.table.names, batch.table.values[:done], taken.refused)
+            outside.rows(batch.table.names, batch.table.values[:done], refused)
         else:
             for at, x in enumerate(batch.raw[:done]):
-                if at not in taken.refused:
-                    self.outside.one(x)
+                if at not in refused:
+                    outside.one(x)
 
     def _copy(self) -> None:
         """Copy the steps that an event could leave half changed."""
@@ -578,73 +585,98 @@ class Batch:
         given: list[float],
     ) -> None:
         """Any record at all, one by one."""
-        model, regret, positive, decode = self._model, self._regret, self._positive, self._decode
-        private = model.private
         slots = self._slots_left()
         expected = -1 if self.next_offset is None else self.next_offset
-        counts = self.events
         for record in records:
-            offset = record.offset
-            if offset < expected:
-                counts["ignored"] += 1
+            if record.offset < expected:
+                self.events["ignored"] += 1
                 continue
-            expected = self.next_offset = offset + 1
+            expected = self.next_offset = record.offset + 1
             self.seen += 1
-            origin, refused = self._origin(record), self._refused()
-            event_id: str | None = None
-            given_score: float | None = None
-            shares: dict[Any, float] | None = None
-            sample = None
-            stage = "decode"
-            try:
-                event = decode(record)
-                event_id, x, y = event.id, event.x, event.y
-                stage = "features"
-                if model.fragile:
-                    refuse_nan(x)
-                z = model.through(x)
-                score, told_shares = (None, None) if model.too_early(z) else model.judge(z)
-                if y is None:
-                    outcome = "scored"
-                    if private is not None:
-                        private.learn_null(origin)
-                else:
-                    stage = "label"
-                    label = bool(y == positive)
-                    counts_for_regret = regret is not None and score is not None
-                    told: Any = label if self._two_classes else y
-                    hit = counts_for_regret and regret.enters(told)  # type: ignore[union-attr]
-                    if hit:
-                        sample = regret.prepare(z, told, score, model.score)  # type: ignore[union-attr,arg-type]
-                    stage = "learn"
-                    if model.direct:
-                        model.learn_from(z, y, origin)
-                    elif not model.learn_through(x, y, origin) and private is not None:
-                        private.learn_null(origin)
-                    outcome = "learned" if slots > 0 and self._refused() == refused else "scored"
-                    if hit:
-                        regret.commit(sample, told)  # type: ignore[union-attr]
-                    elif counts_for_regret:
-                        regret.skip([told])  # type: ignore[union-attr]
-                    if score is not None:
-                        labels.append(label)
-                        given.append(score)
-                    if model.fragile:
-                        self._since.append((x, y))
-                given_score, shares = score, told_shares
-                if self.outside is not None:
-                    self.outside.one(x)
-            except Exception as error:
-                if not self._is_bad_event(error, stage):
-                    raise
-                if model.fragile and stage != "decode":
-                    self._go_back()
-                if private is not None:
-                    private.learn_null(origin)
-                outcome = self._refuse(record, error, stage, output.dead_letters)
+            scored = self._take_one(record, slots > 0, output.dead_letters, labels, given)
             slots -= 1
-            counts[outcome] += 1
-            output.scores.append(Scored(offset, record.key, event_id, given_score, outcome, shares))
+            self.events[scored.outcome] += 1
+            output.scores.append(scored)
+
+    def _take_one(
+        self, record: Record, learns: bool, dead: list[DeadLetter], labels: list[int], given: list[float]
+    ) -> Scored:
+        """One record; `learns` says whether it comes before the horizon."""
+        model, regret = self._model, self._regret
+        origin, refused = self._origin(record), self._refused()
+        event_id: str | None = None
+        stage = "decode"
+        try:
+            event = self._decode(record)
+            event_id, x, y = event.id, event.x, event.y
+            stage = "features"
+            if model.fragile:
+                refuse_nan(x)
+            z = model.through(x)
+            score, shares = (None, None) if model.too_early(z) else model.judge(z)
+            if y is None:
+                outcome = "scored"
+                self._learn_null(origin)
+            else:
+                stage = "label"
+                label = bool(y == self._positive)
+                told = label if self._two_classes else y
+                sample: Any = _NOT_COUNTED
+                if regret is not None and score is not None:
+                    sample = regret.prepare(z, told, score, model.score) if regret.enters(told) else _PASSED
+                stage = "learn"
+                if model.direct:
+                    model.learn_from(z, y, origin)
+                else:
+                    self._learn_through(x, y, origin)
+                outcome = "learned" if learns and self._refused() == refused else "scored"
+                if sample is not _NOT_COUNTED:
+                    self._settle_regret(sample, told)
+                if score is not None:
+                    labels.append(label)
+                    given.append(score)
+                if model.fragile:
+                    self._since.append((x, y))
+            if self.outside is not None:
+                self.outside.one(x)
+        except Exception as error:
+            outcome, score, shares = self._refuse_carefully(record, error, stage, origin, dead), None, None
+        return Scored(record.offset, record.key, event_id, score, outcome, shares)
+
+    def _refuse_carefully(
+        self, record: Record, error: Exception, stage: str, origin: Origin, dead: list[DeadLetter]
+    ) -> str:
+        """The outcome of a record that failed, with the model as it was before it.
+
+        Raises
+        ------
+        Exception
+            The error itself, if it is not about the record.
+        """
+        if not self._is_bad_event(error, stage):
+            raise error
+        if self._model.fragile and stage != "decode":
+            self._go_back()
+        self._learn_null(origin)
+        return self._refuse(record, error, stage, dead)
+
+    def _learn_through(self, x: Any, y: object, origin: Origin) -> None:
+        """Let a pipeline learn; a record that it keeps from the learner is a null record."""
+        if not self._model.learn_through(x, y, origin):
+            self._learn_null(origin)
+
+    def _learn_null(self, origin: Origin) -> None:
+        """Let a private learner take a null slot; other learners have none."""
+        if self._model.private is not None:
+            self._model.private.learn_null(origin)
+
+    def _settle_regret(self, sample: Any, told: Any) -> None:
+        """Let the regret count a record that was learned."""
+        if self._regret is not None:
+            if sample is _PASSED:
+                self._regret.skip([told])
+            else:
+                self._regret.commit(sample, told)
 
     def _slots_left(self) -> float:
         """Slots before the horizon; every record takes one."""
