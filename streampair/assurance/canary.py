@@ -171,28 +171,29 @@ class Trial:
     def contents(self, scene: Scene = _REST) -> Iterator[Content]:
         """What the canary's slot may hold; the first leaves pairs active, whatever the noise."""
         d = len(self.names)
+        classes = [(self.high, "high"), (self.low, "low")]
         if self.part == "auc":
-            for label, word in ((self.high, "high"), (self.low, "low"), (None, "no label")):
+            for label, word in (*classes, (None, "no label")):
                 yield Content(f"(0, {word})", (0.0,) * d, label)
             yield Content("(+B, high)", (1.0,) + (0.0,) * (d - 1), self.high)
-            return
-        if scene.lifted:
+        elif scene.lifted:
             for sign, place in ((1.0, "+B"), (-1.0, "-B")):
                 yield Content(f"({place} across the lift, high)", (sign,) + (0.0,) * (d - 1), self.high)
-            return
-        labels = [(self.high, "high"), (self.low, "low")]
-        if self.part == "warm-up":
-            for value, (label, word) in itertools.product(
-                (1.0, -1.0, 0.25, -0.25, 0.0, _TURN, _FAR, -_FAR), labels
-            ):
+        elif self.part == "warm-up":
+            values = (1.0, -1.0, 0.25, -0.25, 0.0, _TURN, _FAR, -_FAR)
+            for value, (label, word) in itertools.product(values, classes):
                 yield Content(f"(every feature at {value:+g}, {word})", (value,) * d, label)
-            return
+        else:
+            labels = classes[:1] if self.metric and not (self.push or self.secret) else classes
+            for (place, x), (label, word) in itertools.product(self._positions(d), labels):
+                yield Content(f"({place}, {word})", x, label)
+
+    def _positions(self, d: int) -> list[tuple[str, tuple[float, ...]]]:
+        """Where the canary's features may lie while the learner learns: the words, and d features."""
         first, corner = (1.0,) + (0.0,) * (d - 1), (1.0,) * d
         places = [("+B", first), ("-B", _times(-1.0, first)), ("0", _times(0.0, first))]
         if self.metric:
-            other = (0.0,) * (d - 1) + (1.0,)
-            places = [places[0], places[2], ("+B along another feature", other)]
-            labels = labels if self.push or self.secret else labels[:1]
+            places = [places[0], places[2], ("+B along another feature", (0.0,) * (d - 1) + (1.0,))]
         if self.moments:
             # Two records of one class at t = -1/2 reach D (docs/privacy.md, Lemma 31).
             third = (-0.5, math.sqrt(0.75), *first[2:]) if d > 1 else (-0.5,)
@@ -204,8 +205,7 @@ class Trial:
                 angle = math.tau * k / _TURNS
                 places.append((f"B at {360 * k // _TURNS} degrees", (math.cos(angle), math.sin(angle))))
         places.append((f"{_FAR:+g} B in all", _times(_FAR, corner)))
-        for (place, x), (label, word) in itertools.product(places, labels):
-            yield Content(f"({place}, {word})", x, label)
+        return places
 
     def spots(self) -> Sequence[int]:
         """Slots that the canary is tried in."""

@@ -566,16 +566,20 @@ class ForestLearner(KnowsColumns):
                     self._prepare(x)
                 if self._write(x):
                     return True
-            values, index = self._values(x), self._index
-            if grow:
-                new = [name for name in values if name not in index]
-                self._know(new, [name for name in values if isinstance(x[name], str)])
-                index = self._index
-            if self._expected < 0:
-                self._prepare(values)
-            self._write({name: value for name, value in values.items() if name in index})
+            self._read_checked(x, grow=grow)
             return True
         return False
+
+    def _read_checked(self, x: Any, *, grow: bool) -> None:
+        """Pack a record value by value: for new names, and for what `_read` could not pack."""
+        values, index = self._values(x), self._index
+        if grow:
+            new = [name for name in values if name not in index]
+            self._know(new, [name for name in values if isinstance(x[name], str)])
+            index = self._index
+        if self._expected < 0:
+            self._prepare(values)
+        self._write({name: value for name, value in values.items() if name in index})
 
     def _write(self, values: Mapping[Any, Any]) -> bool:
         """Put a record with gaps into the state; False if a name is unknown, or a value is no number."""

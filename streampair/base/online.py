@@ -929,11 +929,7 @@ class FlatLearner(LearnsBatches):
         if header[layout.SEED] >= 2**53:
             raise ValueError("a seed out of range")
         if header[layout.LINK]:
-            link = np.asarray(saved["link"], dtype=np.float64)
-            lowest = (0.0, -math.inf, 0.0, -math.inf, link_kernels.LEAST)
-            if link.shape != (len(_LINK),) or not (np.isfinite(link) & (link >= lowest)).all():
-                raise ValueError("a link that is none")
-            for name, value in zip(_LINK, link.tolist(), strict=True):
+            for name, value in zip(_LINK, _checked_link(saved), strict=True):
                 header[getattr(layout, name)] = value
         if len(set(names)) != d or d > self.max_features:
             raise ValueError("feature names that occur twice, or too many")
@@ -952,3 +948,12 @@ class FlatLearner(LearnsBatches):
         self._y_name = y_name
         self._learn_label(negative)
         self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+
+
+def _checked_link(saved: Mapping[str, Any]) -> list[float]:
+    """The numbers of a saved link, in the order of `_LINK`."""
+    link = np.asarray(saved["link"], dtype=np.float64)
+    lowest = (0.0, -math.inf, 0.0, -math.inf, link_kernels.LEAST)
+    if link.shape != (len(_LINK),) or not (np.isfinite(link) & (link >= lowest)).all():
+        raise ValueError("a link that is none")
+    return link.tolist()  # type: ignore[no-any-return]
