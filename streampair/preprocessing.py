@@ -26,7 +26,7 @@ from streampair.records import features as hashes
 from streampair.records.categories import Categories
 from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
 
-__all__ = ["Bounds", "Hashing", "OneHot", "RandomFourier", "Total", "UnitBall"]
+__all__ = ["Bounds", "Guarded", "Hashing", "OneHot", "RandomFourier", "UnitBall"]
 
 Array = NDArray[np.float64]
 
@@ -463,12 +463,13 @@ class OneHot(base.MiniBatchTransformer):
         return matrix_like(X, out, [*(names[j] for j in passing), *of.columns])
 
 
-class Total(base.Transformer):
-    """Make a step total: where it raises, a record without features comes out.
+class Guarded(base.Transformer):
+    """Wrapper around a transformer that catches its errors: a record on which it raises comes out empty.
 
-    For steps of River that are functions of one record, and raise on some: `compose.Select` where a name is
-    missing, `preprocessing.Normalizer` on text. A private learner behind it then takes a null slot for that
-    record alone. It takes one record at a time, and has no `transform_many`.
+    Some stateless transformers of River raise on some records: `compose.Select` if a feature is missing,
+    `preprocessing.Normalizer` on text. In front of a private learner, such a record would take no slot. The
+    empty record is a null record instead, and no other record is affected. `Guarded` transforms one record
+    at a time; it has no `transform_many`.
 
     Parameters
     ----------
@@ -484,7 +485,7 @@ class Total(base.Transformer):
     --------
     >>> from river import compose
     >>> from streampair import preprocessing
-    >>> select = preprocessing.Total(compose.Select("a"))
+    >>> select = preprocessing.Guarded(compose.Select("a"))
     >>> select.transform_one({"a": 1.0, "b": 2.0}), select.transform_one({"b": 2.0})
     ({'a': 1.0}, {})
     """
@@ -493,7 +494,7 @@ class Total(base.Transformer):
         self.step = step
         if not is_stateless(step):
             raise ConfigError(
-                f"{type(step).__name__} may learn from the stream, and Total lets no step learn",
+                f"{type(step).__name__} may learn from the stream, and Guarded lets no step learn",
                 fix="give a step that learns nothing, such as river.compose.Select('a')",
             )
 

@@ -37,7 +37,7 @@ TOTAL: Final = frozenset(
         "streampair.preprocessing.Hashing",
         "streampair.preprocessing.OneHot",
         "streampair.preprocessing.RandomFourier",
-        "streampair.preprocessing.Total",
+        "streampair.preprocessing.Guarded",
         "streampair.preprocessing.UnitBall",
     }
 )
@@ -147,8 +147,8 @@ def check_pipeline(
 
     Notes
     -----
-    Accepted in front: `Bounds`, `UnitBall`, `OneHot`, `Hashing`, `RandomFourier` and `Total` of
-    `streampair.preprocessing`, which have been tested on everything that a record may hold. Inside `Total`,
+    Accepted in front: `Bounds`, `UnitBall`, `OneHot`, `Hashing`, `RandomFourier` and `Guarded` of
+    `streampair.preprocessing`, which have been tested on everything that a record may hold. Inside `Guarded`,
     and in a lane: River's `Select`, `SelectType`, `Discard`, `Renamer`, `Prefixer`, `Suffixer`, `Binarizer`,
     `Normalizer`, `PolynomialExtender`, `FeatureHasher` with a seed, and `FuncTransformer`, whose function is
     taken at its word. What cannot be seen from here: what has been fitted before the pipeline was built
@@ -160,7 +160,7 @@ def check_pipeline(
     --------
     >>> from river import compose, preprocessing
     >>> from streampair import auc, privacy
-    >>> from streampair.preprocessing import Bounds, Total
+    >>> from streampair.preprocessing import Bounds, Guarded
     >>> privacy.check_pipeline(Bounds({"age": (0, 120)}) | auc.PairFTRL(horizon=1000))
     ()
     >>> scaled = preprocessing.StandardScaler() | auc.PairFTRL(horizon=1000)
@@ -172,7 +172,7 @@ def check_pipeline(
     Traceback (most recent call last):
     ...
     streampair.errors.PrivacyError: Select (at 'Select') raises on some records...
-    >>> privacy.check_pipeline(Total(compose.Select("age")) | auc.PairFTRL(horizon=1000))
+    >>> privacy.check_pipeline(Guarded(compose.Select("age")) | auc.PairFTRL(horizon=1000))
     ()
     """
     learner, front = _taken_apart(model)
@@ -190,7 +190,7 @@ def check_pipeline(
         raise PrivacyError(
             f"{kind} (at {path!r}) raises on some records in front of the private learner {name}: such a "
             "record takes no slot, and in learn_many none of those beside it does",
-            fix=f"wrap it, streampair.preprocessing.Total({kind}(...)), or leave it out: {name} scales by "
+            fix=f"wrap it, streampair.preprocessing.Guarded({kind}(...)), or leave it out: {name} scales by "
             "bounds= and ignores what is not in features=",
         )
     return (

@@ -17,7 +17,7 @@ from streampair import auc, metric, privacy, ranking
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
-from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
+from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check
 from streampair.privacy.user_level import Admission
 
@@ -96,7 +96,7 @@ def test_counts_slots_and_reports_do_not_depend_on_content(
 
 
 def test_a_lane_that_drops_bad_events_would_not_pass() -> None:
-    """The twin: without the null step the number of slots tells how many events were bad."""
+    """The mutant: without the null step the number of slots tells how many events were bad."""
     learner = private()
     for event in [*lanes.stream(10), None, *lanes.stream(5)]:
         if event is not None:
@@ -171,7 +171,7 @@ PARTIAL: list[Any] = [
         lambda: OneHot({"d": ["x", "y"]}) | UnitBall(),
         lambda: Hashing(size=3),
         lambda: RandomFourier(components=4, gamma=1.0, seed=1),
-        *(lambda front=front: Total(front()) for front in PARTIAL),  # type: ignore[misc]
+        *(lambda front=front: Guarded(front()) for front in PARTIAL),  # type: ignore[misc]
     ],
 )
 def test_functions_of_one_record_are_fine(front: Any) -> None:
@@ -181,7 +181,7 @@ def test_functions_of_one_record_are_fine(front: Any) -> None:
 
 @pytest.mark.parametrize("front", PARTIAL)
 def test_steps_that_raise_are_fine_in_a_lane_alone(front: Any) -> None:
-    with pytest.raises(PrivacyError, match=r"raises on some records in front.*Total\("):
+    with pytest.raises(PrivacyError, match=r"raises on some records in front.*Guarded\("):
         check_pipeline(front() | private())
     assert all(
         "raises on some" in why for why in check_pipeline(front() | private(), trust_preprocessing=True)

@@ -19,7 +19,7 @@ from river import preprocessing as rivers
 
 from streampair import auc
 from streampair.errors import ConfigError, RecordError
-from streampair.preprocessing import Bounds, Hashing, OneHot, RandomFourier, Total, UnitBall
+from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check, pipeline_report
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.records.frames import Table
@@ -33,10 +33,10 @@ STEPS: list[Any] = [
     Hashing(3),
     RandomFourier(4, seed=1),
     RandomFourier(4, seed=1, features=["a", "b"]),
-    Total(compose.Select("a", "b")),
-    Total(rivers.Normalizer()),
-    Total(compose.Renamer({"a": "b"})),
-    Total(compose.FuncTransformer(lambda x: x["a"] * x["b"])),
+    Guarded(compose.Select("a", "b")),
+    Guarded(rivers.Normalizer()),
+    Guarded(compose.Renamer({"a": "b"})),
+    Guarded(compose.FuncTransformer(lambda x: x["a"] * x["b"])),
 ]
 every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
 
@@ -206,7 +206,7 @@ def test_a_masked_label_is_none_of_the_two() -> None:
 
 
 class Strict(UnitBall):
-    """The twin: as it was, it raises at a cell that is no number."""
+    """The mutant: as it was, it raises at a cell that is no number."""
 
     def transform_many(self, X: Any) -> Any:
         Table(X)
@@ -333,7 +333,7 @@ def test_text_reaches_a_private_learner_without_hashing() -> None:
     assert (learner.slots, learner.null_slots) == (50, 0)
 
 
-# ---- Total, and what a pipeline is told --------------------------------------------------------------------
+# ---- Guarded, and what a pipeline is told --------------------------------------------------------------
 
 
 def test_total_refuses_what_may_learn() -> None:
@@ -344,8 +344,8 @@ def test_total_refuses_what_may_learn() -> None:
         3,
     ):
         with pytest.raises(ConfigError, match="may learn"):
-            Total(step)
-    both = Total(compose.Select("a") + compose.Select("b") | rivers.Normalizer())
+            Guarded(step)
+    both = Guarded(compose.Select("a") + compose.Select("b") | rivers.Normalizer())
     assert both.transform_one({"a": 3.0, "b": 4.0}) == {"a": 0.6, "b": 0.8}
     assert both.transform_one({"a": 3.0, "b": "text"}) == {}
 
