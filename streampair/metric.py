@@ -1,4 +1,4 @@
-"""Learners of distances: records of one class near each other, those of different classes far apart."""
+"""Metric learning: distances that are small within a class and large between classes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
     """Online gradient descent on a Mahalanobis metric; not private.
 
     A record is paired with each record in the buffer. The loss of a pair is ``phi(s (1 - u'Wu))`` with
-    ``u = x - x'`` and s = 1 for two records of one class, else -1: the squared distance ``u'Wu`` is to be
-    below 1 within a class and above 1 between classes. The gradient, averaged over the pairs, makes one step,
-    which is projected on the symmetric (or positive semi-definite) matrices of the given Frobenius norm.
+    ``u = x - x'`` and s = 1 for two records of one class, else -1. It is small if the squared distance
+    ``u'Wu`` is below 1 within classes and above 1 between them. The gradient, averaged over the pairs, makes
+    one step, which is projected onto the symmetric (or positive semi-definite) matrices in a Frobenius ball.
 
     Parameters
     ----------
@@ -42,14 +42,15 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
         Publish the average of the iterates weighted by the step sizes rather than the last iterate;
         ``"linear"``: weighted by the number of the step.
     psd
-        Keep W positive semi-definite, so that it is a metric. False: only symmetric, as in Huai et al.; what
-        is transformed with is the positive semi-definite part then.
+        Keep W positive semi-definite, so that it is a metric. False: only symmetric, as in Huai et al.;
+        records are then transformed with its positive semi-definite part.
     seed
-        Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
+        Seed of the reservoir's random draws; None takes one from the operating system. FIFO draws nothing.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
     half_life
-        Records after which one counts half, as in `streampair.auc.PairOGD`; None: all count alike.
+        Records after which the weight of a record has halved, as in `streampair.auc.PairOGD`; None: all weigh
+        the same.
 
     Raises
     ------
@@ -63,14 +64,14 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
     Notes
     -----
-    Classes may be any number of texts, numbers or booleans. Features are real numbers by name; a known one
-    that is missing counts as 0. Text, None, NaN, infinity, numbers beyond 1e30 and empty records raise
+    Labels are texts, numbers or booleans, of any number of classes. Features are real numbers by name; a
+    missing feature counts as 0. Text, None, NaN, infinity, numbers beyond 1e30 and empty records raise
     `RecordError` before anything has changed. A step takes O(d^2) time for each pair, and O(d^3) to stay
-    positive semi-definite. The thresholds are at the squared distance 1: scale features to order 1 first.
+    positive semi-definite. The threshold is a squared distance of 1: scale features to order 1 first.
 
-    In a pipeline, each record is transformed with the metric of that moment. Whatever a later step keeps of
-    it, such as the neighbours in `river.neighbors.KNNClassifier`, stays where an older metric has put it; a
-    short window of neighbours forgets the old ones soonest.
+    In a pipeline, each record is transformed with the current metric. Records that a later step has stored,
+    such as the neighbours in `river.neighbors.KNNClassifier`, are not transformed again when the metric
+    changes; a short window of neighbours limits this.
 
     References
     ----------
@@ -105,15 +106,16 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
 @dataclass(eq=False, repr=False)
 class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
-    """Private metric learning: follow the regularised leader, with correlated noise.
+    """Private metric learning: FTRL on pairs with correlated noise.
 
-    W is symmetric and in a Frobenius ball; what is transformed with is its positive semi-definite part.
+    W is symmetric and in a Frobenius ball; records are transformed with its positive semi-definite part. Two
+    solvers are available:
 
     ``solver="moments"``, for declared classes
-        Second moments of the records, sums of each class and its count are summed over blocks and released
-        under noise; from them follow the scatter within classes and between, and from that a metric in closed
-        form: the log-likelihood ratio of differences, for normal classes of one covariance. It has as many
-        directions as classes stand out of the noise, less one; until two do, it is the identity.
+        Second moments of the records, and the sum and the count of each class, are summed over blocks and
+        released under noise. They give the scatter within and between classes, and these a metric in closed
+        form: the log-likelihood ratio of differences, for normal classes of one covariance. Its rank is the
+        number of classes that stand out of the noise, less one; until two do, it is the identity.
     ``solver="gradients"``
         The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with
         ``u = x - x'`` and s = 1 for two records of one class, else -1.
@@ -124,23 +126,29 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     strategy, max_uses, forks, window, entity
         As in `streampair.auc.PairFTRL`.
     classes
-        Labels that there can be, 2 to 256 texts or numbers, by declaration; any other makes a null slot.
-        None: any label.
+        Declared labels, 2 to 256 texts or numbers; a record with another label is a null record. None: any
+        label.
     solver
-        As in `streampair.auc.PairFTRL`; ``"auto"`` is gradients where no classes are declared.
+        As in `streampair.auc.PairFTRL`; ``"auto"`` is gradients if no classes are declared.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). Moments have D = 3 / sqrt(2), whatever the number of
-    classes. Gradients have D = min(2 clip, 2 G), and the noise is that of a symmetric matrix: in the
-    d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the Euclidean one. What holds for null
-    records, copies and the report is said in `streampair.auc.PairFTRL`. A step that learns from the
-    transformed records, such as neighbours, is not private.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = 3 / sqrt(2) for moments,
+    whatever the number of classes, and D = min(2 clip, 2 G) for gradients. The noise of gradients is
+    symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
+    Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns from
+    the transformed records, such as nearest neighbours, is not private.
 
     References
     ----------
-    Koestinger, M. et al. (2012). Large scale metric learning from equivalence constraints. CVPR.
+    Koestinger, M. et al. (2012). Large scale metric learning from equivalence constraints. CVPR. For
+    gradients as for `streampair.auc.PairFTRL`.
 
     Examples
     --------
@@ -163,11 +171,11 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
 
 @dataclass(eq=False, repr=False)
 class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
-    """Private metric learning: output perturbation, for strongly convex losses.
+    """Private metric learning: output perturbation for strongly convex losses.
 
-    The algorithm of `streampair.auc.OnPairStrC` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x
-    - x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
-    transformed with is its positive semi-definite part.
+    The algorithm of `streampair.auc.OnPairStrC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
+    and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
+    transformed with its positive semi-definite part.
 
     Parameters
     ----------
@@ -175,13 +183,24 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
 
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
+
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
-    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
-    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-    A step that learns from the transformed records, such as neighbours, is not private.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
+    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
+    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
+    from the transformed records, such as nearest neighbours, is not private.
+
+    References
+    ----------
+    Algorithm 1 of Huai et al. (2020), as for `streampair.auc.OnPairStrC`.
 
     Examples
     --------
@@ -208,11 +227,11 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
 
 @dataclass(eq=False, repr=False)
 class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
-    """Private metric learning: output perturbation, for convex losses.
+    """Private metric learning: output perturbation for convex losses.
 
-    The algorithm of `streampair.auc.OnPairC` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
-    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
-    transformed with is its positive semi-definite part.
+    The algorithm of `streampair.auc.OnPairC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'`` and
+    s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
+    transformed with its positive semi-definite part.
 
     Parameters
     ----------
@@ -220,13 +239,24 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairC`.
 
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
+
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
-    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
-    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-    A step that learns from the transformed records, such as neighbours, is not private.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
+    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
+    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
+    from the transformed records, such as nearest neighbours, is not private.
+
+    References
+    ----------
+    Algorithm 2 of Huai et al. (2020), as for `streampair.auc.OnPairC`.
 
     Examples
     --------
@@ -253,11 +283,11 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
 
 @dataclass(eq=False, repr=False)
 class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
-    """Private metric learning: noise in every gradient; a baseline.
+    """Private metric learning: gradient perturbation; a baseline.
 
-    The algorithm of `streampair.auc.NoisyOGD` for the loss ``phi(s (1 - u'Wu))`` of a pair, with ``u = x -
-    x'`` and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; what is
-    transformed with is its positive semi-definite part.
+    The algorithm of `streampair.auc.NoisyOGD` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
+    and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
+    transformed with its positive semi-definite part.
 
     Parameters
     ----------
@@ -265,13 +295,22 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
     max_uses, forks, window, entity
         As in `streampair.auc.NoisyOGD`.
 
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, 2 G), and the noise is that of a
-    symmetric matrix: in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
-    Euclidean one. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
-    A step that learns from the transformed records, such as neighbours, is not private.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
+    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
+    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
+    from the transformed records, such as nearest neighbours, is not private.
+
+    References
+    ----------
+    As for `streampair.auc.NoisyOGD`.
 
     Examples
     --------

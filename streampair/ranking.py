@@ -1,4 +1,4 @@
-"""Learners that rank records by a real-valued relevance: grades, ratings, watch times."""
+"""Learners that rank records by a real-valued relevance, such as grades, ratings or watch times."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MAX_RELEVANCE_SQUARED = 1e10
 class PairOGD(Regressor, FlatLearner):
     """Online gradient descent on pairs of records with a real-valued relevance; not private.
 
-    The same algorithm as `streampair.auc.PairOGD`, for labels y that are real numbers: the margin of a pair
-    is ``(y - y') w.(x - x')``, so a pair counts the more, the further apart its relevances are, and pairs of
-    equal relevance have no gradient. With `losses.MinimumErrorEntropy` it is a regression on differences:
-    ``w.(x - x')`` is to be ``y - y'``, and pairs of equal relevance count as well.
+    The algorithm of `streampair.auc.PairOGD` for real-valued labels y. The margin of a pair is
+    ``(y - y') w.(x - x')``: a pair weighs more the further apart its relevances are, and pairs of equal
+    relevance have no gradient. With `losses.MinimumErrorEntropy` the learner is a regression on differences:
+    ``w.(x - x')`` estimates ``y - y'``, and pairs of equal relevance count as well.
 
     Parameters
     ----------
@@ -53,15 +53,16 @@ class PairOGD(Regressor, FlatLearner):
         Publish the average of the iterates weighted by the step sizes rather than the last iterate;
         ``"linear"``: weighted by the number of the step.
     relevance
-        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A relevance outside is
-        a RecordError. None takes relevances as they are, of a size up to 1e50, or 1e10 with `losses.Square`
-        and `losses.SquaredHinge`.
+        Declared lowest and highest relevance, scaled to -1 and 1. A relevance outside is a RecordError. None
+        takes relevances as they are, of a size up to 1e50, or 1e10 with `losses.Square` and
+        `losses.SquaredHinge`.
     seed
-        Seed of the reservoir's coins; None takes one from the operating system. FIFO has no coins.
+        Seed of the reservoir's random draws; None takes one from the operating system. FIFO draws nothing.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
     half_life
-        Records after which one counts half, as in `streampair.auc.PairOGD`; None: all count alike.
+        Records after which the weight of a record has halved, as in `streampair.auc.PairOGD`; None: all weigh
+        the same.
 
     Raises
     ------
@@ -70,13 +71,13 @@ class PairOGD(Regressor, FlatLearner):
 
     Notes
     -----
-    Features are taken as `streampair.auc.PairOGD` takes them. `predict_one` is the score, without an
-    intercept: differences of predictions mean something, their zero does not.
+    See `auc.PairOGD` for which features are accepted. `predict_one` is the score without an intercept: only
+    differences of predictions are meaningful.
 
-    The margin is measured in the unit of the relevance: with grades from 0 to 100 and the hinge, pairs that
-    are 50 apart are content with a difference of scores of 1/50. A declared range makes the unit the same for
-    every stream. With `losses.MinimumErrorEntropy` scores have the unit of the relevance, and the radius must
-    leave room for them.
+    The margin has the unit of the relevance: with grades from 0 to 100 and the hinge, the loss of a pair 50
+    grades apart is 0 from a difference of scores of 1/50. A declared range gives every stream the same unit.
+    With `losses.MinimumErrorEntropy` scores have the unit of the relevance, and the radius must be large
+    enough for them.
 
     References
     ----------
@@ -123,14 +124,14 @@ class PairOGD(Regressor, FlatLearner):
 
 @dataclass(eq=False, repr=False)
 class PairFTRL(Regressor, PrivateLearner):
-    """Private ranking by a real-valued relevance: follow the regularised leader, with correlated noise.
+    """Private ranking by a real-valued relevance: FTRL on pairs with correlated noise.
 
-    The algorithms of `streampair.auc.PairFTRL`, for relevances y:
+    The algorithms of `streampair.auc.PairFTRL` for relevances y. Two solvers are available:
 
     ``solver="moments"``
-        The leader of ``(y - y' - w.(x - x'))^2`` over all pairs, which is the regression on the covariance.
-        It follows from second moments, which are summed over blocks and released under noise. The warm-up
-        releases the mean relevance too. Differences of scores estimate those of relevances in [-1, 1].
+        Minimises ``(y - y' - w.(x - x'))^2`` over all pairs, a regression on the covariance. The minimiser is
+        computed from second moments, which are summed over blocks and released under noise. The warm-up also
+        releases the mean relevance. Differences of scores estimate those of relevances in [-1, 1].
     ``solver="gradients"``
         Clipped gradients of any pair loss with the margin ``(y - y') w.(x - x')``, over a buffer.
 
@@ -140,18 +141,27 @@ class PairFTRL(Regressor, PrivateLearner):
     strategy, max_uses, forks, window, entity, solver
         As in `streampair.auc.PairFTRL`.
     relevance
-        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
-        relevance makes a null slot.
+        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
+        record.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.3): mu-GDP under replacement of one record's content, the
-    relevance included, with ``mu`` exact for (epsilon, delta). Gradients have D = min(2 clip, G), for real
-    labels as for two classes, and moments D = 3 / sqrt(2). What holds for null records, copies and the report
-    is said in `streampair.auc.PairFTRL`.
+    relevance included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G)
+    for gradients, as for two classes, and D = 3 / sqrt(2) for moments. See `auc.PairFTRL` for null records,
+    copies and the report.
 
-    Least squares mind how far relevances are apart. Where few of them are far from all others, gradients of
-    the hinge may rank better (``solver="gradients"``), if there are records enough for their noise.
+    Least squares are sensitive to outliers of the relevance. With a few outliers, gradients of the hinge
+    (``solver="gradients"``) may rank better if there are enough records for their noise.
+
+    References
+    ----------
+    As for `streampair.auc.PairFTRL`.
 
     Examples
     --------
@@ -175,10 +185,10 @@ class PairFTRL(Regressor, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class OnPairStrC(Regressor, PrivateLearner):
-    """Private ranking by a real-valued relevance: output perturbation, for strongly convex losses.
+    """Private ranking by a real-valued relevance: output perturbation for strongly convex losses.
 
-    The algorithm of `streampair.auc.OnPairStrC` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
-    w.(x - x')``.
+    The algorithm of `streampair.auc.OnPairStrC` for relevances y in [-1, 1]. The margin of a pair is
+    ``(y - y') w.(x - x')``.
 
     Parameters
     ----------
@@ -186,14 +196,25 @@ class OnPairStrC(Regressor, PrivateLearner):
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
     relevance
-        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
-        relevance makes a null slot.
+        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
+        record.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
-    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
+    two classes. See `auc.PairFTRL` for null records, copies and the report.
+
+    References
+    ----------
+    Algorithm 1 of Huai et al. (2020), as for `streampair.auc.OnPairStrC`.
 
     Examples
     --------
@@ -222,10 +243,10 @@ class OnPairStrC(Regressor, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class OnPairC(Regressor, PrivateLearner):
-    """Private ranking by a real-valued relevance: output perturbation, for convex losses.
+    """Private ranking by a real-valued relevance: output perturbation for convex losses.
 
-    The algorithm of `streampair.auc.OnPairC` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
-    w.(x - x')``.
+    The algorithm of `streampair.auc.OnPairC` for relevances y in [-1, 1]. The margin of a pair is
+    ``(y - y') w.(x - x')``.
 
     Parameters
     ----------
@@ -233,14 +254,25 @@ class OnPairC(Regressor, PrivateLearner):
     bounds, warmup, noise_key, seed, max_uses, forks, window, entity
         As in `streampair.auc.OnPairC`.
     relevance
-        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
-        relevance makes a null slot.
+        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
+        record.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
+    PrivacyError
+        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
-    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
+    two classes. See `auc.PairFTRL` for null records, copies and the report.
+
+    References
+    ----------
+    Algorithm 2 of Huai et al. (2020), as for `streampair.auc.OnPairC`.
 
     Examples
     --------
@@ -269,10 +301,10 @@ class OnPairC(Regressor, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class NoisyOGD(Regressor, PrivateLearner):
-    """Private ranking by a real-valued relevance: noise in every gradient; a baseline.
+    """Private ranking by a real-valued relevance: gradient perturbation; a baseline.
 
-    The algorithm of `streampair.auc.NoisyOGD` for labels y in [-1, 1]: the margin of a pair is ``(y - y')
-    w.(x - x')``.
+    The algorithm of `streampair.auc.NoisyOGD` for relevances y in [-1, 1]. The margin of a pair is
+    ``(y - y') w.(x - x')``.
 
     Parameters
     ----------
@@ -280,14 +312,23 @@ class NoisyOGD(Regressor, PrivateLearner):
     max_uses, forks, window, entity
         As in `streampair.auc.NoisyOGD`.
     relevance
-        Lowest and highest relevance there can be, by declaration; scaled to -1 and 1. A record with any other
-        relevance makes a null slot.
+        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
+        record.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or no guarantee can be given with it.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). Here D = min(2 clip, G), for real labels as for two
-    classes. What holds for null records, copies and the report is said in `streampair.auc.PairFTRL`.
+    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
+    two classes. See `auc.PairFTRL` for null records, copies and the report.
+
+    References
+    ----------
+    As for `streampair.auc.NoisyOGD`.
 
     Examples
     --------
@@ -310,23 +351,23 @@ class NoisyOGD(Regressor, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class Forest(Regressor, ForestLearner):
-    """Random trees that nobody fitted, whose leaves learn a regression online; not private.
+    """Random forest with online leaf weights, for regression on a relevance; not private.
 
-    The forest of `streampair.auc.Forest` with another loss: half the squared error of the relevance, which
-    is standardised by the mean and the deviation of all relevances so far. Trees, experts and their stack are
-    the same, and so is all that is said there of features, texts, gaps and memory.
+    The forest of `streampair.auc.Forest` with the loss of a regression: half the squared error of the
+    relevance, which is standardised by the mean and the standard deviation of all relevances so far. Trees,
+    experts and stacking are the same. See `auc.Forest` for features, texts, missing values and memory.
 
     Parameters
     ----------
     trees
-        Number of trees, from 1 to 1000; time and memory grow with it.
+        Number of trees, from 1 to 1000. Time and memory grow with it.
     nodes
-        Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
+        Largest number of nodes of a tree, from 1 to 32767. A full tree does not split any more.
     relevance
-        Lowest and highest relevance there can be, by declaration; one outside is a RecordError. None takes
-        any of a size up to 1e50. Nothing else depends on it but the unit of the score.
+        Declared lowest and highest relevance; a relevance outside is a RecordError. None accepts any
+        relevance of a size up to 1e50. Only the unit of the score depends on it.
     seed
-        Of what is drawn; None takes one from the operating system.
+        Seed of the random draws; None takes one from the operating system.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
 
@@ -337,8 +378,8 @@ class Forest(Regressor, ForestLearner):
 
     Notes
     -----
-    `predict_one` is a prediction of the relevance, in its unit: unlike the learners from pairs, which learn
-    differences alone. `score_one` is the same number, with a declared relevance scaled to -1 and 1.
+    `predict_one` predicts the relevance in its own unit, whereas the pairwise learners predict differences
+    only. `score_one` is the same number, with a declared relevance scaled to [-1, 1].
 
     Examples
     --------
