@@ -7,7 +7,7 @@
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
 #   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
-#   make audit    what attacks show of each claim, and of broken twins
+#   make audit    what attacks show of each claim, and of mutants
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make repeat   every test that depends on chance, 200 times
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
@@ -54,7 +54,7 @@ test: $(STAMP) $(DOCS_STAMP)
 
 # Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything. What depends
 # on the language is tested there: kernels, examples, states, what is written down.
-FAST ?= $(addprefix tests/,unit/test_kernel_twins.py unit/test_doctests.py unit/test_public_names.py unit/test_hashing.py \
+FAST ?= $(addprefix tests/,unit/test_kernel_references.py unit/test_doctests.py unit/test_public_names.py unit/test_hashing.py \
 	engine/test_fast_lane.py engine/test_golden.py engine/test_crash.py engine/test_log.py river/test_pipelines.py \
 	river/test_frames.py river/test_states.py privacy/test_replay.py)
 test-python:

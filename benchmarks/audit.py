@@ -26,7 +26,7 @@ from streampair import privacy
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from harness import table_canaries
-from harness.audit_twins import CASES, LOOSE
+from harness.audit_mutants import CASES, LOOSE
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:

@@ -444,7 +444,7 @@ SLOW = ("scipy.stats", "scipy.special", "scipy.optimize", "river.metrics", "pand
         ),
         ("import river.metrics", ["scipy.stats", "scipy.special", "scipy.optimize", "river.metrics"]),
     ],
-    ids=["ours", "a twin that is slow"],
+    ids=["ours", "a mutant that is slow"],
 )
 def test_a_worker_starts_without_what_it_does_not_need(code: str, slow: list[str]) -> None:
     """A killed worker is back the sooner. Accounting imports what it needs of them when it is asked."""

@@ -139,7 +139,7 @@ TWINS = {
 
 
 @pytest.mark.verifier(short=True)
-def test_broken_twins_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     caught = {}
     for broken, (where, learner, step, count) in TWINS.items():
         if where not in (store, "both"):

@@ -232,7 +232,7 @@ def naive_total(accounts: list[LaneBudget], keyed: set[str]) -> float:
 
 
 def the_largest_lane(accounts: list[LaneBudget]) -> float:
-    """The broken twin: what was printed before."""
+    """The mutant: what was printed before."""
     lanes: dict[tuple[str, int], list[float]] = {}
     for a in accounts:
         lanes.setdefault((a.topic, a.partition), []).append(a.mu_spent)

@@ -122,7 +122,7 @@ def test_the_loop_goes_on_while_one_event_takes_long() -> None:
             def event(turned: threading.Event = turned, seconds: float = 0.2 if twin else 60.0) -> bool:
                 return turned.wait(seconds)
 
-            pace.learned(1, 0.0 if twin else 60.0)  # the twin is taken for a fast one
+            pace.learned(1, 0.0 if twin else 60.0)  # the mutant is taken for a fast one
             found.append(await pace.run(event, 1))
             await turning
         return found[0], found[1]

@@ -89,7 +89,7 @@ class Lane(Driver):
 
 
 class RegisterFirst(Lane):
-    """The twin: it tells the register what the log does not hold yet."""
+    """The mutant: it tells the register what the log does not hold yet."""
 
     def append(self, append: Append) -> None:
         self._register(append)
@@ -178,7 +178,7 @@ def test_power_that_fails_again_in_the_recovery_costs_nothing(tmp_path: Path) ->
                 assert live(root, "chain", deaths)[0] == expected, (deaths, operations[at])
 
 
-# ---- broken twins ----------------------------------------------------------------------------------------
+# ---- mutants ----------------------------------------------------------------------------------------
 
 
 def is_caught(root: Path, second: list[Death] | None = None, kind: type[Lane] = Lane) -> bool:

@@ -215,7 +215,7 @@ def test_what_an_alert_is_for_makes_it_fire(live: Live, name: str) -> None:
 
 
 def test_the_copy_in_a_hurry_has_the_same_thresholds() -> None:
-    """Broken twins: a rule whose threshold, comparison or series differed would be another rule."""
+    """Mutants: a rule whose threshold, comparison or series differed would be another rule."""
 
     def bare(rules: dict[str, Any]) -> list[str]:
         return [re.sub(r"\[\w+\]", "", rule["expr"]) for rule in rules["groups"][0]["rules"]]

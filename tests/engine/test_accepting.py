@@ -189,7 +189,7 @@ def aged(lie: str) -> World:
 
 @pytest.mark.parametrize("lie", ["rollback", "span"])
 def test_one_fork_whatever_the_age_is_too_few(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin."""
+    """The mutant."""
     world = aged(lie)
     assert 5 <= world.forks <= world.charged
     honest = recovery.forks_to_accept

@@ -113,7 +113,7 @@ def test_a_silent_replay_from_an_older_snapshot_changes_nothing(name: str) -> No
 
 @pytest.mark.parametrize("change", ["score", "label"])
 def test_a_replay_that_comes_out_otherwise_is_refused(change: str) -> None:
-    """The twin: what is in the topic now is not what was learned."""
+    """The mutant: what is in the topic now is not what was learned."""
     driver = Driver(lanes.pair_ogd, snapshot_every=100, **lanes.OPTIONS)
     driver.feed(lanes.stream(10))
     driver.commit(snapshot=True)
@@ -164,7 +164,7 @@ def test_death_at_any_durable_step_changes_nothing(name: str, every: int) -> Non
 
 
 def test_the_comparison_sees_a_forgotten_event() -> None:
-    """The twin: a lane that skips one event after the crash does not pass for the uninterrupted one."""
+    """The mutant: a lane that skips one event after the crash does not pass for the uninterrupted one."""
     events = lanes.stream(30)
     _, final = run(Driver(lanes.pair_ogd, **lanes.OPTIONS), events)
     driver = Driver(lanes.pair_ogd, **lanes.OPTIONS)

@@ -223,7 +223,7 @@ def test_a_lane_that_will_not_be_saved_still_loads_no_pickle(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_twin_would_have_been_caught(tmp_path: Path) -> None:
+def test_the_mutant_would_have_been_caught(tmp_path: Path) -> None:
     """The payload does fire when it is loaded: the tests above would see a lane that unpickles too early."""
     pickle.loads(pickle.dumps(Payload(tmp_path / "pwned")))
     assert [f.name for f in tmp_path.iterdir()] == ["pwned"]

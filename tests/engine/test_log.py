@@ -291,7 +291,7 @@ def test_an_old_store_is_refused_or_is_the_newest(data: st.DataObject) -> None:
 def test_a_lane_that_does_not_ask_the_register_lets_an_old_store_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The twin."""
+    """The mutant."""
     driver = worked()
     old = copy.deepcopy(driver.store)
     driver.commit()

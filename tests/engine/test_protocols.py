@@ -40,7 +40,7 @@ def test_steps_of_river_are_foreign() -> None:
 
 @pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "take_or_raise", "to_state"])
 def test_a_private_learner_whose_account_cannot_be_kept_is_refused(name: str) -> None:
-    """The broken twin: asked for `PrivateModel` alone, it would run without an account."""
+    """The mutant: asked for `PrivateModel` alone, it would run without an account."""
 
     class Lacking:
         def __init__(self) -> None:

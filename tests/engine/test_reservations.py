@@ -258,7 +258,7 @@ def test_a_slot_that_releases_nothing_is_replayed_as_it_was(monkeypatch: pytest.
     quiet = turned_after_the_last_release()
     with pytest.raises(SnapshotError, match="--lost-span"):
         quiet.crash()
-    # The twin: a tip that holds the scores alone.
+    # The mutant: a tip that holds the scores alone.
     monkeypatch.setattr(Reservations, "tell", lambda self, told: None)
     turned_after_the_last_release().crash()
 
@@ -345,7 +345,7 @@ def test_a_fixed_seed_needs_no_account() -> None:
 
 
 def test_what_leaves_is_in_the_log_first() -> None:
-    """The twin: a log that fails must keep the output back."""
+    """The mutant: a log that fails must keep the output back."""
 
     class Full(MemoryStore):
         entries_left = 2  # genesis and attempt

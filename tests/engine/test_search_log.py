@@ -59,7 +59,7 @@ def test_second_views_are_counted(views: str, forks: int) -> None:
     assert lying.second_views(told, 3) == forks
 
 
-# ---- broken twins ----------------------------------------------------------------------------------------
+# ---- mutants ----------------------------------------------------------------------------------------
 
 TWINS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {}
 

@@ -48,7 +48,7 @@ def test_what_leaves_a_lane_is_the_same_with_it_bit_for_bit() -> None:
 
 
 class Loud(Shadow):
-    """A broken twin, which lends its state to the lane's snapshots."""
+    """A mutant, which lends its state to the lane's snapshots."""
 
     def process(self, records: Any) -> None:
         super().process(records)

@@ -1,4 +1,4 @@
-"""Each mechanism as an audit gets nearest to it, and broken twins that the audit has to catch.
+"""Each mechanism as an audit gets nearest to it, and mutants that the audit has to catch.
 
 Defects that unit tests would find too; here the audit alone has to (docs/privacy.md 9.11). It shows them in
 what it computes exactly, so a few runs are enough.

@@ -65,7 +65,7 @@ def eigen() -> str:
 
 
 def by_library(model: Any, events: list[Any]) -> str:
-    """The twin: the leader of the moments by LAPACK, as it was."""
+    """The mutant: the leader of the moments by LAPACK, as it was."""
     true = second_moments.moments.ridge_solution
 
     def solve(second: Any, cross: Any, ridge: float, noise: float, out: Any) -> float:

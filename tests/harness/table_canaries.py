@@ -144,7 +144,7 @@ def canary(name: str) -> float:
 
 
 def broken(name: str) -> dict[str, float]:
-    """The same of two twins: above 1 one is caught."""
+    """The same of two mutants: above 1 one is caught."""
     found, emit, right = _most(name), ExactSums.emit, offline.base.Problem.diameter.fget
     assert right is not None
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Slow, obvious twins of the compiled kernels: plain Python, as the papers write it.
+"""Reference implementations of the compiled kernels: slow, obvious Python, as the papers write it.
 
-A module for each of `streampair.kernels`; `tests/unit/test_kernel_twins.py` holds each kernel against its
-twin.
+Each module of `streampair.kernels` has one of the same name here, and `tests/unit/test_kernel_references.py`
+compares each kernel with its reference implementation.
 """
 
 from naive.all_pairs import metric_risk_gradient, pair_sums, pair_sums_logistic, risk_gradient

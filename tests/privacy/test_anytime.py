@@ -68,7 +68,7 @@ def test_every_record_spends_the_budget_and_no_more(horizon: int, anytime: float
 
 
 def test_a_plain_sum_after_them_costs_more() -> None:
-    """The twin: all blocks have the weight of the last one."""
+    """The mutant: all blocks have the weight of the last one."""
     twin = plan(40, ANYTIME)
     object.__setattr__(twin, "weights", np.full(len(twin.weights), twin.units))
     assert dearest(twin) > 1.2 * 0.25

@@ -1,4 +1,4 @@
-"""Canary audits of the real learners, with broken twins (docs/privacy.md 9.5)."""
+"""Canary audits of the real learners, with mutants (docs/privacy.md 9.5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
-from harness.audit_twins import CASES, LOOSE, Break
+from harness.audit_mutants import CASES, LOOSE, Break
 
 from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
@@ -127,7 +127,7 @@ def test_the_learner_passes_the_audit(options: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SETUPS[:1], ids=IDS[:1])
 @pytest.mark.parametrize("twin", [less_noise, no_buffer_term])
-def test_broken_twins_fail_the_audit(
+def test_mutants_fail_the_audit(
     broken: Callable[[Breaker], None], twin: Breaker, options: dict[str, Any]
 ) -> None:
     broken(twin)

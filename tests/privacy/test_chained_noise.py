@@ -74,7 +74,7 @@ def test_key_and_identity_count() -> None:
 
 
 def test_keyed_by_the_step_alone_it_would_give_the_gradients_away() -> None:
-    """The twin: the same noise under two different gradients cancels, which the true chain does not allow."""
+    """The mutant: one noise under two different gradients cancels, which the true chain does not allow."""
 
     def released(gradients: list[float], chained: bool) -> np.ndarray:
         chain = ChainedNoise(KEY, b"x")

@@ -91,7 +91,7 @@ def test_the_diameter_is_never_exceeded_and_nearly_reached(
     assert found >= (0.95 if clip < 9 else 0.9) * diameter
 
 
-def test_twins_that_the_search_must_catch() -> None:
+def test_mutants_that_the_search_must_catch() -> None:
     loss = losses.Hinge()
 
     def one_ball(w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, label: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Private gradient descent: kernels against twins, influence, calibration, residuals, canaries."""
+"""Private gradient descent: kernels against references, influence, calibration, residuals, canaries."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     assert np.all(moved <= allowed[:steps] * (1 + 1e-9) + 1e-8)
 
 
-def test_twins_of_the_influence_are_caught() -> None:
+def test_mutants_of_the_influence_are_caught() -> None:
     # A label swing of an old record: what breaks a class-split buffer, a data-dependent denominator and a
     # reservoir with replacement, which may hold the record several times.
     rng = np.random.default_rng(1)

@@ -358,7 +358,7 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         bound = naive_influence(slots, 40, size, 2.0)
         assert np.all(moved <= bound + step * (bound > 0))
         worst = max(worst, float(moved.max()))
-        # The twin: without admission the same records move more than that.
+        # The mutant: without admission the same records move more than that.
         fixed = {"entity": None, "buffer": buffers.FIFO(size), "radius": 1e-9, "seed": 1}
         free = [gradients_at_rest(learner(**fixed), stream) for stream in (data, other)]
         unbounded |= bool(np.any(np.linalg.norm(free[0] - free[1], axis=1) > bound + step))

@@ -101,7 +101,7 @@ def test_the_densest_records_are_not_the_worst_over_blocks() -> None:
         float(np.linalg.norm(image(tuple(range(start, start + 40, 4)), ends, 1 / RATIO)))
         for start in (0, ends[41])
     )
-    assert late > 1.2 * first  # the twin: an account of the densest records from the first slot on
+    assert late > 1.2 * first  # the mutant: an account of the densest records from the first slot on
     assert late == pytest.approx(10 * placed(ends, EntityLimit(1), 1 / RATIO, 80), rel=0.01)
     assert late <= placed(ends, EntityLimit(10, 4), 1 / RATIO, 80) <= 1.01 * late
 
@@ -250,7 +250,7 @@ def test_no_placement_of_an_entity_costs_more(size: int, strength: float, grid: 
     assert caught
 
 
-def test_a_twin_that_forgets_the_buffer_is_caught() -> None:
+def test_a_mutant_that_forgets_the_buffer_is_caught() -> None:
     """The moves of records that are used at their own step alone."""
     etas, factors = giga_steps(0.03, 4.0, STEPS)
     size, limit = 2, EntityLimit(3, 4)

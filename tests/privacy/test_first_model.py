@@ -41,7 +41,7 @@ def test_no_replacement_moves_the_warm_up_further() -> None:
         for first, second in itertools.combinations(places, 2):
             worst = max(worst, moved(first, second))
         assert 0.99 * bound < worst <= bound
-        # The twin: the product for nothing, as squares are.
+        # The mutant: the product for nothing, as squares are.
         assert worst > 1.005 * moment_sensitivity(d, labels=True, grid=1.0 / WarmupPlan.PER_UNIT)
     with_product = moment_sensitivity(9, labels=True, cross=True)
     assert with_product == pytest.approx(math.sqrt(45.0))

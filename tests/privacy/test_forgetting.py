@@ -104,7 +104,7 @@ def test_the_spend_is_that_of_the_dearest_record_and_does_not_grow(half_life: in
         assert rule_plan.releases(steps) == done
     assert 0.999 * rule_plan.mu < rule_plan.mu_spent(100 * half_life) <= rule_plan.mu_spent(10**15)
     assert rule_plan.mu_spent(10**15) == pytest.approx(rule_plan.mu, rel=1e-12)
-    # The twin: a running total over the releases would be beyond the budget by now.
+    # The mutant: a running total over the releases would be beyond the budget by now.
     assert 100 * float(costs[0, 0]) > 10 * rule_plan.mu**2
 
 
@@ -121,7 +121,7 @@ def test_the_charge_of_a_fork_is_what_the_dearest_window_costs(half_life: int) -
             for start in range(ends[-1] - window + 1)
         )
         assert rule_plan.fork_mu2(window) == pytest.approx(worst, rel=1e-12)
-        # The twin: only the blocks that fit into the window whole.
+        # The mutant: only the blocks that fit into the window whole.
         short += rule_plan._rows_mu2(window // rule_plan.length) < worst * 0.99
     assert short >= (half_life > 8) * 2
     assert rule_plan.fork_mu2(0) == 0.0
@@ -303,6 +303,6 @@ def test_the_ranking_follows_a_turn_within_two_half_lives_and_without_one_does_n
         assert after[name] > before[name] - 0.02
     assert abs(after["private"] - after["open"]) < 0.02
     assert abs(before["private"] - before["private, for ever"]) < 0.02
-    # The twins: what forgets nothing.
+    # The mutants: what forgets nothing.
     for name in ("private, for ever", "open, for ever"):
         assert after[name] < before[name] - 0.2

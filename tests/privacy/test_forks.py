@@ -113,7 +113,7 @@ def test_a_fork_by_multiprocessing_is_one() -> None:
 
 
 def test_a_learner_that_does_not_look_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twins: nobody counts forks; the parent's side is forgotten."""
+    """The mutants: nobody counts forks; the parent's side is forgotten."""
     with monkeypatch.context() as patch:
         patch.setattr(dp_session, "process_splits", lambda: 0)
         model = taught(auc.PairFTRL(delta=1e-3, warmup=5), 3)

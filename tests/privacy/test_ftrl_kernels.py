@@ -1,4 +1,4 @@
-"""The FTRL kernels against their plain twins."""
+"""The FTRL kernels against their reference implementations."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_the_moments_move_within_their_sensitivity(stream: list[Event], position
     assert np.linalg.norm(moved) <= bound * (1 + 1e-12)
 
 
-# ---- twins that the check must catch -------------------------------------------------------------------
+# ---- mutants that the check must catch -------------------------------------------------------------------
 
 Vector = list[float]
 

@@ -85,7 +85,7 @@ def test_the_key_is_in_nothing_that_leaves(name: str) -> None:
 
 
 def test_a_key_that_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twins: what `NoiseKey` was, whose pickle had the secret; a repr with a digit; a masked key."""
+    """The mutants: what `NoiseKey` was, whose pickle had the secret; a repr with a digit; a masked key."""
     secret = secrets.token_bytes(32)
     model = taught("auc-warm-up", secret)
     with monkeypatch.context() as patch:

@@ -50,7 +50,7 @@ def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> SecondM
     centre=st.floats(-0.9, 0.9),
     grid=st.sampled_from([2.0**-9, 0.125]),
 )
-def test_the_kernel_adds_what_its_twin_does(rows: list[Any], centre: float, grid: float) -> None:
+def test_the_kernel_adds_what_its_reference_does(rows: list[Any], centre: float, grid: float) -> None:
     x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     got = np.zeros(9, dtype=np.int64)
     dp_steps.leader_sums(x, y, centre, 0.6, grid, got)
@@ -226,7 +226,7 @@ def test_the_charge_of_a_fork_is_what_the_dearest_window_costs() -> None:
                 if horizon is None and window > 60:
                     continue  # the dearest one is longer than what is looked at
                 assert charged == pytest.approx(found, rel=1e-9)
-                # The twins: the window from the first end on, and the fullest window with the horizon.
+                # The mutants: the window from the first end on, and the fullest window with the horizon.
                 missed += short < found * 0.99
                 fullest = rule_plan._ends_mu2(rule_plan._most_ends(window))
                 beside += fullest + last > found * 1.01

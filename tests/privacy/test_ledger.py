@@ -128,7 +128,7 @@ def play(world: World, data: st.DataObject) -> None:
 
 
 class Trusting(Ledger):
-    """The twin: it believes that every replay is faithful."""
+    """The mutant: it believes that every replay is faithful."""
 
     __slots__ = ()
 
@@ -139,7 +139,7 @@ class Trusting(Ledger):
 
 
 class Forgetful(Ledger):
-    """The twin: at a commit it forgets what a replay has not caught up with."""
+    """The mutant: at a commit it forgets what a replay has not caught up with."""
 
     __slots__ = ()
 

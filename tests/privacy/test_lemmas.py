@@ -48,7 +48,7 @@ def privacy_loss_delta(epsilon: float, mus: list[float]) -> float:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0])
 def test_composition_is_that_of_the_joint_release(mus: list[float], epsilon: float) -> None:
     assert privacy_loss_delta(epsilon, mus) == pytest.approx(delta_from(epsilon, compose(mus)), rel=1e-3)
-    if len(mus) > 1:  # the twin: the largest one alone
+    if len(mus) > 1:  # the mutant: the largest one alone
         assert privacy_loss_delta(epsilon, mus) > 1.1 * delta_from(epsilon, max(mus))
 
 
@@ -75,7 +75,7 @@ def test_a_clipped_pair_still_has_a_convex_smooth_loss(loss: losses.PairLoss) ->
         for u, c in pairs:
             change = clipped(loss, w, u, c, limit) - clipped(loss, v, u, c, limit)
             assert change @ (w - v) >= float(change @ change) / smooth - 1e-12
-        # The twin: the clipped average is no gradient of a convex function.
+        # The mutant: the clipped average is no gradient of a convex function.
         ends = []
         for point in (w, v):
             mean = sum(clipped(loss, point, u, c, math.inf) for u, c in pairs) / 2
@@ -174,7 +174,7 @@ def test_the_strategies_fall_as_the_proof_needs(size: int, horizon: int | None) 
     assert np.all(column >= 0.0)
     assert np.all(np.diff(column) <= 0.0)
     assert np.all(np.diff(Toeplitz.square_root(2000).column) <= 0.0)
-    # The twin: memories that are too loud for it.
+    # The mutant: memories that are too loud for it.
     assert BLT(np.array([3.0]), np.array([0.5]), None).column(2)[1] > 1.0
 
 

@@ -65,7 +65,7 @@ def of_last(n: int, place: int, loss: losses.PairLoss, radius: float, form: Any)
 @pytest.mark.parametrize("form", ["raw", "metric"])
 @pytest.mark.parametrize("loss", [losses.Logistic(), losses.SquaredHinge(), losses.Square()], ids=repr)
 def test_a_pass_moves_by_no_more_and_nearly_so(loss: losses.PairLoss, form: Any) -> None:
-    """And a twin that forgets that a record has two pairs would be seen, where D is reached."""
+    """And a mutant that forgets that a record has two pairs would be seen, where D is reached."""
     for place in (0, 1, 20, 39):
         move, claim = of_last(40, place, loss, 0.02, form)
         assert move <= claim
@@ -97,7 +97,7 @@ def kinks(axes: int, eta: float) -> tuple[Problem, Problem, Any]:
 
 
 def test_two_runs_part_at_the_kinks_of_a_hinge() -> None:
-    """A twin that takes the hinge for smooth, and so claims 2 eta D, would be seen: it is passed."""
+    """A mutant that takes the hinge for smooth, and so claims 2 eta D, would be seen: it is passed."""
     eta = 0.001
     one, other, start = kinks(60, eta)
     (mean, last), (mean2, last2) = (passed(problem, eta, start) for problem in (one, other))

@@ -62,7 +62,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     # A null record, and one of no declared class, add nothing.
     assert max(moves(rng, one, -1) for one in (0, 3)) <= 1.5 * (1 + 1e-9)
     assert not summed(np.ones(DIM), 9).any()
-    # The twin counts each record whole.
+    # The mutant counts each record whole.
     assert moves(rng, 0, 1, count=1.0) > 1.1 * bound
 
 
@@ -109,7 +109,7 @@ def test_the_noise_of_class_means_is_no_scatter() -> None:
     triangle = second[np.tril_indices(d)]
     mean = np.concatenate((triangle, np.zeros(CLASSES * d), shares / 2))
     sizes = []
-    for given in (variance, 1e-12):  # the twin knows of no noise
+    for given in (variance, 1e-12):  # the mutant knows of no noise
         traces = [
             np.trace(naive.matrix(metric_of(mean + 1e-2 * rng.normal(size=len(mean)), d, CLASSES, given)))
             for _ in range(60)

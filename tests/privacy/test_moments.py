@@ -81,7 +81,7 @@ def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any,
         spent += sum(one if prefix else again for prefix in path[1:])
         assert spent <= model.privacy.mu_spent**2 * (1 + 1e-9)
         assert spent <= model.privacy.mu_budget**2 * (1 + 1e-9)
-    # The twin: the budget of the prefix split by itself, as if a record stayed where it was.
+    # The mutant: the budget of the prefix split by itself, as if a record stayed where it was.
     twin = model.privacy.mu_budget**2 / (1 + forks)
     assert one <= twin
     if window == 40 and make is not auc.NoisyOGD:

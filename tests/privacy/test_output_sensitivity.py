@@ -188,7 +188,7 @@ def test_an_early_record_has_a_pair_with_each_place_that_is_filled(buffer: buffe
         assert moved == pytest.approx(bound, abs=1.01 * plan.grids[position])
         assert moved > 1.05 * plan.etas[position] * plan.diameter * weights[position - 1] or (
             weights[position - 1] == weights[position]
-        )  # the twin that forgets a place
+        )  # the mutant that forgets a place
 
 
 def test_rounding_adds_a_hundredth_to_the_move_of_each_step() -> None:
@@ -200,7 +200,7 @@ def test_rounding_adds_a_hundredth_to_the_move_of_each_step() -> None:
         )  # fmt: skip
         shares = 2.0 * plan.grids[1:] / plan.sensitivities[1:]
         assert np.all((shares > 0.0049) & (shares <= 0.01))
-        assert plan.sensitivities[-1] < 0.01 * plan.sensitivities[1:].max()  # the twin's would be 1
+        assert plan.sensitivities[-1] < 0.01 * plan.sensitivities[1:].max()  # the mutant's would be 1
 
 
 def test_patterns() -> None:

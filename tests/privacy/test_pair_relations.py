@@ -131,7 +131,7 @@ def test_intransitive_relations_move_by_what_is_claimed(secrets: Secrets) -> Non
 
 
 def test_one_pair_in_place_of_kappa_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A twin that protects one pair alone (edge differential privacy)."""
+    """A mutant that protects one pair alone (edge differential privacy)."""
     monkeypatch.setattr(batch.PairGraph, "kappa_prime", 1)
     found, plan = moves(MODELS["gaussian"], secrets, RIM)
     assert worth(found, plan) > 10.0

@@ -154,7 +154,7 @@ def test_a_new_learner_that_is_given_the_plan_elsewhere_does_the_same(
         assert there.slots == 0
         assert run(there, events) == expected
         assert there.privacy.mu_budget == here.privacy.mu_budget
-        assert run(here.clone(), events) != expected or name == RANDOM  # the twin that fits anew
+        assert run(here.clone(), events) != expected or name == RANDOM  # the mutant that fits anew
 
 
 @every_learner

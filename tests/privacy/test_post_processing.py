@@ -179,7 +179,7 @@ def test_without_the_tape_the_streams_differ() -> None:
     assert run(LEARNERS["moments"], 0) != run(LEARNERS["moments"], 1)
 
 
-# ---- broken twins: each looks past a door --------------------------------------------------------------
+# ---- mutants: each looks past a door --------------------------------------------------------------
 
 
 def raw_label_mean(monkeypatch: pytest.MonkeyPatch) -> None:

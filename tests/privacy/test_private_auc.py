@@ -63,13 +63,13 @@ def moved(counted: Callable[..., None]) -> float:
 
 
 def smoothed(scores: np.ndarray, labels: np.ndarray, slope: float, offset: float, counts: Any) -> None:
-    """A twin that counts a record in two bins next to each other, for a smoother curve."""
+    """A mutant that counts a record in two bins next to each other, for a smoother curve."""
     dp_steps.class_bins(scores, labels, slope, offset, counts)
     dp_steps.class_bins(scores, labels, slope, offset + 0.2, counts)
 
 
 def test_a_record_moves_the_counts_by_at_most_the_root_of_two() -> None:
-    """Reached, by any two bins; the twin that counts a record twice moves further."""
+    """Reached, by any two bins; the mutant that counts a record twice moves further."""
     assert moved(dp_steps.class_bins) == math.sqrt(2.0) == AucPlan(1.0).sensitivity
     assert moved(smoothed) > 1.9
 
@@ -126,7 +126,7 @@ def first_counts(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndar
 
 @pytest.mark.parametrize("twin", [False, True])
 def test_noise_of_counts_depends_on_them(twin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin keys it by gradients alone: two views of other labels, subtracted, then show them."""
+    """The mutant keys it by gradients alone: two views of other labels, subtracted, then show them."""
     one, two = (first_counts(label, monkeypatch if twin else None) for label in (True, False))
     assert bool(np.abs(one - two).sum() == 2.0) is twin
 
@@ -154,7 +154,7 @@ def stated(found: PrivateAUC, sigma: float) -> float:
 
 
 def without_noise(found: PrivateAUC, sigma: float) -> float:
-    """A twin that forgets the noise of the counts."""
+    """A mutant that forgets the noise of the counts."""
     return stated(PrivateAUC.of(np.array([found.positives, found.negatives]), 1e-9, mu2=0.1), sigma)
 
 

@@ -79,7 +79,7 @@ def test_one_and_many_are_the_same_bits() -> None:
 
 
 def test_the_true_probabilities_are_found_under_noise() -> None:
-    """At epsilon 1 within .03 nats of the truth; the twins, a fixed sigmoid and a constant, are not."""
+    """At epsilon 1 within .03 nats of the truth; the mutants, a fixed sigmoid and a constant, are not."""
     n = 20_000
     x, y, _ = stream(n)
     model = learner(n)

@@ -76,7 +76,7 @@ def test_no_relevance_moves_a_sum_by_more_than_the_diameter(mean: float) -> None
     found = max(moves(rng, mean, run._weight) for _ in range(5))
     assert found <= bound * (1 + 1e-9)
     assert mean or found >= 0.97 * bound
-    # The twin: centred, and not scaled back.
+    # The mutant: centred, and not scaled back.
     if mean:
         assert max(moves(rng, mean, 1.0) for _ in range(3)) > 1.02 * bound
 
@@ -132,7 +132,7 @@ def test_the_leader_is_that_of_all_pairs() -> None:
     i, j = np.triu_indices(n, 1)
     best = np.linalg.lstsq(x[i] - x[j], y[i] - y[j], rcond=None)[0]
     assert run.average == pytest.approx(best, abs=1e-4)
-    # The twin reads the sums as those of two classes.
+    # The mutant reads the sums as those of two classes.
     other = MomentsRun(plan)
     other.centre(float(y.mean()))
     other.learn(x, y, Silent())  # type: ignore[arg-type]

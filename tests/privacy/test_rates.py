@@ -53,7 +53,7 @@ def farthest(cut: float, long: float) -> float:
 
 
 def test_a_record_moves_labels_and_scores_by_at_most_three() -> None:
-    """Reached; the twin that cuts no score moves further."""
+    """Reached; the mutant that cuts no score moves further."""
     assert farthest(1.0, 4.0) == pytest.approx(3.0)
     assert farthest(4.0, 4.0) > 3.3
 
@@ -159,7 +159,7 @@ def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarr
 
 @pytest.mark.parametrize("twin", [False, True])
 def test_noise_of_labels_depends_on_them(twin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin keys it by gradients alone: two views of other labels, subtracted, then show them."""
+    """The mutant keys it by gradients alone: two views of other labels, subtracted, then show them."""
     one, two = (first_noise(label, monkeypatch if twin else None) for label in (True, False))
     assert np.array_equal(one, two) is twin
 

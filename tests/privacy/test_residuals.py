@@ -1,4 +1,4 @@
-"""Noise residuals of the real learner: size, independence, correlation over time, with broken twins (9.4)."""
+"""Noise residuals of the real learner: size, independence, correlation over time, with mutants (9.4)."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_second_view_of_a_window_against_all_records_and_windows(
 
 
 def test_the_forks_set_aside_are_inside_the_budget() -> None:
-    """mu of the whole run and of all forks together is the budget; the twin forgets the forks."""
+    """mu of the whole run and of all forks together is the budget; the mutant forgets the forks."""
     for horizon in (500, None):
         for forks in (0, 1, 3):
             fixed = {**PLAIN, "dim": 3, "influence": Influence.fifo(8), "window": 100}

@@ -180,7 +180,7 @@ def test_what_the_page_says_of_attacks_on_default_parameters(name: str, task: st
 
 
 def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A twin that forgets that each pair counts in both orders, with a ball so small that D is reached."""
+    """A mutant that forgets that each pair counts in both orders, with a ball so small that D is reached."""
 
     def make() -> Any:
         return batch.DPGDSC(l2=0.5, steps=30, radius=0.02)
@@ -195,7 +195,7 @@ def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.M
 def test_a_pass_that_forgets_the_partners_would_be_seen(
     secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A twin that accounts for a record's own step and not for those in which it is a partner."""
+    """A mutant that accounts for a record's own step and not for those in which it is a partner."""
 
     def make() -> Any:
         return batch.OffPairStrC(l2=20.0, radius=0.05, random_state=1)
@@ -476,7 +476,7 @@ def test_the_paper_is_accounted_for_exactly(delta: float) -> None:
 
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()], ids=repr)
 def test_a_network_moves_by_at_most_eight_clips_over_n(loss: losses.PairLoss) -> None:
-    """docs/privacy.md, Lemma 76; and a twin that clips differences of records, not records, breaks it."""
+    """docs/privacy.md, Lemma 76; and a mutant that clips differences of records, not records, breaks it."""
     rng, n, clip, most, twin = np.random.default_rng(1), 12, 0.7, 0.0, 0.0
     for trial in range(200):
         jacobians = rng.normal(size=(n, 4)) * 3.0

@@ -228,7 +228,7 @@ def test_by_moments_records_that_release_nothing_are_a_batch_bit_for_bit(kind: A
 
 
 def test_a_take_that_scores_after_it_learns_is_caught() -> None:
-    """The twin: the score of a record under a model that has seen it."""
+    """The mutant: the score of a record under a model that has seen it."""
     model, other = (auc.PairFTRL(1.0, 1e-3, 60, features=NAMES, noise_key=KEY) for _ in range(2))
     differences = 0
     for x, y in stream(model, 30):

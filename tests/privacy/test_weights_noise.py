@@ -97,7 +97,7 @@ def no_length(second: Floats, cross: Floats, ridge: float, matrix: float, vector
 
 
 @pytest.mark.parametrize("twin", [no_matrix, no_vector, no_ball, no_length])
-def test_a_broken_twin_is_caught(twin: Told) -> None:
+def test_a_mutant_is_caught(twin: Told) -> None:
     assert not all(agrees(case, twin) for case in CASES)
 
 
@@ -149,9 +149,7 @@ def test_what_is_told_of_a_metric_is_what_many_draws_show(case: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "size"), [("second", 0.0), ("sums", 0.0), ("sums", 2.0), ("second", 1.5)])
-def test_a_broken_twin_of_a_metric_is_caught(
-    where: str, size: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mutant_of_a_metric_is_caught(where: str, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise in the matrix or in the sums that is left out, or taken for larger than it is."""
     whole = metric_moments._directions
 

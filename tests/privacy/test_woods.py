@@ -82,7 +82,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     assert apart.max() > woods_diameter(D, leaf / math.sqrt(2), mark)
 
 
-def test_the_diameter_is_that_of_the_slow_twin() -> None:
+def test_the_diameter_is_that_of_the_slow_reference() -> None:
     """Leaves and bins counted by hand, from the definition of the trees."""
     trees = [naive.tree([1] * D, t, 2**DEPTH) for t in range(TREES)]
     rng = np.random.default_rng(1)
@@ -292,7 +292,7 @@ def test_what_it_cannot_use_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_forest_without_trees_is_audited_as_what_it_is() -> None:
-    """Other forests are in `harness.audit_twins`."""
+    """Other forests are in `harness.audit_mutants`."""
     model = forest(1000, epsilon=1.0)
     report = privacy.audit(model, slots=12, runs=4)
     assert report.holds

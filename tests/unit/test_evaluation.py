@@ -448,7 +448,7 @@ def test_a_learner_that_loses_rarely_but_much_needs_a_larger_sample() -> None:
 
 
 class Latest(PairRegret):
-    """Broken twin: the partner is always the record that came last, so all that drifted away goes unseen."""
+    """Mutant: the partner is always the record that came last, so all that drifted away goes unseen."""
 
     def prepare(self, x: Any, label: bool, score: float, scorer: Any) -> Any:
         records = np.split(self._sample.records, 2)[not label]
@@ -460,7 +460,7 @@ class Latest(PairRegret):
 
 
 class Unweighted(PairRegret):
-    """Broken twin: forgets that the sample thins out with time."""
+    """Mutant: forgets that the sample thins out with time."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
         with mock.patch(
@@ -470,7 +470,7 @@ class Unweighted(PairRegret):
 
 
 class Overconfident(PairRegret):
-    """Broken twin: a quarter of the stated error."""
+    """Mutant: a quarter of the stated error."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
         estimate = super().estimate(design_many)
@@ -478,7 +478,7 @@ class Overconfident(PairRegret):
 
 
 @pytest.mark.slow
-def test_broken_twins_are_noticed() -> None:
+def test_mutants_are_noticed() -> None:
     balanced = Stream(*CASES["balanced"], seed=7)
     assert share_within(balanced, 40, Overconfident, factor=3.0) < 0.9
     drift = Stream(700, 2, 0.5, losses.Hinge(), 5.0, seed=5)
@@ -577,14 +577,14 @@ def test_a_damaged_sample_is_refused(damage: dict[str, Any]) -> None:
 
 
 class Late(PairRegret):
-    """Broken twin: the margin of a partner under the weights at the end of the batch."""
+    """Mutant: the margin of a partner under the weights at the end of the batch."""
 
     def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
         super().settle(drawn, scores, [theirs[-1]] * len(theirs))
 
 
 class Forgetful(PairRegret):
-    """Broken twin: a batch of which nobody enters is not counted."""
+    """Mutant: a batch of which nobody enters is not counted."""
 
     def _nobody(self, labels: Any) -> bool:
         kept = self._sample._state.copy()

@@ -40,7 +40,7 @@ def frozen(model: Any) -> bytes:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-def test_against_the_naive_twin(family: str, data: st.DataObject) -> None:
+def test_against_the_reference(family: str, data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 4))
     eighths = st.integers(-32, 32).map(lambda v: v / 8)
     label = st.sampled_from([-1.0, 1.0] if family == "auc" else [-1.0, -0.5, 0.0, 0.25, 1.0])
@@ -76,7 +76,7 @@ def explicit(w: np.ndarray, past: np.ndarray, labels: np.ndarray, x: np.ndarray,
 
 
 def uncentred(w: np.ndarray, past: np.ndarray, labels: np.ndarray, x: np.ndarray, y: float) -> np.ndarray:
-    """The twin that must fail: the same from sums of x and xx', without their means."""
+    """The mutant that must fail: the same from sums of x and xx', without their means."""
     use = labels != y
     n, total, square = use.sum(), past[use].sum(axis=0), past[use].T @ past[use]
     spread = n * x * (w @ x) - x * (total @ w) - total * (w @ x) + square @ w

@@ -14,7 +14,7 @@ from streampair.errors import ConfigError
 
 
 @pytest.mark.parametrize("learning_rate", [None, 0.2])
-def test_old_records_fade_as_in_the_naive_twin(learning_rate: float | None) -> None:
+def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> None:
     rng = np.random.default_rng(0)
     model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0, half_life=7)
     twin = naive.PairOGD(2, "Logistic", "fifo", 3, learning_rate, 2.0, keep=0.5 ** (1 / 7))

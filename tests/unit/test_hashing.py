@@ -1,4 +1,4 @@
-"""BLAKE2b on batches gives what RFC 7693 prints; random lengths and keys are in `test_kernel_twins`."""
+"""BLAKE2b on batches gives what RFC 7693 prints; random lengths and keys are in `test_kernel_references`."""
 
 from __future__ import annotations
 

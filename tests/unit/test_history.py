@@ -53,7 +53,7 @@ def streams(draw: st.DrawFn) -> list[tuple[list[float], float]]:
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @given(records=streams(), block=st.sampled_from([64, 300, 1 << 20]), data=st.data())
-def test_gradient_against_the_naive_twin(
+def test_gradient_against_the_reference(
     loss: losses.PairLoss, single: bool, records: list[Any], block: int, data: st.DataObject
 ) -> None:
     before, _history._BLOCK_BYTES = _history._BLOCK_BYTES, block
@@ -80,7 +80,7 @@ def test_gradient_against_the_naive_twin(
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
-def test_many_rows_against_the_naive_twin(loss: losses.PairLoss) -> None:
+def test_many_rows_against_the_reference(loss: losses.PairLoss) -> None:
     """More than the kernel goes through at a time."""
     rng = np.random.default_rng(0)
     records = [(rng.normal(size=4).tolist(), float(rng.choice([-1.0, 0.5, 1.0]))) for _ in range(700)]

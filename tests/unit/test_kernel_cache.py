@@ -105,7 +105,7 @@ def test_only_a_start_that_compiles_says_so(scratch: Path) -> None:
 
 
 def test_the_cache_of_numba_alone_would_be_stale(scratch: Path) -> None:
-    """The twin: without the stamp the next process goes on with what was compiled of the old callee."""
+    """The mutant: without the stamp the next process goes on with what was compiled of the old callee."""
     source = (scratch / "_jit.py").read_text()
     broken = source.replace("cache._cache_file._source_stamp = _STAMP", "pass")
     assert broken != source

@@ -1,4 +1,4 @@
-"""The small kernels against their naive twins."""
+"""The small kernels against their reference implementations."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_within_its_stated_error_of_brute_force(name: str) -> None:
 
 
 class Overconfident(RelevanceRegret):
-    """Broken twin: a quarter of the stated error."""
+    """Mutant: a quarter of the stated error."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
         estimate = super().estimate(design_many)
@@ -216,14 +216,14 @@ class Overconfident(RelevanceRegret):
 
 
 class Unsigned(MetricRegret):
-    """Broken twin: a comparator that is to bring all records near."""
+    """Mutant: a comparator that is to bring all records near."""
 
     def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
         return super().pairs_of(own, partner, labels, labels)
 
 
 @pytest.mark.slow
-def test_broken_twins_are_noticed() -> None:
+def test_mutants_are_noticed() -> None:
     assert share_within(stream_of("ranking"), 20, Overconfident) < 0.85
     assert share_within(stream_of("metric"), 5, Unsigned) < 0.5
 
@@ -245,7 +245,7 @@ def test_a_snapshot_goes_on_the_same(name: str, cut: int) -> None:
 
 
 class Late(RelevanceRegret):
-    """Broken twin: the score of a partner under the weights at the end of the batch."""
+    """Mutant: the score of a partner under the weights at the end of the batch."""
 
     def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
         super().settle(drawn, scores, [theirs[-1]] * len(theirs))

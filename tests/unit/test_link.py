@@ -99,7 +99,7 @@ def test_what_is_predicted_comes_true() -> None:
 
 
 def test_a_link_that_does_not_fade_is_caught_where_the_scale_drifts() -> None:
-    """Scores that grow tenfold and move; the twin keeps what it has learned of them in the first thousand."""
+    """Scores that grow tenfold and move; the mutant keeps what the first thousand taught it."""
     n = 20_000
     z, p, y = known(n, 2.0, -0.5, seed=3)
     scale = 10.0 ** np.linspace(0.0, 1.0, n)
@@ -216,7 +216,7 @@ def test_every_way_to_cut_a_stream_gives_the_same_probabilities(name: str) -> No
         score = one.score_one(x)
         p.append(one.predict_proba_one(x)[one.positive])
         sign = (label is True) is (one.positive is True)
-        if t < 100:  # the twin's time grows with the square
+        if t < 100:  # the reference's time grows with the square
             assert p[-1] == pytest.approx(twin.probability(score), rel=1e-6)
             twin.learn(score, 1.0 if sign else -1.0)
         one.learn_one(x, label)

@@ -1,4 +1,4 @@
-"""metric.PairOGD: against its naive twin, in pipelines, and its labels."""
+"""metric.PairOGD: against its reference implementation, in pipelines, and its labels."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_map(d: int, seed: int) -> None:
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
     psd = data.draw(st.booleans())
     d = data.draw(st.integers(1, 4))
     records = data.draw(

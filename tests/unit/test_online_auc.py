@@ -1,4 +1,4 @@
-"""OAM and SPAUC against their naive twins, and their state."""
+"""OAM and SPAUC against their reference implementations, and their state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_weights(models: list[Any], twin: Any, records: list[tuple[list[float],
     st.sampled_from([0.2, 30.0]),
     st.integers(0, 2**53 - 1),
 )
-def test_oam_against_the_twin(
+def test_oam_against_the_reference(
     records: list[tuple[list[float], bool]], rate: float, size: int, radius: float, seed: int
 ) -> None:
     models = [auc.OAM(rate, size, radius, average=average, seed=seed) for average in (True, False)]
@@ -63,7 +63,7 @@ def test_oam_against_the_twin(
 @given(
     streams(), st.sampled_from([None, 0.05, 1.0]), st.sampled_from([0.2, 30.0]), st.sampled_from([0.0, 0.25])
 )
-def test_spauc_against_the_twin(
+def test_spauc_against_the_reference(
     records: list[tuple[list[float], bool]], rate: float | None, radius: float, l2: float
 ) -> None:
     models = [auc.SPAUC(rate, radius, l2, average=average) for average in (True, False)]

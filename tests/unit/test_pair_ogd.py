@@ -1,4 +1,4 @@
-"""PairOGD against its naive twin, on bad input, and its state."""
+"""PairOGD against its reference implementation, on bad input, and its state."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ eighths = st.integers(-32, 32).map(lambda v: v / 8)
 @pytest.mark.parametrize("buffer", BUFFERS, ids=str)
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 @given(data=st.data())
-def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 6))
     records = data.draw(
         st.lists(st.tuples(st.lists(eighths, min_size=d, max_size=d), st.booleans()), min_size=1, max_size=25)
@@ -120,7 +120,7 @@ def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, d
     ids=str,
 )
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
-def test_many_rows_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
+def test_many_rows_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
     """From 32 rows on the kernel goes through them in another way."""
     model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
     twin = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)

@@ -100,10 +100,10 @@ def test_what_is_no_angle_has_no_sine(angle: float) -> None:
     assert all(map(math.isnan, numerics.sin_cos(angle)))
 
 
-def test_public_normals_are_those_of_the_twin() -> None:
+def test_public_normals_are_those_of_the_reference() -> None:
     out = np.empty(2000)
     fourier.normals_from_seed(7, out)
-    # The twin's square root and constant round differently.
+    # The reference's square root and constant round differently.
     assert out.tolist() == pytest.approx(naive.normals_from_seed(7, 2000), rel=1e-14)
     assert abs(out.mean()) < 6 / math.sqrt(2000)
     assert abs((out**2).mean() - 1) < 6 * math.sqrt(2 / 2000)
@@ -111,12 +111,12 @@ def test_public_normals_are_those_of_the_twin() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.integers(1, 6), st.integers(0, 2**60))
-def test_random_features_are_those_of_the_twin(x: list[float], pairs: int, seed: int) -> None:
+def test_random_features_are_those_of_the_reference(x: list[float], pairs: int, seed: int) -> None:
     frequencies = np.empty((pairs, len(x)))
     fourier.normals_from_seed(seed, frequencies.reshape(-1))
     out = np.empty((1, 2 * pairs))
     fourier.fourier_rows(np.array([x]), frequencies, out)
-    assert out[0].tolist() == pytest.approx(naive.random(x, frequencies.tolist()), abs=1e-11)
+    assert out[0].tolist() == pytest.approx(naive.fourier(x, frequencies.tolist()), abs=1e-11)
 
 
 @settings(deadline=None)

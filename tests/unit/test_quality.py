@@ -1,4 +1,4 @@
-"""How good the latest scores are, against slow twins and River's detector."""
+"""How good the latest scores are, against reference implementations and River's detector."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recall(scores: np.ndarray, labels: np.ndarray, most: int) -> float:
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("n", [7, 100, 901])
-def test_against_slow_twins(n: int, ties: bool) -> None:
+def test_against_slow_references(n: int, ties: bool) -> None:
     scores, labels = events(n, 1.0, n, ties=ties)
     found = told(scores, labels)
     assert found.average_precision == pytest.approx(average_precision_score(labels, scores))
@@ -76,7 +76,7 @@ def as_told(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_the_standard_error_of_the_auc_against_a_slow_twin(ties: bool) -> None:
+def test_the_standard_error_of_the_auc_against_a_slow_reference(ties: bool) -> None:
     scores, labels = events(60, 1.0, 1, ties=ties)
     assert as_told(scores, labels) == pytest.approx(by_pairs(scores, labels))
     assert told(np.array([1.0, 0.0, 0.5]), np.array([True, False, False])).auc_stderr is None
@@ -117,7 +117,7 @@ def test_reliability_of_right_and_of_wrong_probabilities() -> None:
     assert max(strange(lambda scores: logistic(scores + 0.3))) > 5.0
 
 
-def test_reliability_against_a_slow_twin() -> None:
+def test_reliability_against_a_slow_reference() -> None:
     scores, labels = events(300, 1.0, 5)
     found = quality_of(scores, labels, lambda values: np.where(values > 2.0, 1.0, logistic(values)))
     assert found is not None

@@ -1,4 +1,4 @@
-"""ranking.PairOGD: against its naive twin, its labels, and what it learns."""
+"""ranking.PairOGD: against its reference implementation, its labels, and what it learns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stream(n: int, d: int = 4, seed: int = 0) -> list[tuple[dict[str, float], fl
 @pytest.mark.parametrize("loss", [*MARGIN, ENTROPY], ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_against_the_naive_twin(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 4))
     records = data.draw(
         st.lists(st.tuples(st.lists(eighths, min_size=d, max_size=d), grades), min_size=1, max_size=15)

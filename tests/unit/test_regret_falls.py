@@ -63,7 +63,7 @@ def slope(make: Callable[[], Any], seeds: int) -> float:
     ids=["auc", "ranking"],
 )
 def test_the_average_regret_falls_as_the_bound_says(make: Any, seeds: int) -> None:
-    """Broken twin, below: a learner that forgets never comes to rest."""
+    """Mutant, below: a learner that forgets never comes to rest."""
     assert slope(make, seeds) <= STEEP
 
 
