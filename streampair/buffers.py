@@ -1,7 +1,7 @@
-"""Which past records a new one is paired with.
+"""Buffer policies: which past records a new record is paired with.
 
-These objects say only the policy; the rows themselves live in the learner's state, so that learners never
-share them and a snapshot has them all. All but `FullHistory` use constant memory.
+A policy has parameters and no state. The records are kept in the learner's state, so that learners never
+share them and a snapshot contains them all. All policies but `FullHistory` use constant memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Buffer", "ClassReservoir", "FIFO", "FullHistory", "Reservoir"]  # no
 
 
 class Buffer(base.Base):
-    """Base of the buffer policies: parameters only, no state.
+    """Base class of the buffer policies, which have parameters and no state.
 
     `size` is the largest number of rows (for `ClassReservoir`: of each class); `code` is the integer by which
     the compiled kernels know the policy.
@@ -41,13 +41,13 @@ def _check_size(size: int) -> None:
 
 @dataclass(frozen=True)
 class ClassReservoir(Buffer):
-    """A uniform sample of the past positives, and one of the past negatives.
+    """Two reservoirs: a uniform sample of the past positives, and one of the past negatives.
 
-    Where one label is rare, a common sample holds few records of it; here each class has `size` rows of its
-    own, filled and replaced by Algorithm R of Vitter (1985) over the records of that class. A new record is
-    paired with the sample of the other class, and the sum is weighted as if it were with all of that class:
-    an estimate, without bias, of the gradient that `FullHistory` gives. For two classes only, and not for
-    private learners: which slot a record takes depends on its label (Zhao et al. 2011 keep such buffers).
+    Each class has its own `size` rows, filled and replaced by Algorithm R of Vitter (1985) over the records
+    of that class, so that a rare label is well represented (Zhao et al. 2011). A new record is paired with
+    the sample of the other class, and the sum is scaled up to all records of that class: an unbiased estimate
+    of the gradient with `FullHistory`. For two classes only. Private learners refuse it, because the row that
+    a record takes depends on its label.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class ClassReservoir(Buffer):
 
 @dataclass(frozen=True)
 class FIFO(Buffer):
-    """The last `size` records, oldest out first.
+    """Sliding window: the last `size` records.
 
     With ``size=1`` each record is paired with the one before it (Yang et al. 2021, Algorithm 2).
 
@@ -115,12 +115,12 @@ class FIFO(Buffer):
 
 @dataclass(frozen=True)
 class FullHistory(Buffer):
-    """Every past record.
+    """All past records.
 
-    A step takes time O(d t) after t records, and memory grows by d numbers a record, in blocks: nothing is
-    copied when it grows. A lane writes the whole history with every commit. With the least-squares loss only
-    counts, means and second moments are kept, which give the same gradient in O(d^2) time and memory whatever
-    t is; `dtype` and `max_records` have no effect then. (Not for metrics.)
+    After t records a step takes O(d t) time. Memory grows by d numbers a record, in blocks, without copying.
+    A lane writes the whole history with every commit. With the least-squares loss only counts, means and
+    second moments are kept: they give the same gradient in O(d^2) time and memory for every t, and `dtype`
+    and `max_records` have no effect. (Not for metrics.)
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class FullHistory(Buffer):
 
 @dataclass(frozen=True)
 class Reservoir(Buffer):
-    """A uniform sample of all past records.
+    """Reservoir: a uniform sample of all past records.
 
     Parameters
     ----------
@@ -178,8 +178,8 @@ class Reservoir(Buffer):
     replacement
         False: a sample without replacement (Algorithm R of Vitter 1985): record t is kept with probability
         ``size / t`` and evicts a uniformly drawn row. True: every row is replaced by record t independently
-        with probability ``1 / t`` (RS-x of Kar et al. 2013), so a row may occur many times; at t = 1 it fills
-        every row. The learner's `seed` decides the coins.
+        with probability ``1 / t`` (RS-x of Kar et al. 2013), so that a record may fill several rows; at t = 1
+        it fills all. The random draws are determined by the learner's `seed`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Pair losses: what a wrongly ordered pair costs, and the constants that privacy needs of it.
+"""Pair losses, and their constants for the calibration of noise.
 
-All but one are convex functions of the margin, positive when the pair is as it should be. What the margin is
-depends on the labels' *form*:
+All but one are convex functions of the margin of a pair, which is positive for a correctly ordered pair. The
+margin depends on the *form* of the labels:
 
 | form | margin of a pair, with ``u = x - x'`` | learners |
 |---|---|---|
@@ -10,9 +10,9 @@ depends on the labels' *form*:
 | "metric" | ``yy' (1 - u'Wu)``, yy' = 1 for one class, else -1; ``norm(W) <= R`` (Frobenius) | `metric` |
 | "psd" | the same with W positive semi-definite | `metric` with ``psd=True`` |
 
-Pairs of equal labels have margin 0 in the first two forms, whatever w: they have no gradient. The exception
-is `MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD` is not private, and
-takes relevances of any size: the constants are not those of its steps then.)
+In the first two forms pairs of equal labels have margin 0 for every w, and no gradient. The exception is
+`MinimumErrorEntropy`, a function of the difference of two errors. (`ranking.PairOGD` is not private and takes
+relevances of any size; the constants do not apply to its steps.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Form: TypeAlias = Literal["raw", "halved", "metric", "psd"]
-"""How the labels of a pair and the weights make its margin."""
+"""How the margin of a pair is computed from its labels and the weights."""
 
 
 def _positive(name: str, value: float) -> float:
@@ -74,16 +74,17 @@ def _checked_form(form: str) -> str:
 
 
 class PairLoss(base.Base, abc.ABC):
-    """Base of the pair losses: parameters only, no state.
+    """Base class of the pair losses, which have parameters and no state.
 
-    `code` is the integer by which the compiled kernels know the loss, `width` its parameter there. `convex`
-    says whether the loss is convex in the weights, which output perturbation needs, `decreasing` whether it
-    falls with the margin everywhere, which halves the replacement diameter, and `of_errors` whether it is a
-    function of the difference of two errors instead of the margin. `pieces` has the slope as a sum of linear
-    pieces, ``(until, step, bend, zero)``: below the margin `until`, each adds ``step + bend (m - zero)``.
-    With it the gradient of all pairs of a table takes a sort; without, it takes a pass over all pairs.
+    `code` is the integer by which the compiled kernels know the loss, and `width` its parameter there.
+    `convex` says whether the loss is convex in the weights, which output perturbation needs. `decreasing`
+    says whether it decreases with the margin everywhere, which halves the replacement diameter. `of_errors`
+    says whether it is a function of the difference of two errors instead of the margin. `pieces` is the slope
+    as a sum of linear pieces, ``(until, step, bend, zero)``: below the margin `until`, each adds
+    ``step + bend (m - zero)``. With it the gradient over all pairs of a table takes a sort; without it, a
+    pass over all pairs.
 
-    Learners take the losses of `registry` only. A subclass of your own has a value and a slope for
+    Learners accept only the losses of `registry`. A subclass of your own has a value and a slope for
     `streampair.evaluation`; a learner refuses it, because its compiled steps have no slope for it.
     """
 
@@ -109,9 +110,10 @@ class PairLoss(base.Base, abc.ABC):
         """Largest absolute second derivative."""
 
     def _opposed(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Largest sum of the sizes of two slopes that push a metric in opposite directions, or a bound.
+        """Largest sum of the sizes of two slopes that push a metric in opposite directions, or a bound on it.
 
-        One is of a pair with ``u'Wu = q``, one of a pair with ``q' >= q - gap``. Infinite: none is known.
+        One slope is that of a pair with ``u'Wu = q``, the other that of a pair with ``q' >= q - gap``.
+        Infinite if no bound is known.
         """
         return np.full_like(gap, math.inf)
 
@@ -129,13 +131,13 @@ class PairLoss(base.Base, abc.ABC):
     @overload
     def slope(self, margin: NDArray[np.float64]) -> NDArray[np.float64]: ...
     def slope(self, margin: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-        """Derivative at a margin; where there is none, the subgradient of smallest size."""
+        """Derivative at a margin; at a kink the subgradient of smallest size."""
         out = self._slope(np.asarray(margin, dtype=np.float64))
         return out if isinstance(margin, np.ndarray) else float(out)
 
     @property
     def steepest(self) -> float:
-        """Largest absolute slope at any margin; infinite if the slope has no bound."""
+        """Largest absolute slope over all margins; infinite if the slope is unbounded."""
         return self._steepest(-math.inf, math.inf)
 
     def _reach(self, feature_bound: float, radius: float, form: str) -> tuple[float, float, float]:
@@ -159,7 +161,7 @@ class PairLoss(base.Base, abc.ABC):
         radius
             R, the bound on the l2 norm of the weights, or on the Frobenius norm of the metric.
         form
-            What the margin is; see the module.
+            Form of the margin; see the module.
 
         Raises
         ------
@@ -174,7 +176,7 @@ class PairLoss(base.Base, abc.ABC):
         return scale * self._steepest(low, high)
 
     def smoothness(self, feature_bound: float, radius: float, form: Form = "raw") -> float:
-        """Lipschitz constant L of that gradient in the weights.
+        """Lipschitz constant L of the gradient of one pair in the weights.
 
         Parameters and errors are those of `lipschitz`.
         """
@@ -183,7 +185,7 @@ class PairLoss(base.Base, abc.ABC):
     def diameter(
         self, feature_bound: float, radius: float, clip: float | None = None, form: Form = "raw"
     ) -> float:
-        """Replacement diameter D: how far one pair's gradient moves when one of its records is replaced.
+        """Replacement diameter D: largest change of a pair's gradient when one of its records is replaced.
 
         Parameters
         ----------
@@ -199,11 +201,11 @@ class PairLoss(base.Base, abc.ABC):
 
         Notes
         -----
-        With labels or relevances in [-1, 1], form "raw" or "halved", and a convex decreasing loss D = G, half
-        of the obvious 2G (docs/privacy.md 2). For `Square` and for `MinimumErrorEntropy` it is 2G in these
-        forms. For metrics it is 2G for `Hinge`, G for `SquaredHinge` and `Square` (at most 1.5 G with form
-        "psd"), and between the two for `Logistic`: 1.42 G for radius 1 (docs/privacy.md, Lemma 92). With
-        per-pair clipping it is at most ``2 clip`` too.
+        For labels or relevances in [-1, 1], form "raw" or "halved", and a convex decreasing loss, D = G: half
+        of the triangle inequality's 2G (docs/privacy.md 2). For `Square` and for `MinimumErrorEntropy` it is
+        2G in these forms. For metrics it is 2G for `Hinge`, G for `SquaredHinge` and `Square` (at most 1.5 G
+        with form "psd"), and between the two for `Logistic`: 1.42 G for radius 1 (docs/privacy.md, Lemma 92).
+        With per-pair clipping it is at most ``2 clip`` too.
         """
         scale, low, high = self._reach(feature_bound, radius, form)
         steepest = self._steepest(low, high)
@@ -226,7 +228,7 @@ class PairLoss(base.Base, abc.ABC):
 
 
 class Logistic(PairLoss):
-    """Logistic pair loss ``log(1 + exp(-m))``: smooth.
+    """Logistic pair loss ``log(1 + exp(-m))``; smooth.
 
     Examples
     --------
@@ -259,7 +261,7 @@ class Logistic(PairLoss):
 
 
 class Hinge(PairLoss):
-    """Hinge pair loss ``max(0, 1 - m)``: not smooth.
+    """Hinge pair loss ``max(0, 1 - m)``; not smooth.
 
     Examples
     --------
@@ -291,7 +293,7 @@ class Hinge(PairLoss):
 
 
 class SquaredHinge(PairLoss):
-    """Squared hinge pair loss ``max(0, 1 - m)^2``: smooth.
+    """Squared hinge pair loss ``max(0, 1 - m)^2``; smooth.
 
     Examples
     --------
@@ -320,9 +322,9 @@ class SquaredHinge(PairLoss):
 
 
 class Square(PairLoss):
-    """Least squares pair loss ``(1 - m)^2``: smooth, and also pulls pairs that are ranked too well.
+    """Least squares pair loss ``(1 - m)^2``; smooth.
 
-    It is not decreasing, so its replacement diameter is the full 2G.
+    It also penalises margins above 1, so it is not decreasing and its replacement diameter is 2G.
 
     Examples
     --------
@@ -352,15 +354,15 @@ class Square(PairLoss):
 
 
 class MinimumErrorEntropy(PairLoss):
-    """Minimum error entropy, for regression: ``h^2 (1 - exp(-e^2 / (2 h^2)))``, e a difference of two errors.
+    """Minimum error entropy loss ``h^2 (1 - exp(-e^2 / (2 h^2)))`` for regression; not convex.
 
-    A pair's argument is ``e = (y - y') - w.(x - x')``: how much the errors of its two records differ. The sum
-    over all pairs is, up to constants, minus the information potential of the errors, whose logarithm is
-    Renyi's quadratic entropy, estimated with a Gaussian window. Large differences of errors cost at most h^2,
-    so outliers pull little; for large h it is half the square of e. Pairs of equal relevance count too.
+    Its argument is ``e = (y - y') - w.(x - x')``, the difference of the errors of the two records of a pair.
+    The sum over all pairs is, up to constants, minus the information potential of the errors, whose logarithm
+    is Renyi's quadratic entropy, estimated with a Gaussian window. The loss is at most h^2, so outliers have
+    little effect; for large h it is half the square of e. Pairs of equal relevance count too.
 
-    It is not convex: gradient descent finds a good point, not provably the best, and output perturbation
-    refuses it. Only the learners of `ranking` take it.
+    Since it is not convex, gradient descent need not find the global minimum, and output perturbation refuses
+    it. Only the learners of `ranking` accept it.
 
     Parameters
     ----------
@@ -436,11 +438,11 @@ class MinimumErrorEntropy(PairLoss):
 registry: dict[int, type[PairLoss]] = {
     loss.code: loss for loss in (Logistic, Hinge, SquaredHinge, Square, MinimumErrorEntropy)
 }
-"""The registry: the class of every code that the compiled steps know."""
+"""The class of every loss code that the compiled steps know."""
 
 
 def registered(loss: object) -> PairLoss:
-    """The loss, if the compiled steps know it: its class is in `registry`, and no attribute was set by hand.
+    """The loss itself, after a check that its class is in `registry` and that no attribute was set by hand.
 
     Raises
     ------

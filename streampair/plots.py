@@ -1,11 +1,11 @@
-"""Plots of a run that was recorded: its regret, what privacy it has spent, and its AUC.
+"""Plots of a recorded run: regret, privacy spend and AUC.
 
-A run is a list of readings: plain numbers under the names of the series, which `reading` takes from the
-gauges of a lane. A file has them as JSON lines, or is one JSON object of lanes with their `history`, a list
-for each name. Regret and AUC are functions of raw data: for the operator's eyes, not for publication
+A run is a list of readings, each a dict of plain numbers by the name of the series, as `reading` makes them
+of the gauges of a lane. A file holds them as JSON lines, or it is one JSON object of lanes with their
+`history`, a list for each name. Regret and AUC are computed from raw data: do not publish them
 (docs/privacy.md 7).
 
-Drawn with matplotlib: ``pip install '.[plot]'``.
+Needs matplotlib: ``pip install '.[plot]'``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
 
 
 def reading(gauges: Any) -> dict[str, Any]:
-    """What the plots need of a lane at one moment, as plain values.
+    """The values of a lane at one moment that the plots need, as a dict of plain numbers.
 
     Parameters
     ----------
     gauges
-        What `Lane.gauges` returned.
+        The result of `Lane.gauges`.
 
     Returns
     -------
     dict
-        ``events``, and of what the lane has: ``prequential_auc``; ``regret_events``, the number of events
-        that what follows is of, ``regret_average``, ``regret_average_stderr``, ``pair_loss``,
-        ``comparator_loss``; ``privacy_epsilon_spent``, ``privacy_epsilon_budget``, ``privacy_delta``,
+        ``events``, and if the lane has them: ``prequential_auc``; ``regret_events``, the number of events of
+        the next four, ``regret_average``, ``regret_average_stderr``, ``pair_loss``, ``comparator_loss``;
+        ``privacy_epsilon_spent``, ``privacy_epsilon_budget``, ``privacy_delta``,
         ``privacy_releases_total``, ``privacy_guarantee``.
 
     Examples
@@ -80,17 +80,17 @@ def reading(gauges: Any) -> dict[str, Any]:
 
 
 def regret(rows: Rows, ax: Axes | None = None) -> Axes:
-    """The average regret against the number of events, with a band of one standard error.
+    """Plot the average regret over the number of events, with a band of one standard error.
 
-    Both axes are logarithmic, and a dashed line falls like ``1 / sqrt(t)``, as online gradient descent
-    promises. What is not above zero has no place there and is left out.
+    Both axes are logarithmic. A dashed line shows ``1 / sqrt(t)``, the rate of online gradient descent.
+    Readings that are not above zero are left out.
 
     Parameters
     ----------
     rows
-        Readings, or the file that they are in.
+        Readings, or the path of their file.
     ax
-        Where to draw; None: on axes of its own.
+        Axes to draw on; None makes new ones.
 
     Returns
     -------
@@ -129,9 +129,9 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
 
 
 def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
-    """Epsilon spent against the number of events, below its budget.
+    """Plot the spent epsilon over the number of events, and its budget.
 
-    A guarantee that does not hold is told in the title. Parameters and errors are those of `regret`, for
+    If the guarantee is void or unvouched, the title says so. Parameters and errors are those of `regret`, for
     readings of a private learner.
     """
     told = [row for row in _read(rows) if row.get("privacy_epsilon_spent") is not None]
@@ -161,7 +161,7 @@ def auc(
     window: int = 1000,
     ax: Axes | None = None,
 ) -> Axes:
-    """The AUC of the latest events against the number of events.
+    """Plot the AUC of the latest events over the number of events.
 
     Parameters
     ----------

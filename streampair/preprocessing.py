@@ -1,9 +1,9 @@
-"""Transformers that depend on one record only, and so are safe in front of a private learner.
+"""Stateless transformers, which are safe in front of a private learner.
 
-All of them are total: whatever a record holds, none raises because of it. What cannot be used comes out as a
-value that a private learner takes for a null record, and any other learner refuses (docs/privacy.md 7.1).
-A text that reads as a number is that number, in a record as in a frame: one text in a column of a CSV file
-makes texts of all its numbers.
+Each output depends on one record only, and no record makes them raise. An unusable record comes out as a
+value that a private learner takes for a null record and any other learner refuses (docs/privacy.md 7.1). A
+text that can be read as a number is that number, in a record as in a frame, because one text in a column of a
+CSV file makes texts of all its numbers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Bounds(base.MiniBatchTransformer):
     """Scale features from their declared bounds to [-1, 1].
 
     A value outside its bounds is clipped. Features without bounds pass unchanged, and so do values that are
-    not finite numbers: the learner behind refuses them with a message that names the feature, and a private
-    one takes its null slot. In a frame, cells that are no numbers become NaN.
+    not finite numbers: a learner then raises an error that names the feature, and a private learner takes a
+    null record. In a frame, cells that are not numbers become NaN.
 
     Parameters
     ----------
@@ -112,10 +112,12 @@ class Bounds(base.MiniBatchTransformer):
 
 
 class UnitBall(base.MiniBatchTransformer):
-    """Project each record onto the l2 ball: a longer vector is scaled to length `radius`, a shorter one kept.
+    """Project each record onto the l2 ball of the given radius.
 
-    A record with a value that is not a finite number passes unchanged: the learner behind refuses it, and a
-    private one takes its null slot. In a frame, cells that are no numbers become NaN.
+    A record with a larger norm is scaled to norm `radius`; any other is unchanged.
+
+    A record with a value that is not a finite number passes unchanged: a learner then raises an error, and a
+    private learner takes a null record. In a frame, cells that are not numbers become NaN.
 
     Parameters
     ----------
@@ -170,13 +172,13 @@ class UnitBall(base.MiniBatchTransformer):
 
 
 class RandomFourier(base.MiniBatchTransformer):
-    """Random Fourier features: a linear learner behind it learns a radial basis function of the record.
+    """Random Fourier features, which make a linear learner non-linear.
 
-    The joint map of all features, ``z(x) = (sin u_1.x, cos u_1.x, ..., sin u_m.x, cos u_m.x) / sqrt(m)`` with
-    ``u_j ~ N(0, 2 gamma I)`` and m = components / 2, so that ``z(x).z(x')`` is close to
-    ``exp(-gamma |x - x'|^2)`` (Rahimi and Recht 2007). Every record is mapped to length 1, the ball that a
-    private learner wants, whatever its features. (River's `RBFSampler` maps each feature by itself, which
-    is another and much weaker thing.)
+    The feature map approximates the Gaussian (RBF) kernel: the joint map of all features,
+    ``z(x) = (sin u_1.x, cos u_1.x, ..., sin u_m.x, cos u_m.x) / sqrt(m)`` with ``u_j ~ N(0, 2 gamma I)`` and
+    m = components / 2, so that ``z(x).z(x')`` is close to ``exp(-gamma |x - x'|^2)`` (Rahimi and Recht 2007).
+    Every record is mapped to norm 1, as private learners need. (River's `RBFSampler` maps each feature by
+    itself, which is much weaker.)
 
     Parameters
     ----------
@@ -290,13 +292,13 @@ class RandomFourier(base.MiniBatchTransformer):
 
 
 class Hashing(base.MiniBatchTransformer):
-    """The hashing trick: any features, categories among them, to a fixed number of columns.
+    """Feature hashing: maps any features, categorical ones too, to a fixed number of columns.
 
-    A number is added to the column that its name hashes to, or subtracted from it, as another bit of the
-    hash says; text that reads as no number counts as the feature ``name=text`` with the value 1. All columns
-    come out for every record, also those that stay 0: the schema never depends on the records, as a private
-    learner needs. (River's `FeatureHasher` leaves out zeros, which a private learner must read as a record
-    that is not whole; and without a seed it hashes differently after each start.)
+    A number is added to the column that its name hashes to, or subtracted from it, by another bit of the
+    hash. A text that cannot be read as a number is the feature ``name=text`` with the value 1. Every record
+    has all columns, also those that are 0: the schema must not depend on the records in front of a private
+    learner. (River's `FeatureHasher` leaves out zeros, which a private learner takes for missing values;
+    without a seed it hashes differently after each start.)
 
     Parameters
     ----------
@@ -371,12 +373,12 @@ class Hashing(base.MiniBatchTransformer):
 
 
 class OneHot(base.MiniBatchTransformer):
-    """One column for each declared value of a field: 1 where the record has that value, else 0.
+    """One-hot encoding of declared categories: one column for each declared value of a field.
 
-    Nothing is fitted, and all columns come out for every record: the schema never depends on the records, as
-    a private learner needs. A value that was not declared, or that is missing, has 0 in all columns of its
-    field. Fields that are not declared pass unchanged. (River's `OneHotEncoder` makes its columns of the
-    values that it has seen.)
+    A column is 1 if the record has that value, else 0. Nothing is fitted, and every record has all columns:
+    the schema must not depend on the records in front of a private learner. An undeclared or missing value
+    gives 0 in all columns of its field. Undeclared fields pass unchanged. (River's `OneHotEncoder` makes its
+    columns of the values that it has seen.)
 
     Parameters
     ----------
@@ -420,7 +422,7 @@ class OneHot(base.MiniBatchTransformer):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that it makes, for `features` of a learner; their bounds are (0, 1)."""
+        """Names of the new columns, for `features` of a learner; their bounds are (0, 1)."""
         return list(self._of.columns)
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -503,7 +505,7 @@ class Guarded(base.Transformer):
         yield {"step": Bounds({"gallup": (0.0, 100.0)})}
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What the step makes of a copy of the record, or nothing."""
+        """The step's output for a copy of the record; empty if the step raises."""
         try:
             return _features.copied(self.step.transform_one(_features.copied(x)))
         except Exception:

@@ -1,7 +1,7 @@
-"""Sizes of the steps of gradient descent.
+"""Learning rate schedules: the step sizes of gradient descent.
 
-A schedule is a parameter, `learning_rate`, of `auc.PairOGD`, `ranking.PairOGD`, `metric.PairOGD` and
-`batch.PairSGD`. Step j is the j-th step, from 1 on.
+A schedule can be given as `learning_rate` of `auc.PairOGD`, `ranking.PairOGD`, `metric.PairOGD` and
+`offline.PairSGD`. Steps are numbered from 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Constant", "InverseSqrt", "InverseTime", "Schedule"]
 
 
 class Schedule(base.Base):
-    """Base of the schedules: parameters only, no state.
+    """Base class of the schedules, which have parameters and no state.
 
     `code` is the integer by which the compiled kernels know the schedule, `scale` its largest factor.
     """
@@ -37,11 +37,11 @@ class Schedule(base.Base):
 
     @property
     def scale(self) -> float:
-        """What the kernels multiply."""
+        """The factor that the kernels multiply."""
         raise ConfigError(f"{self!r} is no schedule", fix="give one such as schedules.Constant(0.01)")
 
     def sizes(self, first: int, count: int) -> Floats:
-        """Sizes of `count` steps, of which `first` is the number of the first one.
+        """Sizes of `count` steps, from step number `first` on.
 
         Examples
         --------
@@ -60,7 +60,7 @@ def _check(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """Every step has the same size.
+    """Constant step size.
 
     Theorem 1 of Yang et al. (2021), for losses that are not smooth, takes ``T = n^2`` steps of a size
     proportional to ``T^(-3/4)``; Theorem 2, for smooth losses, ``T = n`` steps of a size proportional to
@@ -106,7 +106,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class InverseSqrt(Schedule):
-    """Step j has size ``rate / sqrt(j)``: what a number means in `auc.PairOGD`.
+    """Step size ``rate / sqrt(j)`` for step j; a number given to `auc.PairOGD` means this schedule.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True)
 class InverseTime(Schedule):
-    """Step j has size ``2 / (alpha (j + 1))``, for a loss with a ridge term of strength ``l2 = alpha``.
+    """Step size ``2 / (alpha (j + 1))`` for step j, for a loss with a ridge term ``l2 = alpha``.
 
     Theorem 6 (b) of Yang et al. (2021) publishes the average of the iterates weighted by these sizes;
     Theorem 7 (b) the average weighted by j.

@@ -1,4 +1,4 @@
-"""Learners that maximise the area under the ROC curve: rank positives above negatives."""
+"""Learners that maximise the area under the ROC curve (AUC)."""
 
 from streampair.auc.forest import Forest, MulticlassForest
 from streampair.auc.linear import OAM, SPAUC, PairOGD

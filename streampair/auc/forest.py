@@ -1,4 +1,4 @@
-"""Forests that learn online to rank positives above negatives, for two classes and for several."""
+"""Random forests with online leaf weights, for two classes and for more."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ __all__ = [
 
 @dataclass(eq=False, repr=False)
 class Forest(Classifier, ForestLearner):
-    """Random trees that nobody fitted, with leaves that learn online; not private.
+    """Random forest with online leaf weights; not private.
 
-    A leaf draws a feature and keeps one value of it, by reservoir; from its 20th record on it splits as soon
-    as a record has another value, at a threshold drawn between the two, or for texts by a bit of a salted
-    hash. Half of the features are drawn alike, half by gain: by how much in common with the labels the
-    difference has that a decision by the feature makes, in the mean over the decisions of late. So features
-    that tell nothing do not use trees up. No threshold is searched for, and a tree costs next to nothing.
-    What is learned is in the leaves:
-    four experts of different depth and memory share the trees, each the sum of its leaves and a linear part,
-    stepped by AdaGrad along the logistic loss; a stack, stepped alike, weighs them. Trees are emptied in
-    turn, and an expert that never forgets begins again where it is left behind, so streams may change; the
-    stack and the deepest expert take larger steps for 4000 records from there, if fitted to records.
+    An ensemble of extremely randomised trees (Geurts et al. 2006). A leaf draws a feature and samples one
+    value of it by reservoir. From its 20th record on, the leaf splits as soon as a record has another value:
+    at a threshold drawn between the two values, or for texts by a bit of a salted hash. Half of the features
+    are drawn uniformly, half in proportion to their gain, so that uninformative features use up few splits.
+    The gain of a feature is the mean, over recent splits by it, of the centred label times the difference of
+    the leaf weights on both sides. No threshold is searched for.
+
+    Only the leaves learn. Four experts of different depth and memory share the trees. The score of an expert
+    is the sum of its leaf weights and a linear part, trained by AdaGrad on the logistic loss. Stacking, also
+    trained by AdaGrad, combines the experts. To follow concept drift, trees are reset in turn, and an expert
+    without forgetting is reset when it falls behind; from then on the stack and the deepest expert take
+    larger steps for 4000 records (without a pair loss only).
 
     Parameters
     ----------
     trees
-        Number of trees, from 1 to 1000; time and memory grow with it.
+        Number of trees, from 1 to 1000. Time and memory grow with it.
     nodes
-        Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
+        Largest number of nodes of a tree, from 1 to 32767. A full tree does not split any more.
     positive
         The label that ranks high: text, a number, True or False.
     negative
@@ -62,31 +64,31 @@ class Forest(Classifier, ForestLearner):
         beside any other `positive` all labels of its type rank low, and predictions show the first one
         learned.
     loss
-        None: each expert steps along the logistic loss of the record. Or a pair loss, such as
-        `losses.Logistic`: the record is paired with one of the last 32 of the other class, both are scored
-        anew, and both step along the loss of the difference of their scores. It takes about three times as
-        long; see docs/papers.md for what it is worth.
+        None: the logistic loss of the record. Or a pair loss, such as `losses.Logistic`: the record is paired
+        with one of the last 32 of the other class, both are scored again, and both are updated with the loss
+        of the difference of their scores. It takes about three times as long; docs/papers.md compares the
+        two.
     seed
-        Of what is drawn; None takes one from the operating system.
+        Seed of the random draws; None takes one from the operating system.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
 
     Notes
     -----
-    Features are real numbers or texts by name, in any order; nothing has to be scaled or encoded. A known
-    feature that is missing is a value of its own, and so is every text; a new name gets a new column. In a
-    frame an empty cell is a missing feature; in a record leave it out. A number that comes as text, as from
+    Features are real numbers or texts by name, in any order; no scaling or encoding is needed. A missing
+    feature is a value of its own, and so is every text. A new name gets a new column. In a frame an empty
+    cell is a missing feature; in a record leave the feature out. A number given as text, as by
     `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning. None,
-    NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` before anything has
-    changed.
+    NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` and leave the learner
+    unchanged.
 
     A record takes O(trees log nodes + features), and memory is bounded: 1.8 MB, with texts 2.0 MB, and 136
     bytes a feature. Texts share 4096 linear weights. A state is as large as the memory.
 
-    The score is the log-odds that the stack gives, and `predict_proba_one` their logistic curve. From pairs,
-    which know no intercept, it is a curve of two numbers that follow the scores (Platt), as for `PairOGD`;
-    pairs take 528 bytes a feature more. `weights`
-    are those of the linear part alone. A `learn_one` after a score of the same record uses its leaves.
+    The score is the log-odds of the stack, and `predict_proba_one` is its logistic function. A pair loss has
+    no intercept: probabilities then come from Platt scaling, learned online as for `PairOGD`, and memory is
+    528 bytes a feature more. `weights` are those of the linear part alone. A `learn_one` after a score of the
+    same record reuses its leaves.
 
     References
     ----------
@@ -96,7 +98,7 @@ class Forest(Classifier, ForestLearner):
     stochastic optimization. JMLR 12.
 
     Gomes, H. M. et al. (2017). Adaptive random forests for evolving data stream classification. Machine
-    Learning 106. (The forest that it is compared with.)
+    Learning 106. (The forest of the comparison in the documentation.)
 
     Examples
     --------
@@ -106,7 +108,7 @@ class Forest(Classifier, ForestLearner):
     >>> evaluate.progressive_val_score(datasets.Phishing(), auc.Forest(seed=1), metric)  # doctest: +ELLIPSIS
     RollingAUC: 96...%
 
-    Texts and gaps are features as they are:
+    Texts and missing values need no preprocessing:
 
     >>> model = auc.Forest(seed=1)
     >>> for i in range(60):
@@ -129,7 +131,7 @@ class Forest(Classifier, ForestLearner):
     def predict_proba_one(  # type: ignore[override]  # as in the base
         self, x: Mapping[Any, Any]
     ) -> dict[Any, float]:
-        """Probabilities of both labels, as of any classifier, in fewer calls: a tenth of a record.
+        """Probabilities of both labels: as in the base class, in fewer calls.
 
         Raises
         ------
@@ -166,27 +168,27 @@ _LABELS = (str, bool, int, float)
 
 @dataclass(eq=False, repr=False)
 class MulticlassForest(MulticlassClassifier, ForestLearner):
-    """`Forest` for more than two classes: each against all others, over the same trees; not private.
+    """Random forest with online leaf weights, one class against the others; not private.
 
-    Labels have no say in how trees grow, not even in which features they draw (a gain of one class would be
-    none of another), so one set of trees serves all classes: a record goes down them once. What a class has
-    of its own is what it learns in the leaves, the experts and their stack, as a forest for this class alone
-    would over the same trees, from the first record of the class on. A class is known from its first record
-    on; nothing has to be declared.
+    The multiclass form of `Forest`. All classes share one set of trees, whose growth does not depend on the
+    labels: features are not drawn by gain, since the gain for one class is none for another. Each class has
+    its own leaf weights, experts and stack. They learn as those of a forest for this class alone would, over
+    the same trees, from the first record of the class on. Classes need not be declared: a class is known
+    from its first record on.
 
     Parameters
     ----------
     trees
-        Number of trees, from 1 to 1000; time and memory grow with it.
+        Number of trees, from 1 to 1000. Time and memory grow with it.
     nodes
-        Most nodes of a tree, from 1 to 32767. A tree that is full splits no more.
+        Largest number of nodes of a tree, from 1 to 32767. A full tree does not split any more.
     max_classes
         Largest number of classes, from 2 to 1000; a label that would exceed it raises RecordError. It bounds
-        the memory on streams whose labels never end.
+        the memory if new labels keep coming.
     positive
-        The class that `score_one`, and a lane, rank by; predictions do not depend on it.
+        The class by which `score_one` and a lane rank; predictions do not depend on it.
     seed
-        Of what is drawn; None takes one from the operating system.
+        Seed of the random draws; None takes one from the operating system.
     max_features
         Largest number of feature names; a record that would exceed it raises RecordError.
 
@@ -194,10 +196,10 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
     -----
     Labels are texts, numbers, or True and False; labels that are equal are one class. Features are as in
     `Forest`. Memory: 1.8 MB, and 0.95 MB for each class beyond the first, with texts 0.26 MB more. Time grows
-    with the classes, but for the descent.
+    with the number of classes, except for the descent of the trees, which all classes share.
 
-    Probabilities are the logistic curves of the scores of all classes, divided by their sum. Before the first
-    label there are none, and the prediction is None.
+    Probabilities are the logistic functions of the scores of all classes, divided by their sum. Before the
+    first label there are none, and the prediction is None.
 
     Examples
     --------
@@ -256,7 +258,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         self._others = self._room(self._others)
 
     def _room(self, others: Array, more: int = 0) -> Array:
-        """Blocks for as many classes and `more`, with the scalars that they had."""
+        """Blocks for the present classes and `more` new ones; scalars are copied."""
         at = forest.forest_places(*(int(self._state[i]) for i in _SIZES))
         room = np.zeros((len(others) + more, at[2]))
         if len(others):
@@ -265,7 +267,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         return room
 
     def _admit(self, label: Any) -> None:
-        """Room for a class that is new; the first has the state of the trees."""
+        """Make room for a new class; the first class lies in the state of the trees."""
         if self._classes:
             old = self._others
             self._others = self._room(old, 1)
@@ -275,7 +277,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         self._classes.append(label)
 
     def _class(self, y: Any, further: Mapping[int, Any]) -> tuple[Any, int]:
-        """A label as it is kept, and its number: of a class that is known, or one of `further`, or is new.
+        """A label as it is stored, and the number of its class: known, one of `further`, or new.
 
         Raises
         ------
@@ -345,7 +347,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
     # ---- one record ------------------------------------------------------------------------------------
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
-        """Tell the experts of each class whether the record is one of it; then let it visit its leaves.
+        """Update the experts of each class with a record, then grow the trees.
 
         Parameters
         ----------

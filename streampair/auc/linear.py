@@ -1,4 +1,4 @@
-"""Linear learners that maximise the AUC; not private."""
+"""Linear learners that maximise the AUC, without privacy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["OAM", "SPAUC", "PairOGD"]
 
 @dataclass(eq=False, repr=False)
 class PairOGD(Classifier, FlatLearner):
-    """Online gradient descent on pairs; not private.
+    """Online gradient descent on pairs of records; not private.
 
-    A record is paired with each record in the buffer; the gradient of the pair loss, averaged over the pairs
-    (over the records that are actually in the buffer), makes one step, which is projected on the ball of the
-    given radius. Records of equal labels have no gradient. The margin of a pair is ``(y - y') w.(x - x')``
-    with labels +1 and -1. With ``FIFO(1)`` this is Algorithm 2 of Yang et al. (2021), with ``Reservoir`` the
-    online learner of Kar et al. (2013).
+    A record is paired with each record in the buffer. The gradient of the pair loss, averaged over the
+    records in the buffer, makes one step, and the weights are projected onto the l2 ball of the given radius.
+    Pairs of equal labels have no gradient. The margin of a pair is ``(y - y') w.(x - x')`` with labels +1 and
+    -1. With ``FIFO(1)`` this is Algorithm 2 of Yang et al. (2021), with ``Reservoir`` the online learner of
+    Kar et al. (2013).
 
     Parameters
     ----------
@@ -49,22 +49,24 @@ class PairOGD(Classifier, FlatLearner):
         beside any other `positive` all labels of its type rank low, and predictions show the first one
         learned.
     seed
-        Of what the reservoir draws; None takes one from the operating system. FIFO draws nothing.
+        Seed of the reservoir's random draws; None takes one from the operating system. FIFO draws nothing.
     max_features
-        Largest number of feature names, which bounds the memory; one more raises RecordError.
+        Largest number of feature names, which bounds the memory. A record that would exceed it raises
+        RecordError.
     half_life
-        For a stream that changes: records after which one counts half in the average and in the sums that set
-        the step, which so stays that of ``half_life / ln 2`` records. Needs a FIFO buffer.
+        For concept drift: records after which the weight of a record has halved, in the average and in the
+        sums that set the step size, which then stays that of ``half_life / ln 2`` records. Needs a FIFO
+        buffer.
 
     Notes
     -----
-    Features are real numbers by name, in any order. A known feature that is missing counts as 0; a new name
-    gets a new column. Text, None, NaN, infinity, numbers beyond 1e50 and empty records raise `RecordError`
-    before anything has changed. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow
-    with the records, unless the loss is `losses.Square`. A record with few of many features (a bag of words)
-    costs little more than these with ``FIFO(1)`` and ``l2=0``.
+    Features are real numbers by name, in any order. A missing feature counts as 0; a new name gets a new
+    column. Text, None, NaN, infinity, numbers beyond 1e50 and empty records raise `RecordError` and leave the
+    learner unchanged. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow with the
+    records, unless the loss is `losses.Square`. With ``FIFO(1)`` and ``l2=0`` the time of a step on a sparse
+    record (a bag of words) depends on its own features, hardly on d.
 
-    `predict_proba_one` is a rising logistic curve of the score, learned online beside it (docs/learners.md).
+    `predict_proba_one` is Platt scaling of the score with a rising curve, learned online (docs/learners.md).
 
     References
     ----------
@@ -105,10 +107,10 @@ class PairOGD(Classifier, FlatLearner):
 class OAM(Classifier, FlatLearner):
     """Online AUC maximisation with two reservoirs, gradient version (Zhao et al. 2011); not private.
 
-    A uniform sample of at most `size` records is kept of each class. A record is paired with the whole sample
-    of the other class, and every pair with hinge loss pulls the weights along ``x - x'`` (their sum, not
-    their mean). Once the other class has more records than its sample, the step is larger by
-    ``records / size``: the sample stands for all of them.
+    A reservoir keeps a uniform sample of at most `size` records of each class. A record is paired with the
+    whole sample of the other class, and the hinge gradients ``x - x'`` of the pairs are summed, not averaged.
+    Once the other class has more records than its sample, the step is multiplied by ``records / size``, since
+    the sample stands for all of them.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ class OAM(Classifier, FlatLearner):
 
     Notes
     -----
-    Time of a step and memory are O(d size). Features and probabilities as in `auc.PairOGD`.
+    Time of a step and memory are O(d size). See `auc.PairOGD` for features and probabilities.
 
     References
     ----------
@@ -155,9 +157,9 @@ class OAM(Classifier, FlatLearner):
 class SPAUC(Classifier, FlatLearner):
     """Stochastic proximal AUC maximisation with the square loss (Lei and Ying 2021); not private.
 
-    The expected square loss over pairs is a sum of one-record terms once the share of positives and the mean
-    record of each class are known; both are estimated as the stream goes. So a step pairs a record with all
-    before it, in time and memory O(d).
+    Given the share of positives and the mean record of each class, the expected square loss over pairs is a
+    sum of terms of one record. Both are estimated online, so a step pairs a record with all previous ones in
+    O(d) time and memory.
 
     Parameters
     ----------
@@ -171,7 +173,8 @@ class SPAUC(Classifier, FlatLearner):
 
     Notes
     -----
-    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1. Features, probabilities: as in `auc.PairOGD`.
+    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1. See `auc.PairOGD` for features and
+    probabilities.
 
     References
     ----------

@@ -13,19 +13,21 @@ __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
 @dataclass(eq=False, repr=False)
 class PairFTRL(PrivateClassifier, PrivateLearner):
-    """Private online ranking: follow the regularised leader on pairs, with correlated noise.
+    """Private online AUC maximisation: FTRL on pairs with correlated noise.
 
-    What the leader needs is summed over the stream under noise that is correlated over time, so that every
-    sum so far has little of it, and the model is computed from the noisy sums. All models of the run together
-    are (epsilon, delta)-differentially private for each record. The first score is 0. Two ways lead there:
+    Follow the regularised leader (FTRL): the model is computed from sums over the stream. The sums have noise
+    that is correlated over time, so that the noise of every prefix sum is small. All models of the run
+    together are (epsilon, delta)-differentially private for each record. The first score is 0. Two solvers
+    are available:
 
     ``solver="moments"``
-        The leader of the squared loss over all pairs follows from second moments of the records. They are
-        summed over blocks that end at public slots, each a tenth of the stream so far, and at the horizon;
-        each block's sum is released once. A tenth to a quarter of the horizon goes to private means and
-        variances, by which the records are standardised. A few dozen releases have far less noise.
+        Minimises the squared loss over all pairs, from second moments of the records. They are summed over
+        blocks that end at public slots, each a tenth of the stream so far, and at the horizon; each block's
+        sum is released once. A tenth to a quarter of the horizon is spent on private means and variances, by
+        which the records are standardised. The noise is far smaller, since there are only a few dozen
+        releases.
     ``solver="gradients"``
-        Each record is paired with the last records in a buffer. The clipped gradients of any pair loss,
+        Each record is paired with the latest records, in a buffer. The clipped gradients of any pair loss,
         averaged over the places of the buffer, are summed, and a model is released after every record.
 
     Parameters
@@ -45,24 +47,25 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
-        Names of the features. Without it they are those with bounds and the keys of the first record, which
-        the report then calls public. Other features are ignored and counted.
+        Names of the features. None: those with bounds and the keys of the first record, which the report then
+        states as public. Other features are ignored and counted.
     bounds
-        Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds are taken as
-        scaled already (with a warm-up values beyond are clipped). Never compute them from the stream.
+        Declared public ``{name: (low, high)}``, scaled to [-1, 1]. Features without bounds must be scaled
+        already (with a warm-up, values outside are clipped). Never compute bounds from the stream.
     warmup
-        Number of first records that are spent on private means and variances only, which the later ones are
-        standardised with. None: enough for their noise, which is ``18 (sqrt(d) + 1) / mu`` within a tenth to
-        a quarter of a horizon, and ``100 min(sqrt(d), 7) / mu`` without one. With gradients, where 0 is none,
-        it is a tenth of a horizon of at least 5000, nothing for a shorter one, 2000 without one.
+        Number of first records from which only private means and variances are estimated, to standardise the
+        later records. None, for moments: ``18 (sqrt(d) + 1) / mu`` within a tenth to a quarter of a horizon,
+        and ``100 min(sqrt(d), 7) / mu`` without one. None, for gradients: a tenth of a horizon of at least
+        5000, 0 for a shorter one, and 2000 without one. 0, for gradients alone: no warm-up.
     positive
         The label that ranks high: text, a number, True or False.
     negative
         The label that ranks low. None: the opposite of True, False, 1 or 0; beside any other `positive` it
-        has to be declared. A record with a third label is a null record; the first one is warned of.
+        has to be declared. A record with a third label is a null record, and the first one causes a warning.
     noise_key
-        A `streampair.privacy.NoiseKey`, or its at least 32 bytes: noise is a function of it and the records
-        so far: a replay repeats all releases to the byte. None: noise from the operating system.
+        A `streampair.privacy.NoiseKey`, or its at least 32 bytes. The noise is a function of the key and of
+        the records so far, so that a replay repeats all releases to the byte. None: noise from the operating
+        system.
     seed
         None: noise from the operating system. An integer: fixed noise for tests, and no guarantee.
     max_uses
@@ -70,29 +73,34 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     strategy
         Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window
-        How many crashes may end in a second view of up to `window` releases: the budget has room for them, at
-        more noise. With a noise key a replay is none: 0 is enough. A lane reserves `window` slots at a time.
+        Number of crashes after each of which up to `window` releases may be made a second time: the budget
+        covers them, at more noise. With a noise key a replay makes none, and 0 is enough. A lane reserves
+        `window` slots at a time.
     solver
         ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
         horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
         `max_uses`, `strategy`, `partner`, ``warmup=0``).
     anytime
-        Weight, above 0 and up to 1, of what moments know before the horizon against what they know at its
-        end (`privacy.mechanisms.second_moments.SecondMomentsPlan`); None is 0.6, or without end or with forks
-        nothing.
+        For moments: weight, above 0 and up to 1, of the accuracy before the horizon against that at its end
+        (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6; without a horizon, or with
+        forks, it is not used.
     partner
-        Of gradients: ``"released"``, a point between the classes, by the warm-up; None: the buffer's records.
+        For gradients, what each record is paired with. ``"released"``: a point between the classes that the
+        warm-up releases. None: the records in the buffer.
     positive_rate
-        Share of positives, for the probabilities of gradients: a number that is public, or ``"released"``,
-        with what else they need, for 2 % of mu^2. None: uncalibrated. Moments release it anyway.
+        Share of positives, which the probabilities of gradients need: a public number, or ``"released"``,
+        which releases it and what else they need for 2 % of mu^2. None: uncalibrated. Moments release it
+        anyway.
     auc_share
-        Share of mu^2 for a private AUC in the report, which may be shown to everybody: 0.05 is usual.
+        Share of mu^2 for a private AUC in the report, which may be published: 0.05 is usual.
     entity
-        A `streampair.privacy.EntityLimit`: protect all records of one person together, not one record. They
-        are learned from as often as it says, the others are null slots. Needs `features`; more noise.
+        A `streampair.privacy.EntityLimit`, for user-level privacy: all records of one user are protected
+        together. Each user contributes at most as many updates as it says; further records are null. Needs
+        `features`; more noise.
     half_life
-        For a stream that changes: learned records after which a record counts half. By moments, without a
-        horizon; blocks are an eighth of it long. What is spent on a record does not grow with the stream.
+        For concept drift: number of learned records after which the weight of a record has halved. For
+        moments without a horizon; blocks are an eighth of it long. The privacy spent on a record does not
+        grow with the stream.
 
     Raises
     ------
@@ -103,14 +111,16 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     -----
     Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included,
     with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected
-    record itself is not covered. `privacy` tells what is spent, by the releases so far.
+    record itself is not covered. `privacy` reports the spend of the releases so far.
 
-    A record that cannot be used (a feature missing, not finite or not a number, no label) is a null slot and
-    raises nothing: that must not show. In a score a missing feature is neutral; text and infinity raise.
+    A record that cannot be used (a feature missing, not finite or not a number, no label) is a null record:
+    it takes its slot and raises nothing, so that it cannot be told from others. In a score a missing feature
+    is neutral; text and infinity raise.
 
-    Copies, unpickled learners and restored ones draw noise of their own, and keep the spend. Their report
-    cannot vouch for the others until `mark_restarted` says more. A noise key is given again (`bind_noise`).
-    `predict_proba_one` is computed from releases alone, and by moments calibrated (docs/privacy.md 10.9).
+    Copies, unpickled learners and restored ones draw their own noise and keep the spend. Their report is
+    "unvouched", since it does not cover the others' releases, until `mark_restarted` says more. A noise key
+    has to be given again (`bind_noise`). `predict_proba_one` is computed from releases alone; with moments it
+    is calibrated (docs/privacy.md 10.9).
 
     References
     ----------
@@ -146,11 +156,12 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class OnPairStrC(PrivateClassifier, PrivateLearner):
-    """Private online ranking by output perturbation, for strongly convex losses (Huai et al. 2020, Alg. 1).
+    """Private online AUC maximisation by output perturbation, for strongly convex losses.
 
-    Gradient descent on pairs runs without noise, in secret, and its iterates are released under fresh
-    Gaussian noise. A ridge term makes every step a contraction: what one record did fades, and the noise can
-    shrink as the stream goes on. The published model is the releases' average, weighted by their precision.
+    Algorithm 1 of Huai et al. (2020). Gradient descent on pairs runs without noise, in secret, and its
+    iterates are released with fresh Gaussian noise. A ridge term makes every step a contraction: the effect
+    of one record fades, and the noise can decrease along the stream. The published model is the average of
+    the releases, weighted by their precision.
 
     Parameters
     ----------
@@ -167,12 +178,12 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
     releases
         Number of releases, evenly spaced, the last at the horizon; None: one after every record.
     calibration
-        ``"tight"``: noise by the exact sensitivity of the worst single record. ``"paper"``: steps, random
-        first outputs and noise to the letter of the paper; the report says what they guarantee by the exact
+        ``"tight"``: noise for the exact sensitivity to the worst single record. ``"paper"``: steps, random
+        first outputs and noise exactly as in the paper; the report says what they guarantee by the exact
         account, for records in the unit ball.
     allocation
-        ``"minimal"``: noise proportional to the sensitivity to the power 2/3, the smallest sum of stds.
-        ``"equal"``: each release costs the same, as in the paper.
+        ``"minimal"``: noise proportional to the sensitivity to the power 2/3, which has the smallest sum of
+        standard deviations. ``"equal"``: each release costs the same, as in the paper.
     clip
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
@@ -196,8 +207,8 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
     Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
     by exact accounting of the planned releases. Precondition: a convex, smooth pair loss; clipping a pair
     along its own gradient keeps both. The observer may see every release; the score of the protected record
-    itself is not covered, and the state of the learner, which holds the iterate without noise, is as secret
-    as the data. Null records, scores and copies are as in `PairFTRL`.
+    itself is not covered. The state of the learner holds the iterate without noise and is as secret as the
+    data. See `PairFTRL` for null records, scores and copies.
 
     References
     ----------
@@ -230,10 +241,11 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class OnPairC(PrivateClassifier, PrivateLearner):
-    """Private online ranking by output perturbation, for convex losses (Huai et al. 2020, Algorithm 2).
+    """Private online AUC maximisation by output perturbation, for convex losses.
 
-    `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha follows from the horizon. With
-    ``calibration="paper"`` w_0 is a random point of the ball, as there; else it is 0, which costs nothing.
+    Algorithm 2 of Huai et al. (2020): `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha
+    follows from the horizon. With ``calibration="paper"`` w_0 is a random point of the ball, as in the paper;
+    else it is 0, which costs nothing.
 
     Parameters
     ----------
@@ -242,8 +254,7 @@ class OnPairC(PrivateClassifier, PrivateLearner):
         with the noise and depends on no data.
     epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
     features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks, window, entity,
-    positive_rate,
-    auc_share
+    positive_rate, auc_share
         As in `OnPairStrC`.
 
     Notes
@@ -275,9 +286,9 @@ class OnPairC(PrivateClassifier, PrivateLearner):
 
 @dataclass(eq=False, repr=False)
 class NoisyOGD(PrivateClassifier, PrivateLearner):
-    """Private online gradient descent on pairs: noise in every gradient. A baseline.
+    """Private online gradient descent on pairs by gradient perturbation; a baseline.
 
-    One pass, in which the noisy iterate is the only state; it needs far more data than `PairFTRL`.
+    One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.
 
     Parameters
     ----------
@@ -292,15 +303,14 @@ class NoisyOGD(PrivateClassifier, PrivateLearner):
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks,
-    window,
-    entity, positive_rate, auc_share
+    window, entity, positive_rate, auc_share
         As in `PairFTRL`.
 
     Notes
     -----
     Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
-    ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. Null records,
-    scores and copies are as in `PairFTRL`.
+    ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. See
+    `PairFTRL` for null records, scores and copies.
 
     References
     ----------

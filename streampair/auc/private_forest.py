@@ -1,4 +1,4 @@
-"""The private forest: random trees that nobody fitted, whose leaves are counted under noise."""
+"""The private forest: data-independent random trees with noisy leaf counts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = NDArray[np.float64]
 
 @dataclass(eq=False, repr=False)
 class PrivateForest(Classifier, PrivateLearner):
-    """A forest under differential privacy: a linear score, and leaves of random trees.
+    """Random forest under differential privacy: a linear model plus data-independent random trees.
 
-    Complete trees are drawn from public coins before anything is learned; no record decides about
-    them. What leaves the learner are noisy sums over blocks of records: second moments, as in `PairFTRL`, the
-    counts of records and labels in the leaves, and histograms of the features. From them rows are made up
-    that have the released correlations, marginals and counts, and on these the weights of the leaves are a
-    ridge regression of what the linear score's probability leaves, times the share of it that is not noise:
-    where leaves tell nothing they fade. A score is a log-odds, once there are leaves.
+    The trees are complete and drawn from public randomness, independently of the data. The learner releases
+    noisy sums over blocks of records: second moments, as in `PairFTRL`, the counts of records and labels in
+    the leaves, and histograms of the features. Synthetic records are sampled with the released correlations,
+    marginals and counts. On these the leaf weights are a ridge regression on the residual of the linear
+    model's probability, multiplied by the share of the residual that is not noise: uninformative leaves are
+    shrunk to zero, which leaves the linear model. A score is a log-odds, once there are leaves.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class PrivateForest(Classifier, PrivateLearner):
         Number of records after which the learner stops learning (it keeps scoring). None: no end; the
         spend stays within the budget on an infinite stream, at a little more noise.
     trees
-        How many; each has its share of the budget, so more of them tell little more. None: 100, or none where
-        a horizon is too short for leaves to tell more than what the linear score loses (some 8000 records at
-        epsilon 1, more with over 50 features): then it is `PairFTRL` by moments.
+        Number of trees. They share the budget, so more trees add little. None: 100, or none if the horizon is
+        too short for leaves to gain more than the linear score loses by them (some 8000 records at epsilon 1,
+        more with over 50 features): then the learner is `PairFTRL` by moments.
     depth
-        How often a record is asked on its way to a leaf.
+        Number of splits from the root to a leaf.
     features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, radius
         As in `PairFTRL`.
     loss, buffer, clip, max_uses
@@ -59,20 +59,21 @@ class PrivateForest(Classifier, PrivateLearner):
     -----
     Guarantee (docs/privacy.md 1, 10.1, 10.10, Lemma 90): mu-GDP under replacement of one record's content,
     label included, with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the
-    protected record itself is not covered. `privacy` tells what is spent, by the releases so far.
+    protected record itself is not covered. `privacy` reports the spend of the releases so far.
 
-    What is missing, not finite or not a number is a gap: leaves learn the rest of a record, each node has
-    a side for gaps, and the linear score learns nothing of it. A record without a label, or of gaps alone, is
-    a null record in its slot, and so is one with a gap in the warm-up. Learning raises on no record;
-    `score_one` does on a value that is no finite number.
+    A value that is missing, not finite or not a number is a missing value: the leaves learn the other values
+    of the record, each node sends missing values to a side, and the linear model does not learn the record. A
+    record without a label, or with missing values only, is a null record in its slot, and so is one with a
+    missing value in the warm-up. Learning raises on no record; `score_one` raises on a value that is not a
+    finite number.
 
-    Texts are no features: `preprocessing.OneHot` makes columns of their declared values, and trees take the
-    columns of a field, `country=NL` and `country=BE`, for one. A gap in one of these columns is no category:
-    the field has the category of the first column that is above 0.5, and where none is, "none of these",
-    which has a side of its own at each node.
+    Texts are not accepted: `preprocessing.OneHot` makes columns of their declared values, and the trees treat
+    the columns of a field, `country=NL` and `country=BE`, as one feature. A missing value in one of these
+    columns is no category: the field has the category of the first column above 0.5, and if there is none,
+    the category "none of these", which has its own side at each node.
 
-    `weights` are those of the linear score, in log-odds, which is a part of the score only. A model takes
-    some tenths of a second at the end of a block, of which there are some dozens, and a record some 20
+    `weights` are those of the linear model, in log-odds, which is one part of the score. Computing a model
+    takes some tenths of a second at the end of each of some dozens of blocks, and a record takes some 20
     microseconds.
 
     References
@@ -107,7 +108,7 @@ class PrivateForest(Classifier, PrivateLearner):
     _fields = tuple[int, ...]()  # how many columns each has, once they are known
 
     def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> SlotRun:
-        """As of any private learner, which knows here how many columns each field has."""
+        """As in the base class; also stores how many columns each field has."""
         self._fields = fields_of(in_order(names))
         return super()._begin(names, plan)
 

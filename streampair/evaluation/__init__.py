@@ -1,4 +1,4 @@
-"""How well a learner does, online: the AUC of its latest scores, and its regret.
+"""Online evaluation: rolling AUC and regret.
 
 Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy.md 7).
 """

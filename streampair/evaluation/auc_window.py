@@ -1,4 +1,4 @@
-"""The AUC of the latest scores, for lanes: without River's metrics, which take most of a second to import."""
+"""The AUC of the latest scores, without River's metrics, whose import takes most of a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["AUCWindow"]
 
 
 class AUCWindow:
-    """Area under the ROC curve of the latest events; what `RollingAUC` is made of.
+    """Area under the ROC curve of the latest events; the implementation of `RollingAUC`.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ class AUCWindow:
         rolling_auc.auc_add(self._state, score, 1 if positive else 0)
 
     def extend(self, labels: Sequence[int], scores: Sequence[float]) -> None:
-        """Add many events: labels True or False, or 1 or 0, and scores that are known not to be NaN.
+        """Add many events: labels True or False, or 1 or 0, and scores that are not NaN.
 
-        They are counted when somebody asks: of a fast stream only those that are still in the window then.
+        They are counted on the next query, and only those that are in the window then.
         """
         self._labels += labels
         self._scores += scores
@@ -59,7 +59,7 @@ class AUCWindow:
             self._labels, self._scores = self._labels[-self.size :], self._scores[-self.size :]
 
     def _settle(self) -> None:
-        """Count those that wait."""
+        """Count the events that wait."""
         labels, scores = self._labels, self._scores
         if not labels:
             return
@@ -72,7 +72,7 @@ class AUCWindow:
         )
 
     def revert(self, positive: bool, score: float) -> bool:
-        """Take the latest event with this label and score back out; False if there is none."""
+        """Remove the latest event with this label and score; False if there is none."""
         self._settle()
         return bool(rolling_auc.auc_revert(self._state, score, 1 if positive else 0))
 
@@ -104,7 +104,7 @@ class AUCWindow:
         return {"window": self.size, "scores": scores, "labels": labels}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `to_state`; a smaller window keeps the latest events.
+        """Restore `to_state`; a smaller window keeps the latest events.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The best fixed weights for a sample of pairs."""
+"""The comparator of the regret: the best fixed weights for a sample of pairs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def minimise(
     near: bool = False,
     iterations: int = 300,
 ) -> Array:
-    """Minimise ``sum_j weights_j loss(arguments_j(w))`` over the weights w in the ball of the radius.
+    """Minimise ``sum_j weights_j loss(arguments_j(w))`` over the weights w in a ball.
 
     Accelerated projected gradient with restarts (Beck and Teboulle 2009; O'Donoghue and Candes 2015); the
     step size is found by backtracking. The hinge is smoothed over a width that shrinks in stages.
@@ -43,19 +43,19 @@ def minimise(
     Parameters
     ----------
     pairs
-        n of them, with d weights; rows (n, d) stand for the arguments ``rows @ w``.
+        n pairs with d weights. An array of shape (n, d) has the arguments ``rows @ w``.
     weights
         (n,), nonnegative.
     loss
         With `value` and `slope`.
     radius
-        Of the ball.
+        Radius of the ball.
     start
         (d,).
     near
-        Whether `start` is close to the minimum: the coarse stage is left out.
+        Whether `start` is close to the minimum; the coarse stage is then left out.
     iterations
-        At most, in all stages together, times the patience of the pairs.
+        Largest number of iterations in all stages together, before it is multiplied by the pairs' `patience`.
 
     Returns
     -------

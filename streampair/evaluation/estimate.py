@@ -1,4 +1,4 @@
-"""The regret, its comparator and its standard error, from the pairs of a sample."""
+"""Estimates of the regret, its comparator and its standard error from sampled pairs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Array = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegretEstimate:
-    """Regret of the first `n` labelled events against the best fixed weights.
+    """Estimated regret of the first `n` labelled events against the best fixed weights.
 
     Attributes
     ----------
     total
         The regret R_n.
     average
-        ``total / (n - 1)``: per step.
+        Regret per step, ``total / (n - 1)``.
     stderr
         Standard error of `total`; 0 when exact (up to the solver's tolerance).
     comparator_loss
@@ -39,7 +39,7 @@ class RegretEstimate:
     exact
         Whether every pair was kept.
     penalty
-        Which penalty: always ``"full_history"``, H20 Eq. 3.
+        Name of the penalty: always ``"full_history"``, H20 Eq. 3.
     """
 
     total: float
@@ -59,7 +59,7 @@ class RegretEstimate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairSample:
-    """Pairs of a stream: all of its first events, and m of later ones.
+    """Sampled pairs of a stream: all pairs of its first events, and m pairs of later events.
 
     Attributes
     ----------
@@ -76,11 +76,11 @@ class PairSample:
     labels
         (m,), whether `own` has the positive label.
     margin
-        (m,), that the learner had on the pair at the time.
+        (m,), margin of the learner on the pair at its step.
     weight
-        (m,), of the pair in the penalty of its step.
+        (m,), weight of the pair in the penalty of its step.
     scale
-        (m,), steps that the step of the pair stands for.
+        (m,), number of steps that the step of the pair represents.
     kept, steps
         For each label, the later steps in the sample, pairs or not, and all later steps.
     """
@@ -109,12 +109,11 @@ def estimate(
     radius: float,
     start: Array,
 ) -> tuple[RegretEstimate, Array]:
-    """The regret of all events that a sample stands for.
+    """Estimate the regret of all events that a sample represents.
 
-    The comparator is solved on all sampled pairs and, warm-started, on each half of them. On the pairs it was
-    solved on it looks better than it is, by about as much as a comparator solved on one half looks worse than
-    the best one on the other half, divided by two. The estimate is their mean with weights 2 and 1, in which
-    both errors cancel to first order.
+    The comparator is solved on all sampled pairs and, warm-started, on each half of them. On its own pairs it
+    is optimistic, by about half as much as a comparator solved on one half is pessimistic on the other half.
+    The estimate is the mean of both with weights 2 and 1, in which the biases cancel to first order.
 
     Parameters
     ----------
@@ -125,9 +124,9 @@ def estimate(
     loss
         With `value` and `slope`.
     radius
-        Of the ball of comparators.
+        Radius of the ball of comparators.
     start
-        Where to begin the search, (d,) or shorter.
+        Start of the search, (d,) or shorter.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Reservoirs of pairs: which pairs of a stream are drawn, kept and scored."""
+"""Reservoir sampling of pairs of a stream, and the learner's margins on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOTHING: tuple[list[int], list[int], Records] = ([], [], Records((), np.empty((
 
 
 class Sample:
-    """Steps with a partner each, and the records that partners are drawn from.
+    """Reservoirs of steps with a partner each, and of the records that partners are drawn from.
 
     Parameters
     ----------
@@ -414,20 +414,20 @@ class Sample:
 
 
 def stands_for(ranks: Array, order: Array, count: int, shift: int) -> Array:
-    """For each place the number of items that its item stands for, (size,); 0 for one outside the sample.
+    """Number of items that the item at each place represents, (size,); 0 for an item outside the sample.
 
-    Item j has the rank Exp(v_j), ``v_j = 2 (sqrt(shift + j + 1) - sqrt(shift + j))``; kept are the smallest
-    ranks. Given the largest rank kept, tau, the others are in the sample as if each had been let in alone,
-    with probability ``1 - exp(-v_j tau)``.
+    Item j has the rank Exp(v_j), ``v_j = 2 (sqrt(shift + j + 1) - sqrt(shift + j))``, and the smallest ranks
+    are kept. Given the largest kept rank tau, every other item is in the sample independently, with
+    probability ``1 - exp(-v_j tau)``.
 
     Parameters
     ----------
     ranks, order
-        Ranks of the items that are kept, and their numbers; -1: none.
+        Ranks of the kept items, and their numbers; -1: none.
     count
         Number of items so far.
     shift
-        Of the odds.
+        Offset of the item numbers in v_j.
     """
     if count < len(ranks):
         return np.where(order >= 0, 1.0, 0.0)
@@ -449,7 +449,7 @@ _NO_HITS: Array = np.empty((0, layout.SAMPLE_HIT))
 
 
 class Drawn:
-    """What of a batch enters the sample; drawn before any of the batch is learned.
+    """Events of a batch that enter the sample, drawn before the batch is learned.
 
     Attributes
     ----------
@@ -479,9 +479,9 @@ class Drawn:
 
 
 class Sampler(abc.ABC):
-    """A sample of the pairs of a stream, with the margins that its learner had.
+    """Base class: a sample of the pairs of a stream, with the margins of the learner at the time.
 
-    The parameters are those of `PairRegret`, which estimates from it.
+    The parameters are those of `PairRegret`.
     """
 
     #: How many kinds of labels are sampled apart: of two, partners are of the other kind.
@@ -540,12 +540,12 @@ class Sampler(abc.ABC):
 
     @property
     def due(self) -> bool:
-        """Whether the stream has grown enough since the last estimate for the cost of another not to show."""
+        """Whether the stream has grown enough since the last estimate for another one to be cheap."""
         return self.seen >= self._solve_at and self.unusable is None
 
     @property
     def left(self) -> list[int]:
-        """For each stratum, the number of next events of which none enters the sample."""
+        """For each stratum, the number of next events that cannot enter the sample."""
         return [self._sample.left(c) for c in range(self._strata)]
 
     def enters(self, y: Any) -> bool:
@@ -553,7 +553,7 @@ class Sampler(abc.ABC):
         return self._sample.left(self._stratum(y)) <= 0
 
     def observe(self, x: Features, y: Any, score: float, scorer: Scorer) -> None:
-        """One labelled event, after it was scored and before it is learned.
+        """Observe one labelled event, after it was scored and before it is learned.
 
         Parameters
         ----------
@@ -700,7 +700,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
-        """What must be known of an event before it is learned; changes nothing.
+        """Compute what must be known of an event before it is learned; changes nothing.
 
         Returns
         -------
@@ -714,7 +714,7 @@ class Sampler(abc.ABC):
         return usable(x) if row is None and self.trusting else row
 
     def commit(self, step: tuple[Row | None, float] | None, y: Any) -> None:
-        """Count the event, now that it was learned, and let it into the sample as prepared."""
+        """Count an event after it was learned, and put it into the sample as prepared."""
         stratum, index = self._stratum(y), self.seen
         if step is not None and step[0] is None:
             self.give_up("a feature of the stream is not a finite number")
@@ -736,7 +736,7 @@ class Sampler(abc.ABC):
             self._first_loss += value
 
     def give_up(self, why: str) -> None:
-        """End the estimation and forget the sample; events are only counted from now on."""
+        """End the estimation and discard the sample; from now on events are only counted."""
         self.unusable = why
         self._first = []
         self._sample.clear()
@@ -744,7 +744,7 @@ class Sampler(abc.ABC):
     # ---- state -----------------------------------------------------------------------------------------
 
     def params(self) -> dict[str, object]:
-        """What a saved sample must have been made with."""
+        """Parameters that a saved sample must have been made with."""
         return {
             "loss": repr(self.loss),
             "radius": self.radius,
@@ -780,7 +780,7 @@ class Sampler(abc.ABC):
         """Of the exact part."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `to_state` of an object with the same parameters.
+        """Restore `to_state` of an object with the same parameters.
 
         Raises
         ------
@@ -819,7 +819,7 @@ def numbers(x: Features) -> Row | None:
 
 
 class PairSampler(Sampler):
-    """A sample of the pairs of a stream, stratified by label, with the margins that its learner had.
+    """A sample of the pairs of a stream, stratified by label, with the margins of the learner at the time.
 
     The parameters are those of `PairRegret`, which estimates from it.
     """

@@ -1,4 +1,4 @@
-"""Pairs of records as a function of the weights: what the best fixed weights are looked for on."""
+"""Arguments of the pair loss as affine functions of the weights, for the search of the comparator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRODUCT = 1 << 17
 
 
 class Pairs(abc.ABC):
-    """The arguments that n pairs give their loss, affine in the weights, and the set of those.
+    """Loss arguments of n pairs, affine in the weights, and the set of admissible weights.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Pairs(abc.ABC):
 
     @abc.abstractmethod
     def arguments(self, w: Array) -> Array:
-        """What the loss of each pair is applied to, (n,), under the weights (size,)."""
+        """Argument of the loss of each pair, (n,), for the weights (size,)."""
 
     @abc.abstractmethod
     def gradient(self, slopes: Array) -> Array:
@@ -53,12 +53,12 @@ class Pairs(abc.ABC):
         """Those of the pairs."""
 
     def project(self, w: Array, radius: float) -> Array:
-        """The nearest weights that are allowed."""
+        """Project weights onto the admissible set."""
         norm = math.sqrt(float(w @ w))
         return w * (radius / norm) if norm > radius else w
 
     def begin(self, start: Array) -> Array:
-        """Where to begin a search: at weights that were found when there were perhaps fewer features."""
+        """Start of a search, from earlier weights of perhaps fewer features."""
         out = np.zeros(self.size)
         n = min(self.size, len(start))
         out[:n] = start[:n]

@@ -1,7 +1,7 @@
-"""How good the latest scores of a lane are, beyond their AUC: for an operator's eyes.
+"""Quality of the latest scores beyond their AUC: precision, recall, calibration and drift.
 
-All of it is computed from the same window of scores and labels as the AUC, when somebody asks: nothing else
-has to be kept, saved or restored.
+Everything is computed on request from the window of scores and labels of the AUC, so nothing else is kept or
+saved. It is for operators only, not for publication.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _CONFIDENCE = 0.002  # that nothing has changed where a drift is seen: River's
 
 @dataclass(frozen=True)
 class Quality:
-    """What is known of the latest scores.
+    """Quality of the latest scores.
 
     Parameters
     ----------
     bins
         Bins of the score, in standard deviations from its mean, drawn through a sigmoid.
     positives, negatives
-        How many of each class are in each bin, from the lowest scores to the highest.
+        Number of events of each class in each bin, from the lowest scores to the highest.
     average_precision
-        Mean of the precision over the positives, from the highest score down; ties at once.
+        Mean of the precision over the positives, from the highest score down; tied scores are taken at once.
     recall_at_top
-        Share of the positives among the highest scores, by the share of all events that these are.
+        Recall among the highest scores, by their share of all events.
     drift
-        Whether the AUC has changed within the latest thousand events, by ADWIN's test.
+        Whether ADWIN's test detects a change of the AUC within the latest thousand events.
     shadow_auc
-        AUC of a learner beside it that is not private; None: there is none.
+        AUC of the shadow learner, which is not private; None: there is none.
     auc_stderr
-        Standard error of the AUC of the window, as if its events were independent (DeLong, DeLong and
-        Clarke-Pearson 1988); None: a class has one event.
+        Standard error of the AUC of the window for independent events (DeLong, DeLong and Clarke-Pearson
+        1988); None: a class has one event.
     reliability
-        Of each tenth of the probabilities that holds events: their mean, the share of positives among them,
-        the standard error of that share if the probabilities are right, and how many they are. The
-        probabilities are those that the present model gives to these scores; None: it gives none.
+        The reliability diagram: for each tenth of the probabilities with events, their mean, the share of
+        positives, the standard error of that share if the probabilities are right, and the number of events.
+        The probabilities are those of the present model for these scores; None: it has none.
     """
 
     bins: int
@@ -79,16 +79,16 @@ class Quality:
 def quality_of(
     scores: Floats, labels: Flags, probabilities: Callable[[Floats], Floats] | None = None
 ) -> Quality | None:
-    """What scores tell, oldest first; None until both classes were seen.
+    """Compute the quality of scores, oldest first; None until both classes were seen.
 
     Parameters
     ----------
     scores
-        Of events (n,), finite; of more than ten thousand the latest.
+        (n,), finite. Only the latest ten thousand are used.
     labels
-        Which of them are positive.
+        (n,), whether each event is positive.
     probabilities
-        From scores (n,) to probabilities of a positive; None: there are none.
+        Function from scores (n,) to probabilities of the positive class; None: there is none.
 
     Examples
     --------
@@ -197,12 +197,12 @@ def _recall(hits: Floats, seen: Floats, most: int) -> float:
 
 
 def placements(scores: Floats, labels: Flags) -> Floats:
-    """Of each event the share of the other class that it is on the right side of; their mean is the AUC."""
+    """Share of the other class that each event is ranked correctly against; their mean is the AUC."""
     return _placed(_ranked(scores, labels))
 
 
 def _drifts(values: Floats) -> bool:
-    """ADWIN's test (Bifet and Gavalda 2007, 3.2) of all ways to cut the events in two, by their placements.
+    """ADWIN's test (Bifet and Gavalda 2007, 3.2) over all cuts of the events in two, on their placements.
 
     As `river.drift.ADWIN` does it, with which the tests compare; that takes two seconds to import.
     """

@@ -1,4 +1,4 @@
-"""Records as rows of a table, and as plain arrays for a snapshot."""
+"""Records as rows of a table, and their packing into arrays for a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[Any, float]
 
 
 class Records(Sequence[Row]):
-    """Records as rows: a sequence of dicts, made when somebody asks for them.
+    """Records as rows of an array: a sequence of dicts, which are made on access.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Regret of pairwise learners: of two classes, of relevances, of classes of a metric."""
+"""Online estimates of the regret of pairwise learners: AUC, ranking and metric learning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class PairRegret(PairSampler):
-    """Online estimate of the regret with the full-history penalty.
+    """Online estimate of the regret of an AUC learner, with the full-history penalty.
 
     Parameters
     ----------
@@ -33,11 +33,12 @@ class PairRegret(PairSampler):
     radius
         Radius of the ball of comparators.
     pairs
-        Number of sampled pairs; the standard error falls with its square root. Memory: 3 records a pair.
+        Number of sampled pairs. The standard error decreases with its square root; memory is 3 records a
+        pair.
     exact
-        Number of first events whose pairs are all kept; up to there the estimate is exact.
+        Number of first events of which all pairs are kept; up to there the estimate is exact.
     seed
-        Of the sample; the same seed and stream give the same sample.
+        Seed of the sample; the same seed and stream give the same sample.
 
     Raises
     ------
@@ -46,8 +47,8 @@ class PairRegret(PairSampler):
 
     Notes
     -----
-    Features must be finite numbers. When one is not (text for a tree, say), there is no design to
-    compare with: estimation ends, and `unusable` says why.
+    Features must be finite numbers. If one is not (such as a text for a forest), the comparator is undefined:
+    the estimation ends, and `unusable` says why.
 
     Examples
     --------
@@ -67,13 +68,13 @@ class PairRegret(PairSampler):
     # Estimating
 
     def estimate(self, design_many: Callable[[list[Any]], Any] | None = None) -> RegretEstimate | None:
-        """The regret of all events so far.
+        """Estimate the regret of all events so far.
 
         Parameters
         ----------
         design_many
-            From a list of records to the (n, d) matrix that the learner's weights multiply. None: the
-            features in sorted order as they are, a missing one 0.
+            Function from a list of records to the (n, d) matrix that the learner's weights multiply. None:
+            the features in sorted order, with 0 for a missing one.
 
         Returns
         -------
@@ -120,7 +121,7 @@ Array = NDArray[np.float64]
 
 
 class LabelledRegret(Sampler):
-    """Online estimate of the regret over all pairs of records; see `RelevanceRegret` and `MetricRegret`.
+    """Base class of the regret over all pairs of records: `RelevanceRegret` and `MetricRegret`.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ class LabelledRegret(Sampler):
     def margins(
         self, x: Any, label: float, others: Sequence[Any], labels: Sequence[float], score: float, by: Scorer
     ) -> Array:
-        """What the loss of the pairs of x with others is applied to, before x is learned."""
+        """Arguments of the loss of the pairs of x with others, before x is learned."""
 
     @abc.abstractmethod
     def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
@@ -289,11 +290,11 @@ MOST_FEATURES = 64
 
 
 class RelevanceRegret(LabelledRegret):
-    """Online estimate of the regret of a learner that ranks by a relevance.
+    """Online estimate of the regret of a ranking learner.
 
     The margin of a pair is ``(y - y') (s - s')`` in its relevances and scores; with a loss of errors
     (`losses.MinimumErrorEntropy`) its argument is ``(y - y') - (s - s')``, and pairs of equal relevance count
-    as well. That loss is not convex: the comparator is then a good one, not provably the best.
+    as well. That loss is not convex, so the comparator need not be the best one.
 
     Parameters
     ----------
@@ -368,7 +369,7 @@ class RelevanceRegret(LabelledRegret):
 
 
 class MetricRegret(LabelledRegret):
-    """Online estimate of the regret of a learner of a metric: the pair loss of a Mahalanobis matrix.
+    """Online estimate of the regret of a metric learner.
 
     The margin of a pair is ``s (1 - u'Wu)`` with the difference u of the two records as the learner sees them
     and s = 1 for two records of one class, else -1. Comparators are the symmetric matrices, or the positive
@@ -427,7 +428,7 @@ class MetricRegret(LabelledRegret):
         self._quadratic, self._label, self._psd = quadratic, label, psd
 
     def observe(self, x: Any, y: Any, score: float = 0.0, scorer: Scorer = float) -> None:
-        """As in the base; a metric has no use for scores."""
+        """As in the base class; scores are not used."""
         super().observe(x, y, score, scorer)
 
     def commit(self, seen: Any, y: Any) -> None:

@@ -1,4 +1,4 @@
-"""The AUC of a learner's latest scores."""
+"""Rolling AUC, as a metric of River."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ __all__ = ["RollingAUC"]
 
 
 class RollingAUC(metrics.base.BinaryMetric):
-    """Area under the ROC curve of the latest events, exact, right under ties.
+    """Exact area under the ROC curve of the latest events.
 
-    The share of (positive, negative) pairs in the window that the scores rank rightly, a tie counting one
-    half (the Mann-Whitney statistic with midranks). Only the order of the scores matters, so probabilities
-    and raw scores give the same value. Undefined (NaN) until the window holds both classes: 0.5 would read as
-    a useless model.
+    The share of (positive, negative) pairs in the window that the scores rank correctly; a tie counts one
+    half (the Mann-Whitney statistic with midranks). It depends on the order of the scores only, so
+    probabilities and raw scores give the same value. It is NaN until the window holds both classes, since 0.5
+    would look like a useless model.
 
-    `update` costs O(log window), expected, whatever the order of the scores; `get` costs nothing. Memory is
-    O(window).
+    `update` takes O(log window) expected time for any order of the scores, `get` O(1). Memory is O(window).
 
     Parameters
     ----------
     window
         Number of latest events, at most 1e7.
     positive
-        The label that should rank high: that of the learner.
+        The label that should rank high, as for the learner.
     negative
         The label that should rank low. None: the opposite of True, False, 1 or 0; else every label of the
         type of `positive` does.
@@ -65,12 +64,12 @@ class RollingAUC(metrics.base.BinaryMetric):
         self._latest = AUCWindow(window)
 
     def works_with(self, model: base.Estimator) -> bool:
-        """Classifiers, and anomaly detectors, whose scores rank."""
+        """Whether the model is a classifier or an anomaly detector."""
         return isinstance(model, base.Classifier | base.AnomalyDetector | base.AnomalyFilter)
 
     @property
     def requires_labels(self) -> bool:
-        """False: it wants scores or probabilities."""
+        """False: the metric takes scores or probabilities."""
         return False
 
     @property
@@ -102,11 +101,11 @@ class RollingAUC(metrics.base.BinaryMetric):
         self._latest.add(self._labels.sign(y_true) > 0.0, score)
 
     def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
-        """Add many events whose labels are already True or False and whose scores are known not to be NaN."""
+        """Add many events, with labels True or False and scores that are not NaN."""
         self._latest.extend(labels, scores)
 
     def revert(self, y_true: Any, y_pred: Any, w: float = 1.0) -> None:
-        """Take the latest event with this label and score back out.
+        """Remove the latest event with this label and score.
 
         Raises
         ------
@@ -132,7 +131,7 @@ class RollingAUC(metrics.base.BinaryMetric):
         return self._latest.to_state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `to_state`; a smaller window keeps the latest events.
+        """Restore `to_state`; a smaller window keeps the latest events.
 
         Raises
         ------
