@@ -462,7 +462,9 @@ class LaneLog:
 
 
 class LoggedLane(Lane):
-    """A lane whose log is the truth, and whose snapshots are a cache of it (DESIGN.md 5, docs/privacy.md 8).
+    """A lane whose log is the truth, and whose snapshots are a cache of it (docs/privacy.md 8).
+
+    See docs/design.md, "The log is the truth".
 
     It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for;
     `replay` what it asks for; make each `Append` of the start durable, in order; then `process`, whose `line`

@@ -2,7 +2,8 @@
 
 A lane is a pure state machine. It reads no clock, no network and no global random state: the same snapshot
 and the same records give the same outputs and the same next snapshot, bit for bit (a private learner without
-a noise key draws fresh noise after a restore; everything else about it is the same). DESIGN.md 2 and 5.
+a noise key draws fresh noise after a restore; everything else about it is the same): docs/design.md,
+"Determinism".
 
 What holds for every record, whatever is in it:
 

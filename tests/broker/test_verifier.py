@@ -94,13 +94,13 @@ def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) ->
     coin = random.Random(store)
     one.feed(50)
     found: Evidence | None = None
-    for step in (s for s in steps if not s.startswith("start 6")):
+    for step in (s for s in steps if not s.startswith("start 5")):
         one.feed(30)
         # Snapshots at every commit where one is to die over them.
         often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
         count = coin.randint(1, 5) if steps[step].at_work and not often else 1
         found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
-    for step in (s for s in steps if s.startswith("start 6")):
+    for step in (s for s in steps if s.startswith("start 5")):
         one.feed(100)
         # What is replayed at a start was committed after a snapshot.
         found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)

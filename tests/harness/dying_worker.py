@@ -63,7 +63,7 @@ _FILES = f"{_HERE}.stores.directory"
 _LANE = "streampair.engine:LoggedLane"
 _OPENER = f"{_HERE}.worker.lane_manager:Opener"
 
-# The order of a start and of a commit, as DESIGN.md 5 numbers them.
+# The order of a start and of a commit, as docs/design.md numbers them.
 AT_START: dict[str, Step] = {
     "start 4: checked, nothing written": Step(_LANE, "start", "after"),
     "start 5: attempt durable": Step(_OPENER, "_replay", "before"),

@@ -1,4 +1,4 @@
-"""What a store of lanes does, whatever it keeps them in (DESIGN.md 5)."""
+"""What a store of lanes does, whatever it keeps them in (docs/design.md, "The steps of a commit")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A checkpoint: outputs, state and offsets of all lanes, made durable in numbered steps (DESIGN.md 5)."""
+"""A checkpoint: outputs, state and offsets of all lanes, made durable in numbered steps.
+
+The steps and their reasons are in docs/design.md, "The steps of a commit".
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,7 @@ class Checkpoint:
             give_up = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
         try:
-            # 1 lines, outputs and dead letters that need not ride on the commit are stored
+            # 1 to 3 lines are durable, outputs and dead letters stored, if they do not ride on the commit
             try:
                 ready = await self._each(lanes, lambda held: held.store.release(give_up), outcome)
                 outcome.stored = await self._store.flush(give_up, self._on_trouble)
@@ -127,7 +130,7 @@ class Checkpoint:
                     raise
                 outcome.stored = False  # a lane that waited for a register takes nothing any more
             if outcome.stored:
-                # 2 snapshot, 3 log, 4 offset and register: by the store, lane by lane
+                # 4 and 5 snapshot, log, offset and register: by the store, lane by lane; 6 then follows
                 outcome.committed = await self._each(ready, lambda held: self._one(held, clean), outcome)
         finally:
             if timer is not None:

@@ -218,7 +218,9 @@ async def facts_of(
 
 
 class Opener:
-    """Opens lanes: reads their logs, checks them, and brings them to where they were (DESIGN.md 5).
+    """Opens lanes: reads their logs, checks them, and brings them to where they were.
+
+    The steps and their reasons are in docs/design.md, "The order of a start".
 
     Parameters
     ----------
