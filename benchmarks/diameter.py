@@ -3,7 +3,7 @@
     python benchmarks/diameter.py [--starts 20]
 
 The logistic loss, records in the unit ball, the matrix in the unit ball of the Frobenius norm: symmetric, and
-positive semi-definite as Xue et al. (2021) keep it. At most 5.66 is proved (docs/privacy.md, Lemma 92). A
+positive semi-definite as Xue et al. (2021) keep it. At most 5.66 is proved (docs/privacy, Lemma 92). A
 search proves no bound; it shows what is reached.
 """
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FIGURES = ROOT / "docs" / "benchmarks.md"
+FIGURES = ROOT / "docs" / "benchmarks"
 BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
@@ -55,7 +55,7 @@ def _held_out(name: str) -> str:
     return rf"^{name}: .*?^LogisticRegression +(\S+).*?^PairFTRL +\S+ \+- \S+ +(\S+)"
 
 
-# (command, sentence, where its figures are in docs/benchmarks.md)
+# (command, sentence, where its figures are in docs/benchmarks)
 HEADLINES = [
     (
         "make bench",
@@ -120,13 +120,18 @@ def write(name: str, block: str) -> Path:
     sys.exit(f"no page has markers for {name!r}")
 
 
+def figures() -> str:
+    """All pages of figures, one after the other."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in sorted(FIGURES.glob("*.md")))
+
+
 def headlines(figures: str) -> str:
     """The README's list of measured figures, each with its command."""
     lines = []
     for command, sentence, pattern in HEADLINES:
         found = re.search(pattern, figures, re.S | re.M)
         if found is None:
-            sys.exit(f"docs/benchmarks.md has no figures for {sentence!r}: correct HEADLINES")
+            sys.exit(f"docs/benchmarks has no figures for {sentence!r}: correct HEADLINES")
         lines.append(f"- `{command}`: {sentence.format(*found.groups())}")
     return "\n".join(lines)
 
@@ -139,7 +144,7 @@ def main() -> None:
         blocks = [f"$ {command}\n{run(command)}" for command in BLOCKS[name]]
         page = write(name, "```text\n" + "\n".join(blocks) + "\n```")
         print(f"{page.relative_to(ROOT)}: {name}")
-    write("headlines", headlines(FIGURES.read_text(encoding="utf-8")))
+    write("headlines", headlines(figures()))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def _metric_diameter(loss: PairLoss, steepest: float, reach: float) -> float:
-    """Most that a replaced record moves a pair's gradient, over 4 B^2 (docs/privacy.md, Lemma 92).
+    """Most that a replaced record moves a pair's gradient, over 4 B^2 (docs/privacy, Lemma 92).
 
     `steepest` is the largest slope M, `reach` the largest score 4 B^2 R of a pair.
     """
@@ -170,7 +170,7 @@ class PairLoss(base.Base, abc.ABC):
 
         Notes
         -----
-        docs/privacy.md 2. The bound is reached, up to rounding, in every form.
+        docs/privacy 2. The bound is reached, up to rounding, in every form.
         """
         scale, low, high = self._reach(feature_bound, radius, form)
         return scale * self._steepest(low, high)
@@ -202,9 +202,9 @@ class PairLoss(base.Base, abc.ABC):
         Notes
         -----
         For labels or relevances in [-1, 1], form "raw" or "halved", and a convex decreasing loss, D = G: half
-        of the triangle inequality's 2G (docs/privacy.md 2). For `Square` and for `MinimumErrorEntropy` it is
+        of the triangle inequality's 2G (docs/privacy 2). For `Square` and for `MinimumErrorEntropy` it is
         2G in these forms. For metrics it is 2G for `Hinge`, G for `SquaredHinge` and `Square` (at most 1.5 G
-        with form "psd"), and between the two for `Logistic`: 1.42 G for radius 1 (docs/privacy.md, Lemma 92).
+        with form "psd"), and between the two for `Logistic`: 1.42 G for radius 1 (docs/privacy, Lemma 92).
         With per-pair clipping it is at most ``2 clip`` too.
         """
         scale, low, high = self._reach(feature_bound, radius, form)

@@ -138,7 +138,7 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.4): mu-GDP under replacement of one record's content, the class
+    Guarantee (docs/privacy 1, 4.3, 4.4, 10.4): mu-GDP under replacement of one record's content, the class
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = 3 / sqrt(2) for moments,
     whatever the number of classes, and D = min(2 clip, 2 G) for gradients. The noise of gradients is
     symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is the
@@ -192,7 +192,7 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
+    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
     noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
     the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
@@ -248,7 +248,7 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
+    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
     noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
     the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
@@ -302,7 +302,7 @@ class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
+    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
     noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
     the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns

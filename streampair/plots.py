@@ -3,7 +3,7 @@
 A run is a list of readings, each a dict of plain numbers by the name of the series, as `reading` makes them
 of the gauges of a lane. A file holds them as JSON lines, or it is one JSON object of lanes with their
 `history`, a list for each name. Regret and AUC are computed from raw data: do not publish them
-(docs/privacy.md 7).
+(docs/privacy 7).
 
 Needs matplotlib: ``pip install '.[plot]'``.
 """

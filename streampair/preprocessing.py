@@ -1,7 +1,7 @@
 """Stateless transformers, which are safe in front of a private learner.
 
 Each output depends on one record only, and no record makes them raise. An unusable record comes out as a
-value that a private learner takes for a null record and any other learner refuses (docs/privacy.md 7.1). A
+value that a private learner takes for a null record and any other learner refuses (docs/privacy 7.1). A
 text that can be read as a number is that number, in a record as in a frame, because one text in a column of a
 CSV file makes texts of all its numbers.
 """
@@ -57,7 +57,7 @@ class Bounds(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (docs/privacy.md 7).
+    (docs/privacy 7).
 
     Examples
     --------
@@ -132,7 +132,7 @@ class UnitBall(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (docs/privacy.md 7).
+    (docs/privacy 7).
 
     Examples
     --------
@@ -200,7 +200,7 @@ class RandomFourier(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, nothing is fitted: in front of a private learner it changes no guarantee
-    (docs/privacy.md 7). The frequencies of a feature depend on its name and the seed alone, so neither the
+    (docs/privacy 7). The frequencies of a feature depend on its name and the seed alone, so neither the
     order of the features nor what came before matters, and the bits are the same on every processor.
 
     Scale the features first, for example with `Bounds`. A feature that is missing counts as 0. A record
@@ -315,7 +315,7 @@ class Hashing(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (docs/privacy.md 7). Scale numbers first, for example with `Bounds`. A record without features, or with a
+    (docs/privacy 7). Scale numbers first, for example with `Bounds`. A record without features, or with a
     value that is neither text nor a finite number, comes out as NaN everywhere: a learner refuses it, a
     private one takes its null slot.
 
@@ -394,7 +394,7 @@ class OneHot(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (docs/privacy.md 7). Columns are named ``field=value``, behind the fields that pass; a field that passes
+    (docs/privacy 7). Columns are named ``field=value``, behind the fields that pass; a field that passes
     and has such a name is dropped. What is no record, or has no field at all, comes out as NaN everywhere: a
     learner refuses it, a private one takes its null slot. In a frame, cells of the fields that pass become
     NaN where they are no numbers.

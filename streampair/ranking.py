@@ -151,7 +151,7 @@ class PairFTRL(Regressor, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.3, 4.4, 10.3): mu-GDP under replacement of one record's content, the
+    Guarantee (docs/privacy 1, 4.3, 4.4, 10.3): mu-GDP under replacement of one record's content, the
     relevance included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G)
     for gradients, as for two classes, and D = 3 / sqrt(2) for moments. See `auc.PairFTRL` for null records,
     copies and the report.
@@ -208,7 +208,7 @@ class OnPairStrC(Regressor, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
+    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
     two classes. See `auc.PairFTRL` for null records, copies and the report.
 
@@ -266,7 +266,7 @@ class OnPairC(Regressor, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
+    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
     two classes. See `auc.PairFTRL` for null records, copies and the report.
 
@@ -322,7 +322,7 @@ class NoisyOGD(Regressor, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
+    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
     included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
     two classes. See `auc.PairFTRL` for null records, copies and the report.
 

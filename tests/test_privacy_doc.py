@@ -1,4 +1,4 @@
-"""docs/privacy.md against the repository: what it names exists, and what cites it finds a section."""
+"""docs/privacy against the repository: what it names exists, and what cites it finds a section."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "privacy.md"
-TEXT = PAGE.read_text("utf-8")
+FOLDER = ROOT / "docs" / "privacy"
+PAGES = sorted(FOLDER.glob("[0-9]*.md"), key=lambda page: int(page.stem.partition("-")[0]))
+INDEX = (FOLDER / "index.md").read_text("utf-8")
+TEXT = "\n".join([INDEX, *(page.read_text("utf-8") for page in PAGES)])
 
-LEMMA = re.compile(r"^#### Lemma (\d+) \((.+)\)$", re.MULTILINE)
+LEMMA = re.compile(r"^### Lemma (\d+) \((.+)\)$", re.MULTILINE)
 PARTS = ("Statement", "Proof", "Code", "Test")
 TESTS = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 REFERENCE = re.compile(r"`(streampair(?:_connectors)?(?:\.\w+)+)`")
-SECTION = re.compile(r"^#{2,4} (\d+(?:\.\d+)*)\.? ", re.MULTILINE)
-CITED = re.compile(r"(?:docs/privacy\.md|PRIVACY\.md),? (?=\d|Lemma)")
+SECTION = re.compile(r"^#{1,3} (\d+(?:\.\d+)*)\.? ", re.MULTILINE)
+CITED = re.compile(r"docs/privacy,? (?=\d|Lemma)")
 NUMBER = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -30,7 +32,7 @@ def lemmas() -> dict[int, str]:
     out = {}
     for match in found:
         rest = TEXT[match.end() :]
-        end = re.search(r"^#{2,4} ", rest, re.MULTILINE)
+        end = re.search(r"^#{1,3} ", rest, re.MULTILINE)
         out[int(match[1])] = rest[: end.start()] if end else rest
     assert len(out) == len(found)
     return out
@@ -130,6 +132,19 @@ def test_its_own_lemmas_and_sections_exist() -> None:
     assert len(SECTION.findall(TEXT)) == len(set(SECTION.findall(TEXT)))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_the_sections_of_its_number(page: Path) -> None:
+    sections = SECTION.findall(page.read_text("utf-8"))
+    assert {number.partition(".")[0] for number in sections} == {page.stem.partition("-")[0]}
+    assert f"]({page.name})" in INDEX
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_index_has_every_lemma(page: Path) -> None:
+    numbers = [number for number, _ in LEMMA.findall(page.read_text("utf-8"))]
+    assert re.findall(rf"\[(\d+)\]\({re.escape(page.name)}#lemma-\1-", INDEX) == numbers
+
+
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_cites_it_finds_a_section(path: Path) -> None:
     text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text("utf-8"))
@@ -140,9 +155,9 @@ def test_what_cites_it_finds_a_section(path: Path) -> None:
 
 
 def test_the_checks_see_what_is_wrong() -> None:
-    assert cited("as in docs/privacy.md 3, 4.1 to 4.3).") == {"3", "4.1", "4.3"}
-    assert cited("(docs/privacy.md, Lemma 7) and docs/privacy.md 4.4, 99.") == {"Lemma 7", "4.4", "99"}
-    assert cited("docs/privacy.md 8). 5 more") == {"8"}
+    assert cited("as in docs/privacy 3, 4.1 to 4.3).") == {"3", "4.1", "4.3"}
+    assert cited("(docs/privacy, Lemma 7) and docs/privacy 4.4, 99.") == {"Lemma 7", "4.4", "99"}
+    assert cited("docs/privacy 8). 5 more") == {"8"}
     assert {"1", "3.3", "4.3", "9.11", "10.10"} <= known()
     assert "9.12" not in known()
     assert f"Lemma {max(LEMMAS) + 1}" not in known()

@@ -1,4 +1,4 @@
-"""Canary audit: what a private learner's releases disclose of one record, measured (docs/privacy.md 9.5).
+"""Canary audit: what a private learner's releases disclose of one record, measured (docs/privacy 9.5).
 
 Two streams that differ in one record, the canary, and everything that the learner releases on each. A
 release is a linear function of the normals that the learner draws, so two things can be found:
@@ -287,7 +287,7 @@ def audit(
 
     References
     ----------
-    docs/privacy.md 9.5. Jagielski, M., Ullman, J. and Oprea, A. (2020). Auditing differentially private
+    docs/privacy 9.5. Jagielski, M., Ullman, J. and Oprea, A. (2020). Auditing differentially private
     machine learning: how private is private SGD? NeurIPS.
 
     Examples

@@ -1,4 +1,4 @@
-"""Copies of a private learner with a canary in one slot, which an audit attacks (docs/privacy.md 9.5)."""
+"""Copies of a private learner with a canary in one slot, which an audit attacks (docs/privacy 9.5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TURNS = 12  # directions in which records of a forest lie: a pair that is far a
 _FOREVER = 10**9
 _WARMUP = 8
 _FAR = 8.0  # times the bound: what is not cut shows
-_TURN = -0.1825  # with 1 and the other label it moves the warm-up furthest (docs/privacy.md, Lemma 60)
+_TURN = -0.1825  # with 1 and the other label it moves the warm-up furthest (docs/privacy, Lemma 60)
 PUSH = 64  # slots, at most, that bring a metric to where pairs of one class are active
 _SURE = 4.0  # standard deviations that it is then away from where they are not
 
@@ -195,7 +195,7 @@ class Trial:
         if self.metric:
             places = [places[0], places[2], ("+B along another feature", (0.0,) * (d - 1) + (1.0,))]
         if self.moments:
-            # Two records of one class at t = -1/2 reach D (docs/privacy.md, Lemma 31).
+            # Two records of one class at t = -1/2 reach D (docs/privacy, Lemma 31).
             third = (-0.5, math.sqrt(0.75), *first[2:]) if d > 1 else (-0.5,)
             places.append(("B at 120 degrees", third))
         if self.wooded:

@@ -109,7 +109,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included,
+    Guarantee (docs/privacy 1, 4.3, 4.4): mu-GDP under replacement of one record's content, label included,
     with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the protected
     record itself is not covered. `privacy` reports the spend of the releases so far.
 
@@ -120,7 +120,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
     Copies, unpickled learners and restored ones draw their own noise and keep the spend. Their report is
     "unvouched", since it does not cover the others' releases, until `mark_restarted` says more. A noise key
     has to be given again (`bind_noise`). `predict_proba_one` is computed from releases alone; with moments it
-    is calibrated (docs/privacy.md 10.9).
+    is calibrated (docs/privacy 10.9).
 
     References
     ----------
@@ -204,7 +204,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
+    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, label included,
     by exact accounting of the planned releases. Precondition: a convex, smooth pair loss; clipping a pair
     along its own gradient keeps both. The observer may see every release; the score of the protected record
     itself is not covered. The state of the learner holds the iterate without noise and is as secret as the
@@ -259,7 +259,7 @@ class OnPairC(PrivateClassifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.1, 4.4) and reference: as for `OnPairStrC`.
+    Guarantee (docs/privacy 1, 4.1, 4.4) and reference: as for `OnPairStrC`.
 
     Examples
     --------
@@ -308,7 +308,7 @@ class NoisyOGD(PrivateClassifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
+    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
     ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. See
     `PairFTRL` for null records, scores and copies.
 

@@ -57,7 +57,7 @@ class PrivateForest(Classifier, PrivateLearner):
 
     Notes
     -----
-    Guarantee (docs/privacy.md 1, 10.1, 10.10, Lemma 90): mu-GDP under replacement of one record's content,
+    Guarantee (docs/privacy 1, 10.1, 10.10, Lemma 90): mu-GDP under replacement of one record's content,
     label included, with ``mu`` exact for (epsilon, delta). The observer may see every model; the score of the
     protected record itself is not covered. `privacy` reports the spend of the releases so far.
 

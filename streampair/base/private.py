@@ -530,7 +530,7 @@ class PrivateLearner(TakesBatches):
         """Void the report where a type has lost what the cells were: then one record changes all others.
 
         Nobody can tell from such a column what its records would be without the one that gave it its type
-        (docs/privacy.md 7.1).
+        (docs/privacy 7.1).
         """
         known = self.feature_names
         lost = [f"column {name!r}" for name in table.unreadable if not known or name in known]
@@ -606,7 +606,7 @@ class PrivateLearner(TakesBatches):
         """As `take`, but a record that has no score raises, and takes no slot.
 
         For who then calls `learn_null` in its place, as a lane does: a record that takes no slot at all moves
-        all others (docs/privacy.md 7.1).
+        all others (docs/privacy 7.1).
 
         Parameters
         ----------
@@ -629,7 +629,7 @@ class PrivateLearner(TakesBatches):
         return self._run.score_and_take(x, label, origin)
 
     def learn_null(self, origin: Origin | None = None) -> None:
-        """Take one slot without a record: noise, no gradient, a null record (docs/privacy.md 3.3).
+        """Take one slot without a record: noise, no gradient, a null record (docs/privacy 3.3).
 
         Parameters
         ----------
@@ -822,7 +822,7 @@ class PrivateLearner(TakesBatches):
     # ---- copies and state ------------------------------------------------------------------------------
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
-        """Say how often a ledger has charged a second view of a window (docs/privacy.md 8).
+        """Say how often a ledger has charged a second view of a window (docs/privacy 8).
 
         Parameters
         ----------

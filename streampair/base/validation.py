@@ -40,7 +40,7 @@ __all__ = [
     "settings_from_plan",
 ]
 
-# Below this horizon the moments cost more than they give (docs/privacy.md 4.4).
+# Below this horizon the moments cost more than they give (docs/privacy 4.4).
 _WARMUP_FROM = 5000
 _WARMUP_SHARE = 0.1
 _WARMUP_OPEN = 2000

@@ -569,7 +569,7 @@ class Batch:
         """What the noise of a record and its account go by, as far as its learner asks.
 
         An entity is the key of the message, never a field of its value: were the value damaged, its entity
-        would change with it, and with that what is learned of others (docs/privacy.md 8). A message without a
+        would change with it, and with that what is learned of others (docs/privacy 8). A message without a
         key is nobody's: a null record.
         """
         entity = record.key if self._entities else None

@@ -462,7 +462,7 @@ class LaneLog:
 
 
 class LoggedLane(Lane):
-    """A lane whose log is the truth, and whose snapshots are a cache of it (docs/privacy.md 8).
+    """A lane whose log is the truth, and whose snapshots are a cache of it (docs/privacy 8).
 
     See docs/design.md, "The log is the truth".
 

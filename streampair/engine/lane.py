@@ -7,10 +7,10 @@ a noise key draws fresh noise after a restore; everything else about it is the s
 
 What holds for every record, whatever is in it:
 
-- it gives exactly one `Scored`, so that counts never depend on content (docs/privacy.md 9.7);
+- it gives exactly one `Scored`, so that counts never depend on content (docs/privacy 9.7);
 - it is scored before it is learned;
 - if anything about it fails, the model is as it was before it, a dead letter says why, and the batch goes on;
-- with a private learner it takes exactly one slot: learned, or a null step (docs/privacy.md 3.3).
+- with a private learner it takes exactly one slot: learned, or a null step (docs/privacy 3.3).
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Lane:
             bounds=bounds,
         )
         self._state_bytes: int | None = None
-        # Date of the first record: metadata, which neighbouring streams share (docs/privacy.md 1).
+        # Date of the first record: metadata, which neighbouring streams share (docs/privacy 1).
         # None: there is none yet; 0: nobody knows.
         self._since: int | None = None
         self._dates = Dates()

@@ -61,7 +61,7 @@ class Model:
     ConfigError
         If the model cannot score, or cannot be copied.
     PrivacyError
-        If a private learner stands where its guarantee would not hold (docs/privacy.md 7).
+        If a private learner stands where its guarantee would not hold (docs/privacy 7).
     """
 
     def __init__(

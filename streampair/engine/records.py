@@ -274,7 +274,7 @@ class RegretConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneGauges:
-    """The numbers of a lane for telemetry; functions of raw data, except `privacy` (docs/privacy.md 7).
+    """The numbers of a lane for telemetry; functions of raw data, except `privacy` (docs/privacy 7).
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ def payload_digest(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
-    """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy.md 8)."""
+    """What identifies a record of a topic: its place, and a digest of its bytes (docs/privacy 8)."""
     return _PLACE(partition, offset) + payload_digest(key, value)
 
 

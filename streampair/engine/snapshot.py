@@ -39,7 +39,7 @@ class Dates:
     """Dates of releases and of forks, a bounded number of each.
 
     A lane has no clock: it is told the time with a commit. They say when a process got so far, which no plan
-    says: for operators, and in nothing that everybody is shown (docs/privacy.md 7).
+    says: for operators, and in nothing that everybody is shown (docs/privacy 7).
 
     Attributes
     ----------

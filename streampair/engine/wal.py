@@ -1,7 +1,8 @@
 """The log of a lane: hash-chained entries, and the register that tells when storage has put an old one back.
 
 A lane is a deterministic state machine, so its log is the truth, and a snapshot is a cache of it
-(docs/design.md, "The log is the truth"; docs/privacy.md 8). This module knows bytes, chains and what an entry holds; it reads and writes no file.
+(docs/design.md, "The log is the truth"; docs/privacy 8). This module knows bytes, chains and what an entry
+holds; it reads and writes no file.
 
 A frame is one entry as bytes, all integers big-endian::
 

@@ -1,6 +1,6 @@
 """Online evaluation: rolling AUC and regret.
 
-Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy.md 7).
+Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy 7).
 """
 
 from __future__ import annotations

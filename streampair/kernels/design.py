@@ -24,7 +24,7 @@ def prepare_rows(
 
     A value that is NaN or infinite becomes 0, the neutral value, and `whole[row]` 0 instead of 1. With
     `standardise` the scaled values are clipped to [-1, 1] first, and the standardised ones to [-cap, cap]
-    (docs/privacy.md 4.4). A finite value of any size is used.
+    (docs/privacy 4.4). A finite value of any size is used.
     """
     for r in range(raw.shape[0]):
         given = raw[r]

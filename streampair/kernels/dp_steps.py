@@ -21,7 +21,7 @@ from streampair.kernels.vectors import dot, project_ball
 def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
     """Add the rows, and their squares, to integer sums (2, d) in steps of 1 / per_unit.
 
-    See docs/privacy.md 4.4.
+    See docs/privacy 4.4.
     """
     for r in range(rows.shape[0]):
         if whole[r] != 0.0:
@@ -33,7 +33,7 @@ def moment_sums(rows: Array, whole: Array, per_unit: float, sums: NDArray[np.int
 
 @kernel
 def cross_sums(rows: Array, labels: Array, per_unit: float, sums: NDArray[np.int64]) -> None:
-    """Add `label x` of each row x (n, d) to integer sums (d,) in steps of 1 / per_unit (docs/privacy.md 4.4).
+    """Add `label x` of each row x (n, d) to integer sums (d,) in steps of 1 / per_unit (docs/privacy 4.4).
 
     A label in [-1, 1] is rounded to a step before; NaN: a null record, which adds 0.
     """
@@ -191,7 +191,7 @@ def pair_gradient(
     """Mean over `places` of the clipped gradients of the pairs of (x, y) with the first `filled` rows.
 
     Labels are +1 and -1, or a real relevance in [-1, 1] (then never `tangent`); NaN marks a null record. The
-    denominator is constant, whatever the places hold, and each pair is clipped by itself (docs/privacy.md 2,
+    denominator is constant, whatever the places hold, and each pair is clipped by itself (docs/privacy 2,
     3), so that all gradients with one fixed fellow record lie in a ball of radius `clip`: replacing the other
     record moves the gradient by at most 2 clip. Without `tangent` that is the ball around 0. With it, for a
     decreasing loss, it is the ball around -clip y_p p, where (p, y_p) is the fellow and |p| <= 1: the
@@ -251,7 +251,7 @@ def partner_gradient(
     Labels are +1 and -1, NaN for a null record; the loss is decreasing. The gradient is scaled until it lies
     in the ball of radius `clip` around -clip y_p p, |p| <= 1, which has 0 in it. Then that of the class which
     `centre`, the released mean of the labels, calls frequent is shortened by (1 - |centre|) / (1 + |centre|):
-    both classes pull as much. With |p| <= |centre| its ball lies in that of the other (docs/privacy.md 10.5).
+    both classes pull as much. With |p| <= |centre| its ball lies in that of the other (docs/privacy 10.5).
     """
     d = x.shape[0]
     for i in range(d):
@@ -296,7 +296,7 @@ def metric_gradient(
     """Mean over `places` of the clipped gradients of `phi(s (1 - u'Wu))`, in isometric coordinates (p,).
 
     u = x - x_b, and s = 1 for equal labels, -1 for different ones. Each pair's gradient is a multiple of uu',
-    of Frobenius norm |u|^2, and is clipped by itself to the norm `clip` (docs/privacy.md 2).
+    of Frobenius norm |u|^2, and is clipped by itself to the norm `clip` (docs/privacy 2).
     """
     d = x.shape[0]
     for i in range(out.shape[0]):
@@ -410,7 +410,7 @@ def private_store(
 
 @kernel
 def to_cells(values: Array, gamma: float, cells: NDArray[np.int64]) -> None:
-    """Nearest whole numbers of grid steps, halves up (docs/privacy.md 7)."""
+    """Nearest whole numbers of grid steps, halves up (docs/privacy 7)."""
     for i in range(values.shape[0]):
         cells[i] = np.int64(math.floor(values[i] / gamma + 0.5))
 
@@ -465,7 +465,7 @@ def ftrl_steps(
     held: Array,
     ages: NDArray[np.int64],
 ) -> None:
-    """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy.md 4.3, 7).
+    """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
@@ -639,7 +639,7 @@ def noisy_steps(
     held: Array,
     ages: NDArray[np.int64],
 ) -> None:
-    """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy.md 4.2, 7)."""
+    """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy 4.2, 7)."""
     cells = np.empty(vectors.shape[1], dtype=np.int64)
     for r in range(rows.shape[0]):
         steps = start + r

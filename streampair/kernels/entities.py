@@ -1,4 +1,4 @@
-"""A table of 64-bit keys with open addressing; 0 marks an empty cell (docs/privacy.md 8)."""
+"""A table of 64-bit keys with open addressing; 0 marks an empty cell (docs/privacy 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Online gradient descent on a symmetric matrix W (docs/privacy.md 2; H20, Example 1).
+"""Online gradient descent on a symmetric matrix W (docs/privacy 2; H20, Example 1).
 
 The state is that of `state`, with matrices [cap][cap] in place of the vectors of weights::
 

@@ -30,7 +30,7 @@ def normals_from_bits(words: NDArray[np.uint64], out: Array) -> None:
     96 bits each for radius and angle. The radius is exact in relative terms at both ends (the complement
     of a uniform near 1 is taken in integers), the angle in every octant, so the tails reach 11.5 and the
     centre has no gap that a double could show. Logarithm, sine and cosine are spelled out: a replay on
-    another processor must draw the same noise to the last bit (docs/privacy.md 8).
+    another processor must draw the same noise to the last bit (docs/privacy 8).
     """
     two32 = 4294967296.0
     low = np.uint64(0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""How far one record moves a strongly convex run, and what its releases cost (docs/privacy.md 4.1)."""
+"""How far one record moves a strongly convex run, and what its releases cost (docs/privacy 4.1)."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def push(self) -> float:
-        """How far a record moves the gradient of all pairs (docs/privacy.md, Lemma 70)."""
+        """How far a record moves the gradient of all pairs (docs/privacy, Lemma 70)."""
         return 2.0 * self.diameter / self.n
 
     @property
@@ -495,7 +495,7 @@ class TableLearner(PairLearner):
             dim=2 * d,
             sensitivity=moment_sensitivity(d) / n,
             name="means of the features and of their squares",
-            lemma="docs/privacy.md, Lemma 18",
+            lemma="docs/privacy, Lemma 18",
             share=self.standardise_share,
         )
         scale, shift = _scaling(self.bounds, d)
@@ -518,7 +518,7 @@ class TableLearner(PairLearner):
             dim=4,
             sensitivity=MOVE / problem.n,
             name="means of labels and scores",
-            lemma="docs/privacy.md, Lemma 93",
+            lemma="docs/privacy, Lemma 93",
             share=self.proba_share,
         )
         means = score_moments(self._scores(problem.rows), problem.labels, self._reach() or 1.0)
@@ -601,7 +601,7 @@ class TableLearner(PairLearner):
 
         Notes
         -----
-        Weights are a function of what was released (docs/privacy.md, Lemma 67). What `PairOGD` learns after
+        Weights are a function of what was released (docs/privacy, Lemma 67). What `PairOGD` learns after
         that is not protected at all.
 
         Examples

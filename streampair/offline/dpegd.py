@@ -134,7 +134,7 @@ class DPEGD(TableLearner):
                 sensitivity=float(moves.mean()),
                 blank=problem.blank,
                 name=f"part {number}, the average iterate",
-                lemma="docs/privacy.md, Lemma 74",
+                lemma="docs/privacy, Lemma 74",
                 noise=noise,
             )
             door = VectorDoor(plan, seed)

@@ -73,7 +73,7 @@ class DPGDSC(TableLearner):
         Declared public (low, high): two numbers, or one for each feature in both. Features are scaled by them
         to [-1, 1], then each record is pulled into the unit ball. None: they are scaled.
     calibration
-        ``"tight"``: by the recursion of docs/privacy.md, Lemma 71. ``"paper"``: the noise of the paper to the
+        ``"tight"``: by the recursion of docs/privacy, Lemma 71. ``"paper"``: the noise of the paper to the
         letter; the report says what it guarantees.
     random_state
         None: noise under a key of the operating system. Anything else is for tests: the noise can be computed
@@ -113,8 +113,8 @@ class DPGDSC(TableLearner):
 
     Notes
     -----
-    Guarantee: (epsilon, delta)-DP for the replacement of one record of n, by docs/privacy.md, Lemma 71, and
-    for the shares by Lemmas 18 and 93. n is public. It is an upper bound: docs/privacy.md 5 says what share
+    Guarantee: (epsilon, delta)-DP for the replacement of one record of n, by docs/privacy, Lemma 71, and
+    for the shares by Lemmas 18 and 93. n is public. It is an upper bound: docs/privacy 5 says what share
     of it the worst neighbours that are known show. A gradient takes O(n log n + n d), with the logistic loss
     a pass over all pairs.
 
@@ -164,7 +164,7 @@ class DPGDSC(TableLearner):
             sensitivity=float(moves[-1]),
             blank=problem.blank,
             name="the last iterate",
-            lemma="docs/privacy.md, Lemma 71",
+            lemma="docs/privacy, Lemma 71",
             noise=noise,
         )
         last, _ = descend(problem, problem.risk(), steps, eta, alpha, problem.start)
@@ -246,7 +246,7 @@ class DPGDC(TableLearner):
             sensitivity=float(moves.mean() if self.output == "average" else moves[-1]),
             blank=problem.blank,
             name=f"the {self.output} iterate",
-            lemma="docs/privacy.md, Lemma 71",
+            lemma="docs/privacy, Lemma 71",
             noise=noise,
         )
         last, average = descend(problem, problem.risk(), steps, eta, 0.0, problem.start)

@@ -147,7 +147,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     Notes
     -----
-    Guarantee: docs/privacy.md 6, for tables that differ in the contents of so many pairs. Who is in a pair
+    Guarantee: docs/privacy 6, for tables that differ in the contents of so many pairs. Who is in a pair
     with whom is public. An epoch takes O(m d d') time and O(m) memory for m pairs: a million of
     them with d = d' = 20 take half a second.
 
@@ -396,7 +396,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             if self.delta:
                 std *= math.sqrt(2.0 * math.log(1.25 / self.delta))
             move *= math.sqrt(width) if self.delta else width  # all rows are released together
-        lemma = f"docs/privacy.md, Lemma {80 if self.calibration == 'paper' else 79}"
+        lemma = f"docs/privacy, Lemma {80 if self.calibration == 'paper' else 79}"
         return plan_pairs(self.epsilon, self.delta, sensitivity=move, lemma=lemma, noise=std, **given)
 
     def _perturbed(

@@ -98,7 +98,7 @@ class DPGDC2(TableLearner):
             blank=problem.blank,
             releases=steps,
             name="gradients of all pairs",
-            lemma="docs/privacy.md, Lemma 75",
+            lemma="docs/privacy, Lemma 75",
             noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
         )
         eta = self._rate(problem, problem.lipschitz, problem.dim, plan.sigma, steps)

@@ -64,7 +64,7 @@ class LocalizedPairSGD(TableLearner):
     Notes
     -----
     Guarantee: (epsilon, delta)-DP for the replacement of one record of n, pure for delta 0, by
-    docs/privacy.md, Lemma 68, or Lemma 69 where the loss is not smooth, and Lemma 74. It takes n steps of
+    docs/privacy, Lemma 68, or Lemma 69 where the loss is not smooth, and Lemma 74. It takes n steps of
     O(d). A phase of fewer than two records is merged into the one before.
 
     With ``calibration="tight"`` phases, their sizes and steps are those of Algorithm 3; a pass in a random
@@ -155,7 +155,7 @@ class LocalizedPairSGD(TableLearner):
                 ),
                 blank=problem.blank,
                 name=f"phase {number}, the average iterate",
-                lemma=f"docs/privacy.md, Lemma {68 if smooth is not None else 69}",
+                lemma=f"docs/privacy, Lemma {68 if smooth is not None else 69}",
             )
             at, total = np.arange(part.start, part.stop), np.zeros(problem.dim)
             last, before = pair_steps(table, (at[1:], at[:-1]), eta, w, w, total)
@@ -220,7 +220,7 @@ class LocalizedPairSGD(TableLearner):
             sensitivity=moved,
             blank=problem.blank,
             name=f"phase {number}, the average iterate",
-            lemma="docs/privacy.md, Lemma 95",
+            lemma="docs/privacy, Lemma 95",
             noise=noise,
         )
         return replace(plan, sensitivity=min((steps - 1) * moved, 2.0 * problem.radius))

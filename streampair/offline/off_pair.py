@@ -35,7 +35,7 @@ class OffPairStrC(TableLearner):
         As in `DPGDSC`.
     calibration
         ``"tight"``: capped steps ``min(2 (t-1) / ((t-2) l2 t), 2 / (2 l2 + L))``, and noise by the recursion
-        of docs/privacy.md, Lemma 73. ``"paper"``: to the letter, with
+        of docs/privacy, Lemma 73. ``"paper"``: to the letter, with
         ``T_1 = max(ceil(16 (L + l2)^2 / l2^2), 7)`` random iterates first. For records in the unit ball, as
         here, and a small `l2` these are more than there are records; for records in a smaller ball they are
         fewer (``docs/papers.md``). The report says what it guarantees.
@@ -116,7 +116,7 @@ class OffPairStrC(TableLearner):
             sensitivity=mean_move(etas, factors, weights, problem.diameter, problem.radius),
             blank=problem.blank,
             name=f"the {self.output} iterate",
-            lemma="docs/privacy.md, Lemma 73",
+            lemma="docs/privacy, Lemma 73",
             noise=noise,
         )
         return emitted(problem, plan, self._pass(problem, etas, weights, alpha, first))

@@ -163,7 +163,7 @@ class GradientPerturbation(DPGDC2):
             blank=1.0 if network else problem.blank,
             releases=steps,
             name="gradients of all pairs",
-            lemma="docs/privacy.md, Lemma " + ("76" if network else "75"),
+            lemma="docs/privacy, Lemma " + ("76" if network else "75"),
             noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
         )
         eta = self._rate(problem, bound, dim, plan.sigma, steps)

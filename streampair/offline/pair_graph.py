@@ -134,7 +134,7 @@ class PairGraph:
 
     @property
     def kappa_prime(self) -> int:
-        """An upper bound of kappa, in one walk (Eq. 15; docs/privacy.md, Lemma 77).
+        """An upper bound of kappa, in one walk (Eq. 15; docs/privacy, Lemma 77).
 
         ``1 + max over s of the sum over blocks B with s of (deg_B(s) - 1)``: 1 for a tree, the largest degree
         where nobody holds two parts together.

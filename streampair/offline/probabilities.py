@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MOVE", "curve_of", "score_moments"]
 
 MOVE = math.sqrt(8.0)
-"""How far a replaced record moves the sum of (s, t, st, t^2), at most (docs/privacy.md, Lemma 93)."""
+"""How far a replaced record moves the sum of (s, t, st, t^2), at most (docs/privacy, Lemma 93)."""
 
 
 def score_moments(scores: Floats, labels: Floats, reach: float) -> Floats:

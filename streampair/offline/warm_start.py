@@ -1,7 +1,7 @@
 """Weights that go from one learner to another: where a fit begins, and online learners that go on from one.
 
 All of it is in the coordinates of the features as they came: declared bounds scale them on both sides
-(docs/privacy.md, Lemma 66 and Lemma 67).
+(docs/privacy, Lemma 66 and Lemma 67).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a privacy officer or a researcher calls: budgets, plans, reports, audits (docs/privacy.md).
+"""What a privacy officer or a researcher calls: budgets, plans, reports, audits (docs/privacy).
 
 The mathematics behind them is in the modules of this package, and the mechanisms in `privacy.mechanisms`;
 names that are not listed here are imported from there, and may move.

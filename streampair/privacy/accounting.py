@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: conversion, calibration and the report (docs/privacy.md 1).
+"""Gaussian differential privacy: conversion, calibration and the report (docs/privacy 1).
 
 A mechanism with l2 sensitivity `Delta` and Gaussian noise of standard deviation `sigma`
 is mu-GDP with `mu = Delta / sigma` (Dong, Roth & Su 2022). Adaptive composition is
@@ -338,7 +338,7 @@ class Spend:
 
         The learners of a lane see the same records, so they compose; lanes hold different records. That
         needs a partition key that does not depend on private content. For an entity whose records reach
-        several lanes use `then` over the lanes (docs/privacy.md 8).
+        several lanes use `then` over the lanes (docs/privacy 8).
 
         Examples
         --------
@@ -375,7 +375,7 @@ NOT_COVERED = (
     "several records of one person, and other learners on the same records: what they spend adds up (mu^2 "
     "adds up)",
 )
-"""What no report covers (docs/privacy.md 1)."""
+"""What no report covers (docs/privacy 1)."""
 VOID_BY = (
     "a fixed seed: whoever knows it can compute the noise",
     "bounds, features or a transformer in front of the learner that were learned from the stream",

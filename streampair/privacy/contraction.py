@@ -1,4 +1,4 @@
-"""How far one record moves the iterates of a strongly convex run (docs/privacy.md 4.1).
+"""How far one record moves the iterates of a strongly convex run (docs/privacy 4.1).
 
 Pairwise GIGA (Huai et al. 2020, Algorithm 1) runs without noise, and each release adds fresh noise to the
 iterate. With a loss of smoothness L and a ridge term of strength alpha every step is a contraction, by
@@ -116,7 +116,7 @@ def output_sensitivities(
 ) -> Floats:
     """`S_t`: how far iterate t can move when any one record so far is replaced; a bound for each step.
 
-    By recursion, in O(1) a step (docs/privacy.md 4.1): each record's move v starts at `eta_t D p_t`, with p_t
+    By recursion, in O(1) a step (docs/privacy 4.1): each record's move v starts at `eta_t D p_t`, with p_t
     the share of the places that are filled, grows in the buffer, `v <- c_t v + eta_t D q_t`, and fades after
     it, `v <- c_t v`. Two iterates in a ball are at most 2 R apart. Where records stay in the buffer for ever,
     v is cut there at every step, and the largest is exact for the recursion; where they leave, only the
@@ -134,7 +134,7 @@ def output_sensitivities(
         Radius R of the ball of the iterates.
     filling
         Whether places that are empty count for nothing at a record's own step; False takes `p_t = 1`, as
-        the joint cost of an entity's records does (docs/privacy.md, Lemma 56).
+        the joint cost of an entity's records does (docs/privacy, Lemma 56).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Correlated noise: factorisations `A = B C` of the prefix-sum matrix (docs/privacy.md 4.3).
+"""Correlated noise: factorisations `A = B C` of the prefix-sum matrix (docs/privacy 4.3).
 
 `A` is the lower triangle of ones. Releasing `C g + z` with independent Gaussian z gives
 every prefix sum with noise `B z`; step by step that is `g_t + (C^-1 z)_t`. Two Toeplitz
@@ -178,7 +178,7 @@ class BLT:
     def norm(self, pattern: Floats, steps: int | None) -> float:
         """`||C v||` over the first `steps` rows; None for the horizon, or for infinitely many.
 
-        Rows within the pattern are summed directly, the tail in closed form (docs/privacy.md 4.3):
+        Rows within the pattern are summed directly, the tail in closed form (docs/privacy 4.3):
         `sum_ij omega_i omega_j a_i a_j (1 - (theta_i theta_j)^m) / (1 - theta_i theta_j)` with
         `a_j = sum_i v_i theta_j^(len(v)-1-i)` and m rows after the pattern.
         """

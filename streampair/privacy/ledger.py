@@ -1,4 +1,4 @@
-"""The ledger of a private lane: what was reserved, attempted and charged (docs/privacy.md 8).
+"""The ledger of a private lane: what was reserved, attempted and charged (docs/privacy 8).
 
 Pure rules; whoever holds a lane keeps two things durable, in one log:
 

@@ -1,4 +1,4 @@
-"""The noise: a cryptographic stream of normals, and its correlation (docs/privacy.md 4.3, 7).
+"""The noise: a cryptographic stream of normals, and its correlation (docs/privacy 4.3, 7).
 
 The bits are the keystream of AES-256 in counter mode. `NormalStream` takes its key from
 the operating system; the key lives in the cipher object alone: it is in no attribute,
@@ -8,7 +8,7 @@ would cancel it.
 
 `ChainedNoise` is for learners that must survive a crash: its noise is a function of a key
 and of everything that has gone into the learner, so that a replay of the same records
-gives the same bytes, and of any other record fresh noise (docs/privacy.md 8). No pickle
+gives the same bytes, and of any other record fresh noise (docs/privacy 8). No pickle
 holds the key: what was unpickled is given it again.
 """
 
@@ -160,7 +160,7 @@ class NormalStream:
 
 
 class ChainedNoise:
-    """Noise that a replay repeats to the byte, and that nothing else repeats (docs/privacy.md 8).
+    """Noise that a replay repeats to the byte, and that nothing else repeats (docs/privacy 8).
 
     A chain hash runs over everything that a step depends on,
 

@@ -1,4 +1,4 @@
-"""What may stand in a pipeline with a private learner (docs/privacy.md 7.1).
+"""What may stand in a pipeline with a private learner (docs/privacy 7.1).
 
 A step in front of a private learner that has learned from the stream makes every later record a function of
 the earlier ones: the learner's guarantee then says nothing about them. So only functions of one record are
@@ -154,7 +154,7 @@ def check_pipeline(
     taken at its word. What cannot be seen from here: what has been fitted before the pipeline was built
     (bounds measured on the stream, a function that remembers), what is done with the scores behind it (a
     running calibration, a threshold chosen on the stream, an early stop), and how often the stream is fed. A
-    lane keeps its own control flow to metadata (docs/privacy.md 8).
+    lane keeps its own control flow to metadata (docs/privacy 8).
 
     Examples
     --------

@@ -51,7 +51,7 @@ class Packed(Sequence[bytes]):
 
 
 class Origin(NamedTuple):
-    """What is known of a record besides its content (docs/privacy.md 1, 8): metadata, which is not protected.
+    """What is known of a record besides its content (docs/privacy 1, 8): metadata, which is not protected.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The report of a private learner: every number from its accountant, no word more than it can vouch for.
 
-What is told follows docs/privacy.md 1, 7 and 8.
+What is told follows docs/privacy 1, 7 and 8.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How far one record can move the sequence of releases (docs/privacy.md 3, 4.3, 4.4, 7).
+"""How far one record can move the sequence of releases (docs/privacy 3, 4.3, 4.4, 7).
 
 A record's *influence pattern* `v` says by how much, in units of the replacement
 diameter D, it can change the averaged gradient at its own step (`v[0]`) and at the
 steps after it. With correlated noise the l2 sensitivity of all releases together is
 `D ||C v||`, because C is entrywise at least 0 and Toeplitz: directions that are
-aligned are worst, and so is the earliest position (docs/privacy.md 4.3). Relation:
+aligned are worst, and so is the earliest position (docs/privacy 4.3). Relation:
 replace one record's content, label included; everything else equal.
 """
 
@@ -34,7 +34,7 @@ CROSS_WEIGHT = 0.5
 """Weight of the product of label and x beside them, which costs them a tenth more noise."""
 
 # No coordinate adds more where the label turns: `u^2 (1 + c^2 (2 - u)^2) + (2 - u)^2 / 4` with u in [0, 2] is
-# at most 4.1563, at u = 1.1825 (docs/privacy.md, Lemma 60).
+# at most 4.1563, at u = 1.1825 (docs/privacy, Lemma 60).
 _TURNED = 4.157
 
 
@@ -42,7 +42,7 @@ _TURNED = 4.157
 class Influence:
     """With which weight, and for how many steps, a buffer uses a record after the record's own step.
 
-    It is a function of slots and coins only, never of content (docs/privacy.md 3): labels, null records and
+    It is a function of slots and coins only, never of content (docs/privacy 3): labels, null records and
     refused ones included.
 
     Parameters
@@ -109,7 +109,7 @@ class Influence:
     def owns(self, count: int) -> Floats:
         """Weight of all pairs of a record in the gradient of its own slot, for the first `count` slots.
 
-        The denominator is constant, so it is the share of the places that are filled (docs/privacy.md,
+        The denominator is constant, so it is the share of the places that are filled (docs/privacy,
         Lemma 59).
         """
         places = max(self.size, 1)
@@ -117,7 +117,7 @@ class Influence:
         return weights
 
     def pattern(self, length: int | None) -> Floats:
-        """The pattern v that dominates every record's, from the record's own step on (docs/privacy.md 3).
+        """The pattern v that dominates every record's, from the record's own step on (docs/privacy 3).
 
         Entrywise an upper bound for each position of the record in a run of `length` steps (None: without
         end); reached by FIFO, and for the full history by the record of slot 2.
@@ -162,7 +162,7 @@ class Influence:
 
 
 def fifo_pattern(size: int, length: int | None = None) -> Floats:
-    """Influence pattern of FIFO(size): `1`, then `1/size` for `size` steps (docs/privacy.md 3).
+    """Influence pattern of FIFO(size): `1`, then `1/size` for `size` steps (docs/privacy 3).
 
     Relation: one record's content is replaced. Precondition: the divisor is the constant `size`, and slots do
     not depend on content. An exact bound: a record whose pairs all move by D reaches it.
@@ -208,7 +208,7 @@ def pattern_sensitivity(
         D of the pair loss, after clipping.
     grid
         Step of the grid that gradients are rounded to; the second term is what the
-        rounding of both gradients can add (docs/privacy.md 7).
+        rounding of both gradients can add (docs/privacy 7).
     dim
         Number of coordinates.
     steps
@@ -239,7 +239,7 @@ def window_sensitivity(
     """l2 sensitivity of the releases of any `window` consecutive steps: `max_j ||(C w)_{j..j+window-1}||`.
 
     What a second view of a window costs the record that it costs most, be it new or in the buffer already
-    (docs/privacy.md 8). `w = D v + grid sqrt(dim) 1[v > 0]`. Behind the pattern the rows of `C w` fall: no
+    (docs/privacy 8). `w = D v + grid sqrt(dim) 1[v > 0]`. Behind the pattern the rows of `C w` fall: no
     later window is worse. Relation, precondition and exactness are those of `pattern_sensitivity`.
 
     Parameters
@@ -269,7 +269,7 @@ def window_sensitivity(
 
 
 def grid_step(strategy: Strategy, pattern: Floats, diameter: float, dim: int) -> float:
-    """The largest power of two whose rounding adds at most 1 % to the sensitivity (docs/privacy.md 7).
+    """The largest power of two whose rounding adds at most 1 % to the sensitivity (docs/privacy 7).
 
     Relation and precondition as in `pattern_sensitivity`, whose grid term is the (upper) bound meant here.
     """
@@ -279,7 +279,7 @@ def grid_step(strategy: Strategy, pattern: Floats, diameter: float, dim: int) ->
 
 
 def moment_sensitivity(dim: int, *, labels: bool = False, cross: bool = False, grid: float = 0.0) -> float:
-    """Joint l2 sensitivity of the sums of x and of `SQUARE_WEIGHT x^2`, and of labels (docs/privacy.md 4.4).
+    """Joint l2 sensitivity of the sums of x and of `SQUARE_WEIGHT x^2`, and of labels (docs/privacy 4.4).
 
     Relation: one record's content is replaced, or blanked to 0; x is in [-1, 1]^dim, a label -1, 0 or 1.
     Exact but for the grid: two values with difference u and sum v in size, `u + v <= 2`, move a coordinate's
@@ -293,7 +293,7 @@ def moment_sensitivity(dim: int, *, labels: bool = False, cross: bool = False, g
     labels
         Whether the sum of the labels is in it.
     cross
-        Whether, with them, that of `CROSS_WEIGHT` times label times x is (docs/privacy.md, Lemma 60).
+        Whether, with them, that of `CROSS_WEIGHT` times label times x is (docs/privacy, Lemma 60).
     grid
         What x and x^2, and label times x, are rounded to; each of two records moves by half of it at most.
 

@@ -1,4 +1,4 @@
-"""One person, many records: admission, influence and spend of an entity (docs/privacy.md 8).
+"""One person, many records: admission, influence and spend of an entity (docs/privacy 8).
 
 With an entity declared, neighbours differ in the contents of *all* records of one entity. How often and how
 densely an entity may come is bounded by admission, which looks at (entity, slot) and at nothing else; the
@@ -134,7 +134,7 @@ def pairs_apart(records: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class EntityInfluence(Influence):
-    """The influence of all records of an entity: the densest that admission allows (docs/privacy.md 8)."""
+    """The influence of all records of an entity: the densest that admission allows (docs/privacy 8)."""
 
     limit: EntityLimit
 
@@ -299,7 +299,7 @@ def _digest(entity: Hashable) -> int:
 
 
 class EntitySpend:
-    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (docs/privacy.md 8).
+    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (docs/privacy 8).
 
     Not the sum of its records' squares: records that are near in time add up before they are squared. A
     state of h numbers follows the entity, and is decayed lazily: a step for every slot in which a record of

@@ -1,4 +1,4 @@
-"""From records to the vectors that a private learner multiplies with its weights (docs/privacy.md 2, 4.4)."""
+"""From records to the vectors that a private learner multiplies with its weights (docs/privacy 2, 4.4)."""
 
 from __future__ import annotations
 

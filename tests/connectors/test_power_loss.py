@@ -1,4 +1,4 @@
-"""Power that fails at each operation of the directory store, and again while it recovers (docs/privacy.md 8).
+"""Power that fails at each operation of the directory store, and again while it recovers (docs/privacy 8).
 
 A disk that tells the truth about what it has flushed costs nothing: each start goes on, with the same scores,
 the same weights and no fork, however the power fails. What would not is refused, by the register.

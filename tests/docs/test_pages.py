@@ -165,11 +165,12 @@ def benchmark_writer() -> Any:
 
 def test_headline_figures_are_those_of_the_benchmarks() -> None:
     writer = benchmark_writer()
-    shown = writer.headlines(pages.text_of("docs/benchmarks.md"))
+    figures = writer.figures()
+    shown = writer.headlines(figures)
     readme = pages.text_of("README.md")
     assert writer.replaced(readme, "headlines", shown) == readme, "run: python benchmarks/readme.py headlines"
     # Another figure in the block gives another line.
-    other = re.sub(r"\d+ of (\d+ cells within)", r"1 of \1", pages.text_of("docs/benchmarks.md"))
+    other = re.sub(r"\d+ of (\d+ cells within)", r"1 of \1", figures)
     assert writer.headlines(other) != shown
 
 
@@ -192,7 +193,7 @@ def unclosed(text: str) -> list[str]:
 
 
 def test_every_block_of_figures_ends() -> None:
-    text = (support.ROOT / "docs" / "benchmarks.md").read_text()
+    text = benchmark_writer().figures()
     assert unclosed(text) == []
     # One that lost its fence, or its end, is caught.
     first = text.index("<!-- end -->")

@@ -1,4 +1,4 @@
-"""What an operator accepts is charged for every slot that is seen again (docs/privacy.md 8, Lemma 28)."""
+"""What an operator accepts is charged for every slot that is seen again (docs/privacy 8, Lemma 28)."""
 
 from __future__ import annotations
 

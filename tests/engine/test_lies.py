@@ -1,4 +1,4 @@
-"""Every lie that storage can tell, alone and in pairs, with aborted starts in between (docs/privacy.md 8).
+"""Every lie that storage can tell, alone and in pairs, with aborted starts in between (docs/privacy 8).
 
 After each, a start is refused and has written nothing; or it goes on, and whatever leaves that has not left
 before is charged, and no guarantee outlives its reason. The world of `harness.lying` counts.

@@ -67,7 +67,7 @@ def measured() -> Any:
 def test_counts_slots_and_reports_do_not_depend_on_content(
     kind: Any, at: int, content: Any, other: Any, batch: int
 ) -> None:
-    """Neighbouring streams (docs/privacy.md 9.7): all but scores and the own outcome is equal."""
+    """Neighbouring streams (docs/privacy 9.7): all but scores and the own outcome is equal."""
     told = []
     for replaced in (content, other):
         events: list[Any] = list(lanes.stream(40))
@@ -394,7 +394,7 @@ def entity_lane(**options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("batch", [1, 5, 20])
 def test_an_entity_that_only_the_value_names_is_nobody(batch: int) -> None:
-    """Read from the value, a change of content would move what is learned of others (docs/privacy.md 8)."""
+    """Read from the value, a change of content would move what is learned of others (docs/privacy 8)."""
     lane, write = entity_lane()
     records = [write(i, f"p{i}", i % 2 == 0, None) for i in range(20)]
     for at in range(0, 20, batch):

@@ -1,4 +1,4 @@
-"""A random search for a view that leaves uncharged: lives and lies drawn at random (docs/privacy.md 8).
+"""A random search for a view that leaves uncharged: lives and lies drawn at random (docs/privacy 8).
 
 `make test` tries 3,000 scripts; `make search-log` tries 100,000, and prints the shortest script of each find.
 """

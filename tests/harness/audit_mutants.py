@@ -1,6 +1,6 @@
 """Each mechanism as an audit gets nearest to it, and mutants that the audit has to catch.
 
-Defects that unit tests would find too; here the audit alone has to (docs/privacy.md 9.11). It shows them in
+Defects that unit tests would find too; here the audit alone has to (docs/privacy 9.11). It shows them in
 what it computes exactly, so a few runs are enough.
 """
 

@@ -3,7 +3,7 @@
 Scripts of lives are drawn at random: records, commits, crashes at any durable step, clean stops, and lies:
 an old store is put back, a log is cut, a bit flips, the register is lost, records change, and an operator
 accepts it. The world knows every release that has left, so it knows how many second views there are, which
-the account must have charged (docs/privacy.md 8). The learner is a chain of digests in plain Python: what a
+the account must have charged (docs/privacy 8). The learner is a chain of digests in plain Python: what a
 lane does with a private learner hangs on nothing else, and 100,000 scripts take minutes.
 """
 

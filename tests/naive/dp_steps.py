@@ -351,7 +351,7 @@ def ftrl(
     grid: float,
     gradient: Gradient,
 ) -> dict[str, list[list[float]]]:
-    """The rule of docs/privacy.md 4.3 with the grid of 7, one slot a row; all histories."""
+    """The rule of docs/privacy 4.3 with the grid of 7, one slot a row; all histories."""
     dim = len(rows[0])
     w, average, total = [0.0] * dim, [0.0] * dim, [0] * dim
     buffer: list[tuple[Vector, float]] = []
@@ -385,7 +385,7 @@ def noisy(
     l2: float,
     gradient: Callable[..., np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """docs/privacy.md 4.2 with the grid of 7: iterates, their t-weighted averages and rounded gradients."""
+    """docs/privacy 4.2 with the grid of 7: iterates, their t-weighted averages and rounded gradients."""
     dim = noise.shape[1]
     w, iterates, grads = np.zeros(dim), [], []
     for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
@@ -415,7 +415,7 @@ def output(
     centre: np.ndarray,
     gradient: Callable[..., np.ndarray],
 ) -> np.ndarray:
-    """Iterates of docs/privacy.md 4.1, without noise."""
+    """Iterates of docs/privacy 4.1, without noise."""
     w, out = centre.copy(), []
     for x, y, eta in zip(rows, labels, etas, strict=True):
         if eta > 0:

@@ -1,4 +1,4 @@
-"""How far a record moves a run (docs/privacy.md 4.1): every record by itself, step by step."""
+"""How far a record moves a run (docs/privacy 4.1): every record by itself, step by step."""
 
 from __future__ import annotations
 

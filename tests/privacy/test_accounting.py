@@ -102,7 +102,7 @@ def test_negative_arguments_are_refused(call: object) -> None:
 
 
 def test_the_classical_calibration_is_a_mutant_that_the_check_rejects() -> None:
-    # sqrt(2 ln(1.25 / delta)) / epsilon is invalid for large epsilon (docs/privacy.md 1).
+    # sqrt(2 ln(1.25 / delta)) / epsilon is invalid for large epsilon (docs/privacy 1).
     delta = 1e-3
     mu = 8.0 / math.sqrt(2 * math.log(1.25 / delta))
     assert epsilon_from(mu, delta) > 8.0 * 1.01

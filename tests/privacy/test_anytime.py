@@ -1,4 +1,4 @@
-"""What moments know before the horizon, against what they know at its end (docs/privacy.md 10.1)."""
+"""What moments know before the horizon, against what they know at its end (docs/privacy 10.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canary audits of the real learners, with mutants (docs/privacy.md 9.5)."""
+"""Canary audits of the real learners, with mutants (docs/privacy 9.5)."""
 
 from __future__ import annotations
 

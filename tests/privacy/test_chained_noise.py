@@ -1,6 +1,6 @@
 """Replay-safe noise: the same input gives the same bytes, anything else gives fresh ones.
 
-See docs/privacy.md 8.
+See docs/privacy 8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Constants of the clipped pair gradient: search for the worst record (docs/privacy.md 2, 9.1)."""
+"""Constants of the clipped pair gradient: search for the worst record (docs/privacy 2, 9.1)."""
 
 from __future__ import annotations
 

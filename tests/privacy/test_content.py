@@ -1,6 +1,6 @@
 """Content never shows in what is not a release: neighbouring streams, the same metadata.
 
-See docs/privacy.md 9.7.
+See docs/privacy 9.7.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ OTHERS: list[Any] = [
 
 @pytest.mark.parametrize("make", ALL)
 def test_content_never_shows_in_what_is_not_a_release(make: Learner) -> None:
-    """docs/privacy.md 9.7: slots, releases, the report and everything public are the same for neighbours."""
+    """docs/privacy 9.7: slots, releases, the report and everything public are the same for neighbours."""
 
     def public(stream: list[Any]) -> list[Any]:
         model, out = make(features=["a", "b"]), []

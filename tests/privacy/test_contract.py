@@ -137,7 +137,7 @@ ACCEPTED = "2026-11-22 (the log was lost)"
 @every_private_learner
 @pytest.mark.parametrize("twin", COPIES, ids=["deepcopy", "pickle", "state"])
 def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
-    """What voids a guarantee, and what an operator vouched for, outlives its reason (docs/privacy.md 8)."""
+    """What voids a guarantee, and what an operator vouched for, outlives its reason (docs/privacy 8)."""
     model = taught(PRIVATE[name](noise_key=bytes(range(32))), 5)
     model.mark(accepted=[ACCEPTED])
     other = twin(model)

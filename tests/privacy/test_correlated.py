@@ -1,6 +1,6 @@
 """The strategies: C times C^-1, closed forms against sums, and the quality of the fit.
 
-See docs/privacy.md 4.3.
+See docs/privacy 4.3.
 """
 
 from __future__ import annotations

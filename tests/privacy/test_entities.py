@@ -27,7 +27,7 @@ MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
 
 def naive_influence(slots: tuple[int, ...], n: int, size: int, own: float) -> np.ndarray:
-    """v_e slot by slot, as docs/privacy.md 8 says it."""
+    """v_e slot by slot, as docs/privacy 8 says it."""
     v = np.zeros(n)
     for t in range(1, n + 1):
         share = sum(1 for slot in slots if t - size <= slot < t) / size
@@ -119,7 +119,7 @@ def test_a_window_of_an_entity_is_charged_as_the_whole_run() -> None:
 
 
 def test_twenty_records_cost_what_the_specification_says() -> None:
-    """20 records 40 steps apart cost x15.7, not x4.5 (docs/privacy.md 8): the square root over 2e4 steps."""
+    """20 records 40 steps apart cost x15.7, not x4.5 (docs/privacy 8): the square root over 2e4 steps."""
     root, single = Toeplitz.square_root(20_000), fifo_pattern(32)
     many = pattern_sensitivity(root, entity_pattern(single, EntityLimit(20, 40), 20_000))
     assert many / pattern_sensitivity(root, single) == pytest.approx(15.7, abs=0.15)
@@ -300,7 +300,7 @@ def test_an_entity_is_learned_from_as_often_as_it_may_be(kind: Any) -> None:
 @every_solver
 @pytest.mark.parametrize("content", [{"a": "text"}, {}, None, {"a": float("nan"), "b": 0.0}])
 def test_null_records_use_up_what_an_entity_may_have(kind: Any, content: Any) -> None:
-    """Otherwise the content of one record would decide whether another is learned (docs/privacy.md 8)."""
+    """Otherwise the content of one record would decide whether another is learned (docs/privacy 8)."""
     told = []
     for first in ({"a": 0.5, "b": 0.5}, content):
         model = learner(kind, limit=EntityLimit(1))

@@ -1,6 +1,6 @@
 """Entities under moments and output perturbation: no placement of their records costs more than planned.
 
-All placements that admission allows are tried (docs/privacy.md 8, Lemma 55 and Lemma 56).
+All placements that admission allows are tried (docs/privacy 8, Lemma 55 and Lemma 56).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A first model from the warm-up's own release: what it costs, and gives (docs/privacy.md, Lemma 60)."""
+"""A first model from the warm-up's own release: what it costs, and gives (docs/privacy, Lemma 60)."""
 
 from __future__ import annotations
 

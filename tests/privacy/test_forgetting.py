@@ -1,4 +1,4 @@
-"""Moments that fade (docs/privacy.md 10.6): figures, account, noise, and that drift is followed."""
+"""Moments that fade (docs/privacy 10.6): figures, account, noise, and that drift is followed."""
 
 from __future__ import annotations
 

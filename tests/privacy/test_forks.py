@@ -1,4 +1,4 @@
-"""A process that forks: two learners go on from one budget, and both say so (docs/privacy.md 7.1)."""
+"""A process that forks: two learners go on from one budget, and both say so (docs/privacy 7.1)."""
 
 from __future__ import annotations
 

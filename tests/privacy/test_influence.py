@@ -1,4 +1,4 @@
-"""Influence pattern (docs/privacy.md 3, 9.2): where gradients differ, the releases being the same.
+"""Influence pattern (docs/privacy 3, 9.2): where gradients differ, the releases being the same.
 
 Both runs are fed the released state of the first one after every slot, which is what
 "the same earlier releases" means in the proof; then gradients may differ only where

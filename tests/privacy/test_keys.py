@@ -1,4 +1,4 @@
-"""The key of a noise source is in no pickle, copy, state, text or error (docs/privacy.md 7.3)."""
+"""The key of a noise source is in no pickle, copy, state, text or error (docs/privacy 7.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's rules against a world that keeps count of what has really left (docs/privacy.md 8, 9.6)."""
+"""The ledger's rules against a world that keeps count of what has really left (docs/privacy 8, 9.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lemmas of docs/privacy.md that no other test checks: a search for a counter-example, and twins."""
+"""Lemmas of docs/privacy that no other test checks: a search for a counter-example, and twins."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ SHARES = {
 
 @pytest.mark.parametrize(("n", "d"), SHARES)
 def test_the_floating_point_share_of_delta_is_of_the_stated_size(n: int, d: int) -> None:
-    """`(1 + e^eps) N 2 e / gamma` with e = 1e-15 sigma, as docs/privacy.md 7 prints it."""
+    """`(1 + e^eps) N 2 e / gamma` with e = 1e-15 sigma, as docs/privacy 7 prints it."""
     epsilon, delta = 1.0, 1e-6
     mu = mu_from(epsilon, delta)
     ftrl = plan_ftrl(

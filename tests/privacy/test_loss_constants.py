@@ -1,4 +1,4 @@
-"""G, L and D of every loss in every form: search for the worst pair (docs/privacy.md 2, 9.1).
+"""G, L and D of every loss in every form: search for the worst pair (docs/privacy 2, 9.1).
 
 Random search and hill climbing over weights, the partner, both records and their labels, which are any
 relevance in [-1, 1] where labels are differences, and flip where they are products. What is claimed is never
@@ -112,7 +112,7 @@ def test_gradient_and_its_replacement(loss: losses.PairLoss, form: losses.Form) 
 def test_the_diameter_of_metrics_on_other_balls(
     loss: losses.PairLoss, form: losses.Form, radius: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/privacy.md, Lemma 92: the search never passes it, and comes near; a longer record scales it.
+    """docs/privacy, Lemma 92: the search never passes it, and comes near; a longer record scales it.
 
     A loss without a constant of its own has 2 G, which the search need not come near.
     """
@@ -126,7 +126,7 @@ def test_the_diameter_of_metrics_on_other_balls(
 
 
 def test_two_pairs_with_one_record_are_no_further_apart_than_the_longer_one() -> None:
-    """docs/privacy.md, Lemma 92: |uu' - vv'| is at most 4 in the unit ball."""
+    """docs/privacy, Lemma 92: |uu' - vv'| is at most 4 in the unit ball."""
 
     def apart(c: dict[str, Array]) -> Array:
         u, v = (in_ball(c[name], B) - in_ball(c["p"], B) for name in "ab")

@@ -1,4 +1,4 @@
-"""The private moments of the prefix (docs/privacy.md 4.4): noise of the right size, honest variances."""
+"""The private moments of the prefix (docs/privacy 4.4): noise of the right size, honest variances."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_memory_of_another_shape_is_refused() -> None:
             noise.load_state(bad)
 
 
-# ---- the same bits everywhere (docs/privacy.md 8)
+# ---- the same bits everywhere (docs/privacy 8)
 # -------------------------------------------------------------
 
 

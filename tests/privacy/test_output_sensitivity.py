@@ -112,7 +112,7 @@ def test_one_record_costs_less_than_the_largest_moves_together() -> None:
 
 
 def test_the_closed_form_of_the_paper_fails_with_capped_steps() -> None:
-    # 8 G / (alpha t) is not a bound for capped steps and large L / alpha (docs/privacy.md 4.1); the recursion
+    # 8 G / (alpha t) is not a bound for capped steps and large L / alpha (docs/privacy 4.1); the recursion
     # is.
     alpha, smoothness, n = 1.0, 4.0, 20_000
     etas, factors = paper_steps(alpha, smoothness, n)

@@ -159,7 +159,7 @@ def gradient_of_one(left: Any, right: Any, clip: float, norm: str, by_row: bool)
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
-    """docs/privacy.md, Lemma 80: the rows of a batch are released together. Both bounds are reached."""
+    """docs/privacy, Lemma 80: the rows of a batch are released together. Both bounds are reached."""
     rng, most, twin = np.random.default_rng(1), 0.0, 0.0
     order = 1 if norm == "l1" else 2
     for trial in range(100):
@@ -176,7 +176,7 @@ def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
 
 @pytest.mark.parametrize(("pairs", "size", "parts"), [(1, 3, 3), (3, 2, 4), (5, 2, 3), (4, 4, 2), (7, 3, 4)])
 def test_pairs_in_one_batch_cost_most(pairs: int, size: int, parts: int) -> None:
-    """docs/privacy.md, Lemma 79, (a): over all ways to have so many changed pairs in batches."""
+    """docs/privacy, Lemma 79, (a): over all ways to have so many changed pairs in batches."""
     every = itertools.product(range(size + 1), repeat=parts)
     most = max(math.hypot(*counts) for counts in every if sum(counts) == pairs)
     assert spread(pairs, size) == pytest.approx(most)
@@ -324,7 +324,7 @@ def test_a_margin_and_pairs_that_are_drawn_do_not_look_at_the_data() -> None:
 
 
 def test_each_pair_is_used_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/privacy.md, Lemma 79: batches of an epoch have no pair in common; what is left over waits."""
+    """docs/privacy, Lemma 79: batches of an epoch have no pair in common; what is left over waits."""
     used: list[Any] = []
     gradient = dpp_metric.DPPMetricLearner._gradient
 
@@ -344,7 +344,7 @@ def test_each_pair_is_used_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def staircase(width: int, inner: int, scale: int, reach: int) -> Any:
-    """Probabilities of -reach to reach (docs/privacy.md, Lemma 81), but for what is beyond."""
+    """Probabilities of -reach to reach (docs/privacy, Lemma 81), but for what is beyond."""
     size = np.abs(np.arange(-reach, reach + 1))
     weights = np.exp(-(size // width + (size % width >= inner)) / scale)
     return weights / weights.sum()
@@ -376,7 +376,7 @@ def test_staircases_are_as_likely_as_stated(width: int, inner: int, scale: int) 
 
 
 def test_a_staircase_is_as_wide_as_a_pair_moves_an_entry() -> None:
-    """docs/privacy.md, Lemma 81, rounding included: k pairs move by at most k steps."""
+    """docs/privacy, Lemma 81, rounding included: k pairs move by at most k steps."""
     for pairs, move in itertools.product((1, 3), (0.01, 0.37)):
         plan = plan_staircase(
             2.0,
@@ -396,7 +396,7 @@ def test_a_staircase_is_as_wide_as_a_pair_moves_an_entry() -> None:
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_signs_tell_no_more_than_their_coin(p: int) -> None:
-    """docs/privacy.md, Lemma 82: by all corners and signs; and without a look at ties their mean is right."""
+    """docs/privacy, Lemma 82: by all corners and signs; and without a look at ties their mean is right."""
     plan = plan_signs(
         1.5, relation=PairRelation(pairs=2), dim=p, limit=0.5, batch=10, batches=3, epochs=1, name=""
     )
@@ -454,7 +454,7 @@ def test_entries_move_by_what_is_claimed_under_staircases_and_signs(monkeypatch:
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_perturbed_inputs(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/privacy.md, Lemma 83: features once an individual, each label by a coin, half the budget each."""
+    """docs/privacy, Lemma 83: features once an individual, each label by a coin, half the budget each."""
     X, alike, _ = neighbours(0)
     X[0], X[1] = [1.0, 0.0], [-1.0, 0.0]  # as far apart as a replacement is
     emit, rows = VectorDoor.emit, []

@@ -1,4 +1,4 @@
-"""Partners made of releases: what a record can move, and that no other is kept (docs/privacy.md 10.5)."""
+"""Partners made of releases: what a record can move, and that no other is kept (docs/privacy 10.5)."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_the_account_is_that_of_one_step() -> None:
     assert plan.influence.pattern(300).tolist() == [1.0]
     assert plan.diameter == with_buffer.diameter
     assert 1.5 < with_buffer.sigma / plan.sigma < 1.9
-    assert plan.release().lemma == "docs/privacy.md, Lemma 61 and Lemma 16"
+    assert plan.release().lemma == "docs/privacy, Lemma 61 and Lemma 16"
     assert plan.mu_spent(300) == pytest.approx(plan.mu)
     entity = made(warmup=100, entity=EntityLimit(3, 5)).run.rule.plan  # type: ignore[union-attr]
     assert entity.influence.pattern(300).tolist() == [1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0]

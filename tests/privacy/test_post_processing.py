@@ -1,4 +1,4 @@
-"""Everything public is computed from what has left through the doors (docs/privacy.md 9.9).
+"""Everything public is computed from what has left through the doors (docs/privacy 9.9).
 
 Stream B is run with the released values of stream A put in the place of its own: then all that an observer
 sees must be what stream A showed, bit for bit. Whatever looks past a door, at a raw label mean, a raw sum or

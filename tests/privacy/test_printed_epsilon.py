@@ -1,4 +1,4 @@
-"""Every epsilon that is printed is the accountant's of the run (docs/privacy.md 9.8).
+"""Every epsilon that is printed is the accountant's of the run (docs/privacy 9.8).
 
 The accountant is replaced by one that answers a number which nothing else could give; wherever an epsilon
 is shown, for people or machines, it must be that number, or the declared budget.

@@ -1,4 +1,4 @@
-"""A private AUC: histograms of probabilities by class, over windows of slots (docs/privacy.md 10.8)."""
+"""A private AUC: histograms of probabilities by class, over windows of slots (docs/privacy 10.8)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
         charged = math.sqrt(model.privacy.mu_spent**2 - before**2)
         assert charged >= math.sqrt(plan.fork_mu2(model.settings.window)) * (1.0 - 1e-9) or not forks
     line = model.privacy.card[-1]
-    assert line["lemma"] == "docs/privacy.md, Lemma 65"
+    assert line["lemma"] == "docs/privacy, Lemma 65"
     assert line["mu2"] == pytest.approx(plan.histograms.mu2)
 
 

@@ -1,4 +1,4 @@
-"""Probabilities of private learners are computed from releases alone (docs/privacy.md 10.9)."""
+"""Probabilities of private learners are computed from releases alone (docs/privacy 10.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share of positives for the probabilities of gradients, declared or released (docs/privacy.md 10.9)."""
+"""A share of positives for the probabilities of gradients, declared or released (docs/privacy 10.9)."""
 
 from __future__ import annotations
 

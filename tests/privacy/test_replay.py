@@ -1,6 +1,6 @@
 """A private learner with a noise key: a replay of the same records releases the same bytes.
 
-See docs/privacy.md 8.
+See docs/privacy 8.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def noise_of(model: auc.PairFTRL, data: list[Event], origin: Origin | None = Non
 
 
 def test_keyed_by_the_step_alone_the_gradients_could_be_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: docs/privacy.md 8: with the same noise two releases differ by the raw gradient."""
+    """The mutant: docs/privacy 8: with the same noise two releases differ by the raw gradient."""
     data = [event for event in events(40) if "b" in event[0]][:30]
     changed = [*data[:20], (data[20][0], not data[20][1]), *data[21:]]
 

@@ -1,4 +1,4 @@
-"""Sensitivities against brute force over all positions, patterns and directions (docs/privacy.md 9.3)."""
+"""Sensitivities against brute force over all positions, patterns and directions (docs/privacy 9.3)."""
 
 from __future__ import annotations
 

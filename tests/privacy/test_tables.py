@@ -43,7 +43,7 @@ from streampair.privacy.mechanisms.offline import (
 )
 from streampair.privacy.noise import NormalStream
 
-LEMMA = {"name": "a vector", "lemma": "docs/privacy.md, Lemma 72"}
+LEMMA = {"name": "a vector", "lemma": "docs/privacy, Lemma 72"}
 # Twins that are broken in noise alone: by how much.
 LESS_NOISE = 0.7
 
@@ -92,7 +92,7 @@ def test_no_release_moves_further_than_is_claimed_and_some_come_near(name: str, 
     "name", [name for name in MODELS if MODELS[name]()._starts and "network" not in name]
 )
 def test_no_release_moves_further_from_another_start(name: str, secrets: Secrets) -> None:
-    """docs/privacy.md, Lemma 66: from the edge of the ball, where what is given beyond it is put."""
+    """docs/privacy, Lemma 66: from the edge of the ball, where what is given beyond it is put."""
 
     def make() -> Any:
         model = MODELS[name]()
@@ -126,7 +126,7 @@ SHARING = [
 
 @pytest.mark.parametrize(("learner", "delta"), SHARING)
 def test_shares_are_parts_of_the_budget(learner: Any, delta: float) -> None:
-    """docs/privacy.md, Lemma 93: a learner that forgets its share spends more than it promises."""
+    """docs/privacy, Lemma 93: a learner that forgets its share spends more than it promises."""
     X, y = next(worst_tables(60))[:2]
     whole, parts = (
         learner(2.0, delta, **given).fit(X, y).privacy
@@ -173,7 +173,7 @@ DEFAULTS = {"DPGDSC": (0.37, 0.59), "DPGDC": (0.48, 0.68), "DPGDC2": (0.50, 0.70
 
 @pytest.mark.parametrize(("name", "task"), [(n, t) for n in DEFAULTS for t in ("auc", "metric")])
 def test_what_the_page_says_of_attacks_on_default_parameters(name: str, task: str, secrets: Secrets) -> None:
-    """docs/privacy.md 5, "Claims are upper bounds"."""
+    """docs/privacy 5, "Claims are upper bounds"."""
     seed = {"random_state": 1} if name == "DPEGD" else {}
     shown = moved(lambda: getattr(batch, name)(1.0, 1e-6, task=task, **seed), secrets, 400)
     assert shown == pytest.approx(DEFAULTS[name][task == "metric"], abs=0.006)
@@ -476,7 +476,7 @@ def test_the_paper_is_accounted_for_exactly(delta: float) -> None:
 
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()], ids=repr)
 def test_a_network_moves_by_at_most_eight_clips_over_n(loss: losses.PairLoss) -> None:
-    """docs/privacy.md, Lemma 76; and a mutant that clips differences of records, not records, breaks it."""
+    """docs/privacy, Lemma 76; and a mutant that clips differences of records, not records, breaks it."""
     rng, n, clip, most, twin = np.random.default_rng(1), 12, 0.7, 0.0, 0.0
     for trial in range(200):
         jacobians = rng.normal(size=(n, 4)) * 3.0

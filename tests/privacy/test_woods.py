@@ -1,4 +1,4 @@
-"""The private forest (docs/privacy.md 10.10): sensitivity, account, replay, and what it learns."""
+"""The private forest (docs/privacy 10.10): sensitivity, account, replay, and what it learns."""
 
 from __future__ import annotations
 

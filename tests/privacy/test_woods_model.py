@@ -1,4 +1,4 @@
-"""What a private forest computes of its releases: rows, weights, probabilities (docs/privacy.md 10.10)."""
+"""What a private forest computes of its releases: rows, weights, probabilities (docs/privacy 10.10)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_many_pairs_are_cut_into_parts_of_the_same_sum() -> None:
 def test_a_record_moves_the_gradient_by_at_most_two_diameters_over_n(
     loss: losses.PairLoss, task: str
 ) -> None:
-    """docs/privacy.md, Lemma 70: random tables, and the ones that reach it."""
+    """docs/privacy, Lemma 70: random tables, and the ones that reach it."""
     rng = np.random.default_rng(3)
     made: Any = LinearRisk if task == "auc" else MetricRisk
     bound = 2.0 * loss.diameter(1.0, 0.5, form="raw" if task == "auc" else "metric") / 20

@@ -1,4 +1,4 @@
-"""Pair losses: values, slopes, and the constants of docs/privacy.md 2."""
+"""Pair losses: values, slopes, and the constants of docs/privacy 2."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_table_at_the_unit_ball() -> None:
 
 
 def test_the_table_of_metrics() -> None:
-    """docs/privacy.md 2, at B = 1 and R = 1 or 1/8, where the largest PSD margin changes sides."""
+    """docs/privacy 2, at B = 1 and R = 1 or 1/8, where the largest PSD margin changes sides."""
     sigmoid = lambda a: 1 / (1 + math.exp(-a))  # noqa: E731
     for r in (1.0, 0.125):
         q = 4 * r

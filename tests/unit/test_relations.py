@@ -92,7 +92,7 @@ def small_graphs() -> list[tuple[int, Edges]]:
 
 @pytest.mark.parametrize(("n", "edges"), small_graphs(), ids=str)
 def test_kappa_is_the_papers_and_kappa_prime_bounds_it(n: int, edges: Edges) -> None:
-    """docs/privacy.md, Lemma 77: whichever paths are chosen."""
+    """docs/privacy, Lemma 77: whichever paths are chosen."""
     graph = offline.PairGraph(edges, n)
     exact = max(max(ways(edges, n, s, t)) for s, t in itertools.combinations(range(n), 2))
     assert graph.kappa() == exact <= graph.kappa_prime <= max(graph.max_degree, 1)
@@ -102,7 +102,7 @@ def test_kappa_is_the_papers_and_kappa_prime_bounds_it(n: int, edges: Edges) -> 
 
 @pytest.mark.parametrize(("n", "edges"), small_graphs(), ids=str)
 def test_kappa_of_intransitive_relations_is_the_papers(n: int, edges: Edges) -> None:
-    """docs/privacy.md, Lemma 78; and a mutant that forgets the pair itself is caught by the star."""
+    """docs/privacy, Lemma 78; and a mutant that forgets the pair itself is caught by the star."""
     most = 0
     for s, t in itertools.combinations(range(n), 2):
         rest = [e for e in edges if e != (s, t)]

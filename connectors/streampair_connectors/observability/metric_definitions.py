@@ -1,7 +1,7 @@
 """What series there are: `SERIES` is the one place that says it.
 
 The metrics are made from it, and documents, alert rules and dashboards are checked against it. The public
-registry has nothing that is a function of raw data (docs/privacy.md 7): no losses, rates, counts by outcome.
+registry has nothing that is a function of raw data (docs/privacy 7): no losses, rates, counts by outcome.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Budget:
 
 
 def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Total:
-    """Put the accounts of lanes together (docs/privacy.md, Lemmas 2 and 3, and 8.5).
+    """Put the accounts of lanes together (docs/privacy, Lemmas 2 and 3, and 8.5).
 
     Learners on one partition see the same records: they compose. Partitions hold different records, so of a
     *record* the largest lane counts. The records of an *entity* can be in several lanes, and then its spends

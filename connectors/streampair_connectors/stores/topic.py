@@ -1,7 +1,8 @@
 """Lanes in Kafka itself: outputs, log, snapshot, offset and register in one transaction.
 
-The order is in docs/design.md, "The steps of a commit". The state moves between hosts, and whoever reads committed records only never sees an output twice. The log
-topic has the partitions of the input. A message of it is one frame of the log, or a piece of a snapshot:
+The order is in docs/design.md, "The steps of a commit". The state moves between hosts, and whoever reads
+committed records only never sees an output twice. The log topic has the partitions of the input. A message
+of it is one frame of the log, or a piece of a snapshot:
 
 - frame: its message key names the lane; in the clear its sequence (8) and the tag of the entry before (32),
   then the frame, sealed to lane, sequence and predecessor;

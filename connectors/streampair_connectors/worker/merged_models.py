@@ -1,7 +1,7 @@
 """Models of lanes as messages, and the one model that they make together.
 
 A lane publishes its model under its own key, to a compacted topic: the newest of each lane stays. Everything
-in a message is released already, or was public before (docs/privacy.md, Lemma 4): published weights, the
+in a message is released already, or was public before (docs/privacy, Lemma 4): published weights, the
 moments that the warm-up released, declared bounds, and counts of slots. Never a state: that holds records.
 
 Lanes count by their *slots*. Learned events would tell how many records were refused, which is a function of

@@ -135,7 +135,7 @@ class Plan(Protocol):
         """mu of the releases of the first `steps` learning slots."""
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy.md 8)."""
+        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy 8)."""
 
 
 class Asked(NamedTuple):
@@ -182,7 +182,7 @@ class Run(abc.ABC):
 
     @property
     def auc(self) -> Mapping[str, Any] | None:
-        """The private AUC as the releases tell it (docs/privacy.md 10.8); None: none is asked for."""
+        """The private AUC as the releases tell it (docs/privacy 10.8); None: none is asked for."""
         return None
 
     @property
@@ -190,7 +190,7 @@ class Run(abc.ABC):
         """Standard deviation of what noise adds to each published weight, (d,), about: from the releases.
 
         None before there are weights, and where later steps answer to the noise by as much as the records
-        say, so that nobody knows how much of it is left (docs/privacy.md, Lemma 89).
+        say, so that nobody knows how much of it is left (docs/privacy, Lemma 89).
         """
         return None
 
@@ -380,7 +380,7 @@ class Release:
     relation
         Which streams are neighbours.
     lemma
-        Where the sensitivity is proved, in docs/privacy.md.
+        Where the sensitivity is proved, in docs/privacy.
     sensitivity
         l2 sensitivity to replacing a record (or an entity's records): of one release where they are
         independent, of all of them together where their noise is correlated.
@@ -397,7 +397,7 @@ class Release:
 
     Notes
     -----
-    `floating_point` is what floating point may add to delta, by Lemma 21 of docs/privacy.md: the normal is
+    `floating_point` is what floating point may add to delta, by Lemma 21 of docs/privacy: the normal is
     computed with an error e, which moves a cell of the grid with a probability of 2 e / grid, in one of
     `coordinates` times `releases` cells. It is stated, not charged. The guarantee is computational: it
     holds as far as the cipher's output cannot be told from random bits.
@@ -608,7 +608,7 @@ class Settings:
 
     @property
     def warmup_records(self) -> int:
-        """How many records of one entity the warm-up can hold (docs/privacy.md 4.4)."""
+        """How many records of one entity the warm-up can hold (docs/privacy 4.4)."""
         return 1 if self.entity is None else self.entity.within(self.warmup)
 
     @property

@@ -1,4 +1,4 @@
-"""The buffer of a private run: which past records are used, by slots and coins alone (docs/privacy.md 3)."""
+"""The buffer of a private run: which past records are used, by slots and coins alone (docs/privacy 3)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class BufferPlan:
 
     @classmethod
     def released(cls) -> BufferPlan:
-        """No buffer: the partner of a record is a function of releases (docs/privacy.md 10.5)."""
+        """No buffer: the partner of a record is a function of releases (docs/privacy 10.5)."""
         return cls(buffers_kernels.RELEASED, Influence.released())
 
     def filled(self, steps: int) -> int:

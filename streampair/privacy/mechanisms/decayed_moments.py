@@ -109,7 +109,7 @@ class ForgettingPlan:
     radius
         Radius R of the weights.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     relation
         Which streams are neighbours.
     keep
@@ -200,7 +200,7 @@ class ForgettingPlan:
         return math.sqrt(self._rows_mu2(self.releases(steps)))
 
     def fork_mu2(self, window: int) -> float:
-        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy.md 8).
+        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy 8).
 
         A record in the first of the blocks that end there costs most.
         """
@@ -228,7 +228,7 @@ class ForgettingPlan:
                 name="second moments of blocks that fade",
                 domain="records in the unit ball, with a label weighted into [-1, 1]",
                 relation=self.relation,
-                lemma="docs/privacy.md, Lemma 16, Lemma 31 and Lemma 44",
+                lemma="docs/privacy, Lemma 16, Lemma 31 and Lemma 44",
                 sensitivity=replace * self.sigma,
                 sigma=self.sigma,
                 replace=replace,

@@ -357,7 +357,7 @@ def woods_diameter(fields: int, leaf: float, mark: float, trees: int = TREES) ->
 
     For |x| <= 1, |s| <= 1 and r = 1 or -1. In a tree where two records are in different leaves, their sums
     differ by `2 + 1 + 1 = 4` squared, in one where they share it by `(r - r')^2 <= 4`; in each field at most
-    two bins differ, by 1. So the square is `9/2 + 4 trees leaf^2 + 2 fields mark^2` (docs/privacy.md, Lemma
+    two bins differ, by 1. So the square is `9/2 + 4 trees leaf^2 + 2 fields mark^2` (docs/privacy, Lemma
     90).
 
     Examples

@@ -155,7 +155,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class FTRLPlan:
-    """The mechanism of docs/privacy.md 4.3, calibrated.
+    """The mechanism of docs/privacy 4.3, calibrated.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class FTRLPlan:
     sensitivity
         `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
     forks, window
-        Second views of as many consecutive releases that the budget has room for (docs/privacy.md 8).
+        Second views of as many consecutive releases that the budget has room for (docs/privacy 8).
     relation
         Which streams are neighbours.
     """
@@ -236,7 +236,7 @@ class FTRLPlan:
             name="running sum of the gradients",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma=f"docs/privacy.md, Lemma {61 if self.influence.uses == 0 else 11} and Lemma 16",
+            lemma=f"docs/privacy, Lemma {61 if self.influence.uses == 0 else 11} and Lemma 16",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=replace,
@@ -299,7 +299,7 @@ def plan_ftrl(
     window: int = 4096,
     relation: Relation = ONE_RECORD,
 ) -> FTRLPlan:
-    """Calibrate the noise of docs/privacy.md 4.3 for a budget.
+    """Calibrate the noise of docs/privacy 4.3 for a budget.
 
     Parameters
     ----------
@@ -409,7 +409,7 @@ class SummedGradients(ExactGradients):
 
 
 class FTRLRun(Run):
-    """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy.md 4.3, 7).
+    """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy 4.3, 7).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""NoisyOGD: noise in every gradient, fed back into the iterate (docs/privacy.md 4.2)."""
+"""NoisyOGD: noise in every gradient, fed back into the iterate (docs/privacy 4.2)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class NoisyPlan:
-    """Noise in every gradient, fed back into the iterate (docs/privacy.md 4.2), calibrated.
+    """Noise in every gradient, fed back into the iterate (docs/privacy 4.2), calibrated.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class NoisyPlan:
     horizon
         Learning steps, None for no end.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     relation
         Which streams are neighbours.
     """
@@ -104,7 +104,7 @@ class NoisyPlan:
         return float(np.linalg.norm(self._moves()[: max(steps, 0)])) / self.sigma
 
     def fork_mu2(self, window: int) -> float:
-        """`mu^2` of releasing `window` slots once more under other noise (docs/privacy.md 8)."""
+        """`mu^2` of releasing `window` slots once more under other noise (docs/privacy 8)."""
         return (self._window_norm(window) / self.sigma) ** 2
 
     def release(self) -> Release:
@@ -114,7 +114,7 @@ class NoisyPlan:
             name="each averaged gradient",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 11 and Lemma 15",
+            lemma="docs/privacy, Lemma 11 and Lemma 15",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=replace,
@@ -148,7 +148,7 @@ def plan_noisy(
     window: int = 0,
     relation: Relation = ONE_RECORD,
 ) -> NoisyPlan:
-    """Calibrate the noise of docs/privacy.md 4.2 for a budget.
+    """Calibrate the noise of docs/privacy 4.2 for a budget.
 
     `sigma = ||D v + gamma sqrt(d) 1[v > 0]|| / mu`: without a horizon `D sqrt(1 + 1/s) / mu` for a FIFO
     buffer of s records, up to the grid's 1 %.

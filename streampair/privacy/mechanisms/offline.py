@@ -145,7 +145,7 @@ def largest_step(alpha: float, smoothness: float) -> float:
 def descent_moves(
     steps: int, eta: float, *, alpha: float, smoothness: float, push: float, radius: float
 ) -> Floats:
-    """How far each of the iterates w_1 to w_T moves when one record is replaced (docs/privacy.md, Lemma 71).
+    """How far each of the iterates w_1 to w_T moves when one record is replaced (docs/privacy, Lemma 71).
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def descent_moves(
 def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, radius: float) -> float:
     """How far a weighted mean of the iterates of one pass moves, by the worst record.
 
-    By docs/privacy.md, Lemma 73. At step t the gradient is the mean over the pairs of record t with
+    By docs/privacy, Lemma 73. At step t the gradient is the mean over the pairs of record t with
     the t - 1 records before it.
 
     Parameters
@@ -213,7 +213,7 @@ def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, r
 def neighbours_move(steps: int, eta: float, *, diameter: float, jump: float, radius: float) -> float:
     """How far the mean of w_1 to w_T of a pass moves, in which each record meets the one before.
 
-    By docs/privacy.md, Lemma 68 and Lemma 69. The worst record is the second: it is in the first two steps.
+    By docs/privacy, Lemma 68 and Lemma 69. The worst record is the second: it is in the first two steps.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ class TablePlan:
 
 
 def mu_of_pure(epsilon: float) -> float:
-    """The least mu for which pure epsilon implies mu-GDP (docs/privacy.md, Lemma 72).
+    """The least mu for which pure epsilon implies mu-GDP (docs/privacy, Lemma 72).
 
     Examples
     --------
@@ -355,7 +355,7 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def epsilon_of_draws(draws: int, chance: float, moves: Sequence[float], sigma: float, delta: float) -> float:
-    """Epsilon of a vector that moves further the more often a record is drawn (docs/privacy.md, Lemma 95).
+    """Epsilon of a vector that moves further the more often a record is drawn (docs/privacy, Lemma 95).
 
     Parameters
     ----------
@@ -409,7 +409,7 @@ def plan_table(
     noise: float | None = None,
     share: float = 1.0,
 ) -> TablePlan:
-    """Calibrate the noise of vectors that move by at most `sensitivity` each (docs/privacy.md, Lemma 72).
+    """Calibrate the noise of vectors that move by at most `sensitivity` each (docs/privacy, Lemma 72).
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ def plan_table(
     Examples
     --------
     >>> from streampair.privacy.mechanisms.offline import plan_table
-    >>> asked = {"dim": 4, "sensitivity": 0.1, "name": "weights", "lemma": "docs/privacy.md, Lemma 72"}
+    >>> asked = {"dim": 4, "sensitivity": 0.1, "name": "weights", "lemma": "docs/privacy, Lemma 72"}
     >>> plan_table(1.0, 1e-6, **asked).sigma > 0.4, plan_table(1.0, 0.0, **asked).epsilon <= 1.0
     (True, True)
     """

@@ -71,7 +71,7 @@ _POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class OutputPlan:
-    """Releases of a run without noise, each under fresh noise (docs/privacy.md 4.1), calibrated.
+    """Releases of a run without noise, each under fresh noise (docs/privacy 4.1), calibrated.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class OutputPlan:
     Notes
     -----
     Places of the buffer that are empty count for nothing at a record's own step, and each step has its own
-    grid (docs/privacy.md, Lemma 59). Not so where entities are protected: what their records cost together
+    grid (docs/privacy, Lemma 59). Not so where entities are protected: what their records cost together
     is known with full steps (Lemma 56).
     """
 
@@ -194,8 +194,7 @@ class OutputPlan:
             name="iterates",
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma 13 and Lemma "
-            + ("14 and Lemma 59" if self._apart is None else "56"),
+            lemma="docs/privacy, Lemma 13 and Lemma " + ("14 and Lemma 59" if self._apart is None else "56"),
             sensitivity=float(self._together()[last]),
             sigma=self.sigma,
             replace=replace,
@@ -206,7 +205,7 @@ class OutputPlan:
         )
 
     def fork_mu2(self, window: int, start: int | None = None) -> float:
-        """`mu^2` of releasing `window` slots once more: `sum (S_t / sigma_t)^2` (docs/privacy.md 8).
+        """`mu^2` of releasing `window` slots once more: `sum (S_t / sigma_t)^2` (docs/privacy 8).
 
         Parameters
         ----------
@@ -279,7 +278,7 @@ def plan_output(
     relation: Relation = ONE_RECORD,
     scale: float | None = None,
 ) -> OutputPlan:
-    """Calibrate the noise of docs/privacy.md 4.1 for a budget, by the worst single record or entity.
+    """Calibrate the noise of docs/privacy 4.1 for a budget, by the worst single record or entity.
 
     Parameters
     ----------
@@ -293,7 +292,7 @@ def plan_output(
         ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
         equal cost for each release, as in H20.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     group, relation
         As in `OutputPlan`.
     scale
@@ -416,7 +415,7 @@ def entity_spend(
     limit: EntityLimit,
     count: int | None = None,
 ) -> float:
-    """`mu^2` of the first releases about all records of an entity, at most (docs/privacy.md 8, Lemma 56).
+    """`mu^2` of the first releases about all records of an entity, at most (docs/privacy 8, Lemma 56).
 
     The moves of an entity are those of its records, added: `S_e <- c_t S_e + eta_t D v_e(t)`. So its cost is
     the sum over pairs of them of `sum_t v_i(t) v_l(t) / sigma_t^2`. Two that j others separate are at least

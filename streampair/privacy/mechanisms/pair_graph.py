@@ -96,7 +96,7 @@ def spread(pairs: int, batch: int) -> float:
 
 @dataclass(frozen=True)
 class PairsPlan(TablePlan):
-    """Releases of means over batches of pairs, each pair once an epoch (docs/privacy.md, Lemma 79).
+    """Releases of means over batches of pairs, each pair once an epoch (docs/privacy, Lemma 79).
 
     `sensitivity` is how far one pair moves its batch's mean: in l2 for Gaussian noise, in l1 for Laplace's.
 
@@ -155,7 +155,7 @@ def plan_pairs(
     lemma: str,
     noise: float | None = None,
 ) -> PairsPlan:
-    """Calibrate the noise of means over batches of pairs (docs/privacy.md, Lemma 79).
+    """Calibrate the noise of means over batches of pairs (docs/privacy, Lemma 79).
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def plan_pairs(
     --------
     >>> from streampair.privacy.mechanisms.pair_graph import PairRelation, plan_pairs
     >>> plan = plan_pairs(1.0, 1e-6, relation=PairRelation(pairs=3), dim=4, sensitivity=0.01, batch=100,
-    ...                   batches=5, epochs=2, name="means", lemma="docs/privacy.md, Lemma 79")
+    ...                   batches=5, epochs=2, name="means", lemma="docs/privacy, Lemma 79")
     >>> plan.releases, round(plan.mu, 3)
     (10, 0.237)
     """
@@ -217,7 +217,7 @@ _COIN = 64
 
 @dataclass(frozen=True)
 class StaircasePlan(PairsPlan):
-    """Staircase noise in every entry of a batch's mean (docs/privacy.md, Lemma 81).
+    """Staircase noise in every entry of a batch's mean (docs/privacy, Lemma 81).
 
     `sensitivity` is how far one pair moves an entry, and `scale` the t of the steps' ``exp(-1 / t)``.
 
@@ -274,7 +274,7 @@ def plan_staircase(
     inner = min(max(round(width / (1.0 + math.exp(0.5 / scale))), 1), width)
     return StaircasePlan(
         name=name,
-        lemma="docs/privacy.md, Lemma 81",
+        lemma="docs/privacy, Lemma 81",
         dim=dim,
         sensitivity=sensitivity,
         blank=1.0,
@@ -302,7 +302,7 @@ def _coin_epsilon(coin: int) -> float:
 
 @dataclass(frozen=True)
 class SignPlan(PairsPlan):
-    """Signs in place of noise (Duchi et al. 2018; docs/privacy.md, Lemma 82).
+    """Signs in place of noise (Duchi et al. 2018; docs/privacy, Lemma 82).
 
     A release is worth the same whatever moves, so that what counts is how many batches hold changed pairs.
 
@@ -352,14 +352,14 @@ def plan_signs(
     epochs: int,
     name: str,
 ) -> SignPlan:
-    """Calibrate the coin of `SignPlan` for a pure epsilon (docs/privacy.md, Lemma 82)."""
+    """Calibrate the coin of `SignPlan` for a pure epsilon (docs/privacy, Lemma 82)."""
     mu_from(epsilon, 1e-6)  # its check
     coin = _coin(epsilon / (epochs * min(relation.pairs, batches)))
     if coin == 1 << (_COIN - 1):
         raise ConfigError("signs would be fair coins", fix="raise epsilon, or take fewer epochs")
     return SignPlan(
         name=name,
-        lemma="docs/privacy.md, Lemma 82",
+        lemma="docs/privacy, Lemma 82",
         dim=dim,
         sensitivity=2.0 * limit / min(relation.pairs, batch),
         blank=1.0,
@@ -421,7 +421,7 @@ class SignDoor:
 
 @dataclass(frozen=True)
 class PersonsPlan(TablePlan):
-    """One release of the features of each individual (docs/privacy.md, Lemma 83)."""
+    """One release of the features of each individual (docs/privacy, Lemma 83)."""
 
     relation: PairRelation
 
@@ -438,7 +438,7 @@ class PersonsPlan(TablePlan):
 
 @dataclass(frozen=True)
 class LabelsPlan(TablePlan):
-    """Labels of pairs, each turned over by a coin (Warner 1965; docs/privacy.md, Lemma 83).
+    """Labels of pairs, each turned over by a coin (Warner 1965; docs/privacy, Lemma 83).
 
     Parameters
     ----------
@@ -516,7 +516,7 @@ def plan_inputs(
     coin = _coin(each)
     if coin == 1 << (_COIN - 1):
         raise ConfigError("labels would be fair coins", fix="raise epsilon")
-    lemma = "docs/privacy.md, Lemma 83"
+    lemma = "docs/privacy, Lemma 83"
     made = plan_table(
         epsilon if delta else 0.5 * epsilon,
         delta,

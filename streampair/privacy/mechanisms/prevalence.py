@@ -116,7 +116,7 @@ class RatePlan:
             name="labels and scores of a block, for probabilities",
             domain="records in the unit ball, a label -1 or 1, and a score cut to [-1, 1]",
             relation=settings.relation,
-            lemma="docs/privacy.md, Lemma 50",
+            lemma="docs/privacy, Lemma 50",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=move,

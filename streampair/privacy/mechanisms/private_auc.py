@@ -249,7 +249,7 @@ class AucPlan:
             name="histogram of the probabilities in a window, by class, for the AUC",
             domain="a label -1 or 1, and a probability in [0, 1]",
             relation=settings.relation,
-            lemma="docs/privacy.md, Lemma 65",
+            lemma="docs/privacy, Lemma 65",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=move,

@@ -146,7 +146,7 @@ class SecondMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy.md 8).
+        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     anytime
         Weight a, above 0 and up to 1, of what is known before the horizon against what is known at its end: a
         record of the first block spends `sqrt(a)` of mu^2 on the releases before, which have `c_k = (.99 -
@@ -338,7 +338,7 @@ class SecondMomentsPlan:
     def mu_spent(self, steps: int) -> float:
         """mu of the releases in the first `steps` learned slots: of a record that they cost most.
 
-        Of an entity that of the worst places its records may have (docs/privacy.md, Lemma 55).
+        Of an entity that of the worst places its records may have (docs/privacy, Lemma 55).
         """
         last = self.horizon is not None and steps >= self.horizon
         running = self.releases(steps) - last
@@ -399,7 +399,7 @@ class SecondMomentsPlan:
                 domain="records in the unit ball, with "
                 + ("one of the declared classes" if self.classes else "a label weighted into [-1, 1]"),
                 relation=self.relation,
-                lemma=f"docs/privacy.md, Lemma 16, Lemma {self.lemma} and Lemma "
+                lemma=f"docs/privacy, Lemma 16, Lemma {self.lemma} and Lemma "
                 + ("32" if self._alone else "55"),
                 sensitivity=move,
                 sigma=sigma,
@@ -423,7 +423,7 @@ class SecondMomentsPlan:
         return tuple(kinds)
 
     def fork_mu2(self, window: int) -> float:
-        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy.md 8).
+        """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy 8).
 
         A record that is in the first of the m blocks that end there costs most, and the more the larger m.
         With a horizon the dearest window is the fullest one before it, or the one that it ends.

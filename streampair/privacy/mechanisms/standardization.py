@@ -1,7 +1,7 @@
 """The warm-up: private means and variances from the first slots, by which later records are standardised.
 
 One joint release of the sums of x, of x^2, of the labels and of labels times x over a prefix of the stream
-(docs/privacy.md 4.4, 10.2, 10.5). A slot is in the prefix or in the learning part, never in both.
+(docs/privacy 4.4, 10.2, 10.5). A slot is in the prefix or in the learning part, never in both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Warmup", "WarmupPlan", "plan_warmup", "shrunk_variances"]
 
 @dataclass(frozen=True)
 class WarmupPlan:
-    """The release of docs/privacy.md 4.4: means of x and of x^2 over the first slots.
+    """The release of docs/privacy 4.4: means of x and of x^2 over the first slots.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class WarmupPlan:
             name="warm-up: sums of x, of x^2" + more,
             domain="features scaled and clipped to [-1, 1]" + (", a label in [-1, 1]" if labels else ""),
             relation=self.relation,
-            lemma="docs/privacy.md, Lemma " + ("60" if cross else "18"),
+            lemma="docs/privacy, Lemma " + ("60" if cross else "18"),
             sensitivity=sensitivity,
             sigma=self.sigma_sum,
             replace=sensitivity / self.sigma_sum,

@@ -1,4 +1,4 @@
-"""Rows that are made up of what was released, for what was not: how leaves overlap (docs/privacy.md 10.10).
+"""Rows that are made up of what was released, for what was not: how leaves overlap (docs/privacy 10.10).
 
 They have the released correlations (a Gaussian copula), the released marginals, and, weighed by maximum
 entropy, the released counts of leaves.

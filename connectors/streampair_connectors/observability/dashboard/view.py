@@ -46,7 +46,7 @@ def frame(
     telemetry
         Where every number comes from.
     public
-        Leave out what is a function of raw data (docs/privacy.md 7): private lanes alone, and of them what
+        Leave out what is a function of raw data (docs/privacy 7): private lanes alone, and of them what
         the public endpoint has.
     after
         A count of the history for this reader: only lanes that changed later, with their last point; None:
