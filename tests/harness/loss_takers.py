@@ -88,12 +88,12 @@ def _all() -> Iterator[tuple[str, Callable[[losses.PairLoss | None], Weights]]]:
     for task, radius in (("auc", 1.0), ("metric", 20.0)):
         common = {"task": task, "radius": radius, "epsilon": 1e5, "delta": 1e-3}
         for learner in ("DPEGD", "DPGDC", "DPGDC2", "DPGDSC", "GradientPerturbation", "LocalizedPairSGD"):
-            yield f"batch.{learner} {task}", _batch(learner, **common)
+            yield f"offline.{learner} {task}", _batch(learner, **common)
         for learner in ("OffPairC", "OffPairStrC"):
-            yield f"batch.{learner} {task}", _batch(learner, l2=0.01, **common)
-        yield f"batch.PairSGD {task}", _batch("PairSGD", task=task, radius=radius)
+            yield f"offline.{learner} {task}", _batch(learner, l2=0.01, **common)
+        yield f"offline.PairSGD {task}", _batch("PairSGD", task=task, radius=radius)
     yield (
-        "batch.GradientPerturbation network",
+        "offline.GradientPerturbation network",
         _batch("GradientPerturbation", epsilon=1e5, delta=1e-3, hidden=4, radius=20.0, steps=20),
     )
 
