@@ -13,7 +13,7 @@ _HEADING = re.compile(r"^#+ (?:(Lemma \d+) \(.*\)|(\d+(?:\.\d+)*)\.? .*)$", re.M
 # What is not touched: code, formulas, links; then what is.
 _NAMED = re.compile(
     r"`[^`]*`|\$[^$]*\$|\[[^\]]*\]\([^)]*\)"
-    r"|(?P<lemma>\b(?:Lemma|Lemmas) (?P<number>\d+))\b|(?P<section>\b[Ss]ections? (?P<place>\d+(?:\.\d+)*))"
+    r"|(?P<lemma>\b(?:Lemma|Lemmas)\s+(?P<number>\d+))\b|(?P<section>\b[Ss]ections?\s+(?P<place>\d+(?:\.\d+)*))"
 )
 _BLOCK = re.compile(r"(^```.*?^```$|^\$\$.*?\$\$$|^#+ [^\n]*$)", re.M | re.S)
 
