@@ -150,9 +150,9 @@ def number(cell: Any) -> float:
 
     Examples
     --------
-    >>> from streampair.records import cells
-    >>> cells.number(2), cells.number("0.5"), cells.number(" 1e3 "), cells.number("True")
-    (2.0, 0.5, 1000.0, 1.0)
+    >>> from streampair.records import features
+    >>> [features.number(text) for text in (2, "0.5", " 1e3 ", "True")]
+    [2.0, 0.5, 1000.0, 1.0]
     """
     if isinstance(cell, str | bytes):
         found = _of_text(_text(cell))
@@ -176,8 +176,8 @@ def label(y: Any) -> Any:
 
     Examples
     --------
-    >>> from streampair.records import cells
-    >>> cells.label("1"), cells.label("True"), cells.label("fraud"), cells.label(0.5)
+    >>> from streampair.records import features
+    >>> features.label("1"), features.label("True"), features.label("fraud"), features.label(0.5)
     (1, True, 'fraud', 0.5)
     """
     if not isinstance(y, str | bytes):
