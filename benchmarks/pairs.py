@@ -1,7 +1,7 @@
 """How long a metric from pairs of individuals takes beside what it cannot do without.
 
 That is one sort of the pairs for the graph and its kappa', and one product of the pairs' differences with the
-matrix for an epoch of `batch.DPPMetricLearner`. Both are measured in turns in one process, and only their
+matrix for an epoch of `offline.DPPMetricLearner`. Both are measured in turns in one process, and only their
 ratios count.
 
     python benchmarks/pairs.py

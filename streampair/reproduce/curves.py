@@ -54,7 +54,7 @@ def _tuned(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
 
 
 def _checked(job: Mapping[str, Any]) -> None:
-    if job["learner"].startswith("batch."):
+    if job["learner"].startswith("offline."):
         learner_of(job["learner"])
     if job["algorithm"] not in yang2021.METHODS:
         raise ConfigError(f"no protocol has {job['algorithm']}", fix="take another manifest")

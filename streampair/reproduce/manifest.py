@@ -30,7 +30,7 @@ class Cell:
     paper, place
         Which paper, and where in it.
     algorithm, learner
-        As it is called there, and the class here: ``"batch.DPGDSC"``; without a module one of the task's.
+        As it is called there, and the class here: ``"offline.DPGDSC"``; without a module one of the task's.
     task, measure
         ``"auc"``, ``"metric"`` or ``"relations"``; what the number is.
     data, n

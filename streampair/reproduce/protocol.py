@@ -241,7 +241,7 @@ def _of_paper(job: Mapping[str, Any], known: Sample, delta: float, seed: int) ->
     if job["l2"]:
         options["l2"] = job["l2"]
     room, _, name = job["learner"].rpartition(".")
-    if room == "batch":
+    if room == "offline":
         made = learner_of(job["learner"])
         # Without noise there is no need for the random first iterates, which are there for its proof.
         calibration = job["variant"] if job["epsilon"] else "tight"

@@ -88,7 +88,7 @@ def random_pairs(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 def _model(job: Mapping[str, Any], data: str, d: int, delta: float, seed: int) -> Any:
     """A learner that has learned nothing yet."""
-    made, variant = learner_of("batch.DPPMetricLearner"), job["variant"]
+    made, variant = learner_of("offline.DPPMetricLearner"), job["variant"]
     if variant == "default":
         return made(job["epsilon"], delta, random_state=seed, connected=False)
     settings = {**_SETTINGS, "n_components": min(_WIDTH, d), **job["options"]}

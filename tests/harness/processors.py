@@ -66,7 +66,7 @@ def eigen() -> str:
 
 def by_library(model: Any, events: list[Any]) -> str:
     """The mutant: the leader of the moments by LAPACK, as it was."""
-    true = second_moments.moments.ridge_solution
+    true = second_moments.symmetric.ridge_solution
 
     def solve(second: Any, cross: Any, ridge: float, noise: float, out: Any) -> float:
         values, vectors = np.linalg.eigh(second)
@@ -76,11 +76,11 @@ def by_library(model: Any, events: list[Any]) -> str:
         out[:] = vectors @ ((vectors.T @ cross) * inverse)
         return float(inverse.sum())
 
-    second_moments.moments.ridge_solution = solve
+    second_moments.symmetric.ridge_solution = solve
     try:
         return run(model, events)
     finally:
-        second_moments.moments.ridge_solution = true
+        second_moments.symmetric.ridge_solution = true
 
 
 def write(file: Path) -> dict[str, str]:

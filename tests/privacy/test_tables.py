@@ -26,6 +26,7 @@ from harness.table_canaries import (
 
 from streampair import losses
 from streampair import offline as batch
+from streampair.offline import base as table_base
 from streampair.offline.output_perturbation import Network, clipped
 from streampair.offline.probabilities import MOVE, score_moments
 from streampair.offline.risk import score_slopes
@@ -106,9 +107,9 @@ def test_a_start_outside_the_ball_would_be_seen(secrets: Secrets, monkeypatch: p
         return batch.DPGDC2(loss=losses.Square(), radius=0.1, steps=2, start=[-10.0, 0.0])
 
     assert moved(make, secrets, 200) <= 1.0
-    problem = offline.base.TableLearner._problem
+    problem = table_base.TableLearner._problem
     monkeypatch.setattr(
-        offline.base.TableLearner,
+        table_base.TableLearner,
         "_problem",
         lambda self, *table: dataclasses.replace(problem(self, *table), start=np.array(self.start)),
     )
@@ -186,7 +187,7 @@ def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.M
         return batch.DPGDSC(l2=0.5, steps=30, radius=0.02)
 
     assert 0.9 < moved(make, secrets, 600) <= 1.0
-    right = offline.base.Problem.push.fget
+    right = table_base.Problem.push.fget
     assert right is not None
     monkeypatch.setattr(batch.base.Problem, "push", property(lambda problem: right(problem) / 2.0))
     assert moved(make, secrets, 600) > 1.0

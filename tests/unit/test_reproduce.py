@@ -68,7 +68,7 @@ def test_a_manifest_whose_numbers_do_not_fit_is_refused() -> None:
         "paper": "p",
         "title": "t",
         "about": "a",
-        "learners": {"A": {"learner": "batch.DPGDC"}},
+        "learners": {"A": {"learner": "offline.DPGDC"}},
         "tables": [
             {
                 "place": "Table 1",
