@@ -367,6 +367,20 @@ def _anytime(value: Any, horizon: Any) -> float | None:
     return float(value)
 
 
+def _unused_by_moments(learner: Any, *, shared: bool) -> list[str]:
+    """Parameters that are set and that moments cannot use; `shared`: whether all families have them."""
+    names = ["loss", "buffer", "clip", "max_uses"]
+    if not shared or getattr(learner, "half_life", None) is not None:
+        names.append("entity")
+    names.append("partner")
+    unused = [name for name in names if getattr(learner, name, None) is not None]
+    if learner.strategy != "auto":
+        unused.append("strategy")
+    if learner.warmup is not None and learner.warmup == 0:
+        unused.append("warmup")
+    return unused
+
+
 def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
     """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
 
@@ -384,16 +398,7 @@ def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechan
     solver, horizon = learner.solver, learner.horizon
     if solver not in ("auto", "moments", "gradients"):
         raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
-    unused = ["loss", "buffer", "clip", "max_uses"]
-    if moments is not Moments or getattr(learner, "half_life", None) is not None:
-        unused.append("entity")
-    given = [name for name in unused if getattr(learner, name) is not None]
-    if getattr(learner, "partner", None) is not None:
-        given.append("partner")
-    if learner.strategy != "auto":
-        given.append("strategy")
-    if learner.warmup is not None and learner.warmup == 0:
-        given.append("warmup")
+    given = _unused_by_moments(learner, shared=moments is Moments)
     if getattr(learner, "half_life", None) is not None:
         return _forgetting(learner, given)
     if solver == "moments" and given:
@@ -402,11 +407,9 @@ def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechan
             "records first and takes the leader of the squared loss over all pairs",
             fix=f"leave {given[0]} out, or use solver='gradients'",
         )
-    if solver == "auto":
-        short = isinstance(horizon, int) and horizon < LEAST_HORIZON
-        many = features is not None and features > MOST_FEATURES
-        solver = "gradients" if given or short or many else "moments"
-    if solver == "gradients":
+    short = isinstance(horizon, int) and horizon < LEAST_HORIZON
+    many = features is not None and features > MOST_FEATURES
+    if solver == "gradients" or (solver == "auto" and (given or short or many)):
         if getattr(learner, "anytime", None) is not None:
             raise ConfigError(
                 f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",

@@ -24,6 +24,40 @@ Floats = NDArray[np.float64]
 _MOST_BYTES = 2**36
 
 
+def _check_history(policy: buffers.FullHistory, horizon: int | None) -> None:
+    if policy.dtype != "float64":
+        raise ConfigError(
+            "a private learner keeps its full history in float64: rounding would add to the noise",
+            fix="use buffers.FullHistory()",
+        )
+    if horizon is None or horizon > policy.max_records:
+        raise ConfigError(
+            f"a full history over a horizon of {horizon}",
+            fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
+        )
+
+
+def _checked_uses(max_uses: int | None, default: int | None) -> int | None:
+    if max_uses is None:
+        return default
+    if isinstance(max_uses, bool) or not isinstance(max_uses, int) or not 1 <= max_uses <= 10**6:
+        raise ConfigError(f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None")
+    return max_uses
+
+
+def _unbounded(buffer: Any) -> ConfigError:
+    """Why no guarantee can be given with a buffer."""
+    reason = "how far one record moves the gradients through it has no bound that could set the noise"
+    if isinstance(buffer, buffers.Reservoir):
+        reason = "it can hold many copies of one record, so that one person could move every gradient"
+    elif isinstance(buffer, buffers.ClassReservoir):
+        reason = "its places depend on labels, so that a change of one label moves other records"
+    return ConfigError(
+        f"a private learner cannot use {buffer!r}: {reason}",
+        fix="use buffers.FIFO(32), or another FIFO size",
+    )
+
+
 @dataclass(frozen=True)
 class BufferPlan:
     """A buffer that a private learner may use.
@@ -70,34 +104,12 @@ class BufferPlan:
         if type(policy) is buffers.FIFO:
             return cls(buffers_kernels.FIFO, Influence.fifo(policy.size))
         if type(policy) is buffers.FullHistory:
-            if policy.dtype != "float64":
-                raise ConfigError(
-                    "a private learner keeps its full history in float64: rounding would add to the noise",
-                    fix="use buffers.FullHistory()",
-                )
-            if horizon is None or horizon > policy.max_records:
-                raise ConfigError(
-                    f"a full history over a horizon of {horizon}",
-                    fix=f"give a horizon of at most max_records={policy.max_records}, or use FIFO(32)",
-                )
+            _check_history(policy, horizon)
             return cls(buffers_kernels.FULL, Influence.history())
         if type(policy) is buffers.Reservoir and not policy.replacement:
-            if max_uses is None:
-                max_uses = policy.size if bounded else None
-            elif isinstance(max_uses, bool) or not isinstance(max_uses, int) or not 1 <= max_uses <= 10**6:
-                raise ConfigError(
-                    f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None"
-                )
-            return cls(buffers_kernels.RESERVOIR, Influence.reservoir(policy.size, max_uses))
-        reason = "how far one record moves the gradients through it has no bound that could set the noise"
-        if isinstance(policy, buffers.Reservoir):
-            reason = "it can hold many copies of one record, so that one person could move every gradient"
-        elif isinstance(policy, buffers.ClassReservoir):
-            reason = "its places depend on labels, so that a change of one label moves other records"
-        raise ConfigError(
-            f"a private learner cannot use {buffer!r}: {reason}",
-            fix="use buffers.FIFO(32), or another FIFO size",
-        )
+            uses = _checked_uses(max_uses, policy.size if bounded else None)
+            return cls(buffers_kernels.RESERVOIR, Influence.reservoir(policy.size, uses))
+        raise _unbounded(policy)
 
     @classmethod
     def released(cls) -> BufferPlan:
