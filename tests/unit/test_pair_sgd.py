@@ -105,7 +105,7 @@ def test_the_settings_of_the_theorems(theorem: str, task: Any, monkeypatch: pyte
 
     Mutants: steps that begin anew in each part, and steps of 2 / (alpha j), would be seen.
     """
-    monkeypatch.setattr(offline.stochastic, "_DRAWN", 64)
+    monkeypatch.setattr(offline.pair_sgd, "_DRAWN", 64)
     X, y = table()
     given, etas = THEOREMS[theorem]
     monkeypatch.setattr(np.random, "default_rng", lambda seed: Whole(seed))
@@ -133,14 +133,14 @@ def test_what_is_drawn_in_parts_is_one_run(pairing: Any, monkeypatch: pytest.Mon
     """The record that ends a part is the partner of the first one of the next."""
     X, y = table()
     met: list[tuple[int, int]] = []
-    steps = offline.stochastic.pair_steps
+    steps = offline.pair_sgd.pair_steps
 
     def spy(problem: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
         met.extend(zip(*(places.tolist() for places in pairs), strict=True))
         return steps(problem, pairs, *rest, **more)
 
-    monkeypatch.setattr(offline.stochastic, "pair_steps", spy)
-    monkeypatch.setattr(offline.stochastic, "_DRAWN", 7)
+    monkeypatch.setattr(offline.pair_sgd, "pair_steps", spy)
+    monkeypatch.setattr(offline.pair_sgd, "_DRAWN", 7)
     offline.PairSGD(pairing, steps=100, random_state=1).fit(X, y)
     assert len(met) == 100
     follows = all(later[1] == earlier[0] for earlier, later in itertools.pairwise(met))
