@@ -28,7 +28,7 @@ import streampair.kernels as kernels
 from streampair.engine import Facts, Record
 from streampair.kernels import Kernel
 from streampair.privacy import NoiseKey
-from streampair_connectors import assemble
+from streampair_connectors.worker import factory
 from streampair_connectors.config import parse_config
 from streampair_connectors.codecs.records import json_decoder
 
@@ -41,7 +41,7 @@ class Clock:
 config, values, how, minutes = json.load(sys.stdin)
 config = parse_config(config)
 if how == "the learner alone":
-    learner = assemble.build_learner(config, noise_key=NoiseKey(bytes(32)))
+    learner = factory.build_learner(config, noise_key=NoiseKey(bytes(32)))
     x = dict.fromkeys(config.input.feature_names(), 0.5)
     for y in (True, False, True):
         learner.score_one(x)
@@ -51,7 +51,7 @@ elif how == "warm":
         # As on a machine that compiles for minutes: the clock runs on, and numba says that it compiles.
         from numba.core import event
 
-        clock, process = Clock(), assemble.LoggedLane.process
+        clock, process = Clock(), factory.LoggedLane.process
 
         def slowly(lane, records):
             if clock.later < 60 * minutes:
@@ -60,10 +60,10 @@ elif how == "warm":
                 event.end_event("numba:compile")
             return process(lane, records)
 
-        assemble.LoggedLane.process, assemble.time = slowly, clock
-    assemble.warm_up(config)
+        factory.LoggedLane.process, factory.time = slowly, clock
+    factory.warm_up(config)
     if minutes:
-        assemble.LoggedLane.process, assemble.time = process, time
+        factory.LoggedLane.process, factory.time = process, time
 
 def ready():
     names = [module.name for module in pkgutil.iter_modules(kernels.__path__)]
@@ -74,7 +74,7 @@ def ready():
 before = ready()
 def lane_of():
     key = NoiseKey(bytes(32))
-    return assemble.build_logged_lane(
+    return factory.build_logged_lane(
         config, json_decoder(config.input), topic="events", partition=0, noise_key=key
     )
 
