@@ -210,9 +210,8 @@ def test_check_tries_the_codecs(broker: EmbeddedBroker, tmp_path: Path) -> None:
     good = "ok   codecs: records compressed with gzip, snappy, lz4, zstd can be read"
     bad = "FAIL codecs: records cannot be read that are compressed with snappy ("
     for prelude, code, line in (("", 0, good), ("sys.modules['cramjam'] = None", 1, bad)):
-        script = (
-            f"import sys\n{prelude}\nfrom streampair_connectors import cli\ncli.app(['check', {str(path)!r}])"
-        )
+        call = f"from streampair_connectors.cli import app\napp.app(['check', {str(path)!r}])"
+        script = f"import sys\n{prelude}\n{call}"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert line in done.stdout, done.stderr
         assert done.returncode == code, done.stdout
