@@ -20,9 +20,7 @@ from river import base
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import random
 from streampair.privacy.pipeline_check import is_stateless
-from streampair.records import features as _cells
 from streampair.records import features as _features
-from streampair.records import features as hashes
 from streampair.records.categories import Categories
 from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
 
@@ -33,7 +31,7 @@ Array = NDArray[np.float64]
 
 def _is_word(text: str) -> bool:
     """Whether a text reads as no number at all, infinite ones and NaN included."""
-    return isinstance(_cells.label(text), str)
+    return isinstance(_features.label(text), str)
 
 
 class Bounds(base.MiniBatchTransformer):
@@ -93,13 +91,13 @@ class Bounds(base.MiniBatchTransformer):
         """The record with its bounded features in [-1, 1]; x itself is not changed."""
         out = x.copy() if x.__class__ is dict else _features.copied(x)
         for name, (low, high, factor) in self._scale.items():
-            if name in out and (value := _cells.real(out[name])) is not None:
+            if name in out and (value := _features.real(out[name])) is not None:
                 out[name] = min((min(max(value, low), high) - low) * factor - 1.0, 1.0)
         return out
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False, read=_cells.number)
+        table = Table(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         out = rows.copy()
         for j, name in enumerate(columns):
@@ -155,7 +153,7 @@ class UnitBall(base.MiniBatchTransformer):
         record = x if x.__class__ is dict else _features.copied(x)
         values: list[float] = []
         for value in record.values():
-            number = _cells.real(value)
+            number = _features.real(value)
             if number is None:
                 return dict(record)
             values.append(number)
@@ -164,7 +162,7 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False, read=_cells.number)
+        table = Table(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
@@ -235,14 +233,14 @@ class RandomFourier(base.MiniBatchTransformer):
         self.gamma = gamma
         self.seed = seed
         self.features = features
-        if hashes.checked_size("components", components) % 2:
+        if _features.checked_size("components", components) % 2:
             raise ConfigError(
                 f"components is {components}, which is odd",
                 fix="give an even number: every frequency has a sine and a cosine",
             )
         if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 1e-12 <= gamma <= 1e12:
             raise ConfigError(f"gamma is {gamma!r}", fix="give a number from 1e-12 to 1e12")
-        hashes.checked_seed(seed)
+        _features.checked_seed(seed)
         self._names: tuple[Hashable, ...] | None = None
         if features is not None:
             ok = isinstance(features, Sequence) and not isinstance(features, str | bytes)
@@ -252,7 +250,7 @@ class RandomFourier(base.MiniBatchTransformer):
         self._out = [f"fourier{i}" for i in range(components)]
 
     def _of(self, columns: tuple[Hashable, ...]) -> tuple[tuple[Hashable, ...], Array]:
-        return hashes.frequencies(self.seed, self.components // 2, float(self.gamma), columns)
+        return _features.frequencies(self.seed, self.components // 2, float(self.gamma), columns)
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         """The features of one record, in [-1, 1] and of norm 1; x itself is not changed."""
@@ -268,7 +266,7 @@ class RandomFourier(base.MiniBatchTransformer):
             try:
                 struct.pack_into(f"{len(names)}d", memoryview(row.reshape(-1)), 0, *values)  # type: ignore[arg-type]
             except Exception:  # a value that struct refuses: perhaps a text that reads as a number
-                row[0] = [_cells.number(value) for value in values]
+                row[0] = [_features.number(value) for value in values]
             known = any(name in x for name in names)
         except Exception:
             known = False
@@ -279,7 +277,7 @@ class RandomFourier(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind."""
-        table = Table(X, strict=False, read=_cells.number)
+        table = Table(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         names, frequencies = self._of(self._names or tuple(columns))
         index = {name: j for j, name in enumerate(names)}
@@ -287,7 +285,7 @@ class RandomFourier(base.MiniBatchTransformer):
         if any(name in index for name in columns):
             random.fourier_rows(_features.arrange(columns, rows, names, index), frequencies, out)
         if any(name in index for name in table.unreadable):
-            out.fill(_cells.UNREADABLE)
+            out.fill(_features.UNREADABLE)
         return table.matrix(out, self._out)
 
 
@@ -333,8 +331,8 @@ class Hashing(base.MiniBatchTransformer):
     def __init__(self, size: int = 256, seed: int = 0) -> None:
         self.size = size
         self.seed = seed
-        hashes.checked_size("size", size)
-        hashes.checked_seed(seed)
+        _features.checked_size("size", size)
+        _features.checked_seed(seed)
         self._out = [f"hash{i}" for i in range(size)]
 
     def _row(self, items: Iterable[tuple[Any, Any]]) -> list[float]:
@@ -342,14 +340,14 @@ class Hashing(base.MiniBatchTransformer):
         found = False
         for name, value in items:
             token = f"{type(name).__name__}:{name}"
-            number = _cells.real(value)
+            number = _features.real(value)
             if number is None and isinstance(value, str) and _is_word(value):
                 number = 1.0
                 # The length keeps a name with "=" in it from looking like another name and its text.
                 token = f"{len(token)}:{token}={value}"
             if number is None:
                 return [math.nan] * self.size
-            place = hashes.digest(self.seed, token, 62)
+            place = _features.digest(self.seed, token, 62)
             out[(place >> 1) % self.size] += number if place & 1 else -number
             found = True
         return out if found else [math.nan] * self.size
@@ -368,7 +366,7 @@ class Hashing(base.MiniBatchTransformer):
         rows = [self._row((names[i], row[j]) for i, j in enumerate(order)) for row in frame.rows()]
         out = np.array(rows, dtype=np.float64).reshape(len(frame), self.size)
         if unreadable_columns(frame):
-            out.fill(_cells.UNREADABLE)
+            out.fill(_features.UNREADABLE)
         return matrix_like(X, out, self._out)
 
 
@@ -449,7 +447,7 @@ class OneHot(base.MiniBatchTransformer):
         out = np.zeros((len(frame), len(passing) + len(of.columns)))
         if passing:
             out[:, : len(passing)] = Table(
-                frame[:, passing].to_native(), strict=False, read=_cells.number
+                frame[:, passing].to_native(), strict=False, read=_features.number
             ).rows
         hot = out[:, len(passing) :]
         for j, name in enumerate(names):
@@ -459,7 +457,7 @@ class OneHot(base.MiniBatchTransformer):
                     if at is not None:
                         row[at] = 1.0
         if any(name in of.places for name in unreadable_columns(frame)):
-            hot.fill(_cells.UNREADABLE)
+            hot.fill(_features.UNREADABLE)
         if not names:
             out.fill(math.nan)
         return matrix_like(X, out, [*(names[j] for j in passing), *of.columns])

@@ -25,7 +25,7 @@ from streampair.base.forest import (
 from streampair.base.mixins import Classifier, MulticlassClassifier
 from streampair.errors import RecordError
 from streampair.kernels import forest, numerics
-from streampair.records import features as _features
+from streampair.records import features
 from streampair.records.frames import Table
 
 __all__ = [
@@ -287,13 +287,13 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         label = y.item() if isinstance(y, np.generic) else y
         if label is None or (isinstance(label, float) and label != label):
             raise RecordError(
-                f"the label is {_features.short(y)}, so its class is unknown",
+                f"the label is {features.short(y)}, so its class is unknown",
                 fix="learn the record when its label is there, or leave it out",
                 stage="label",
             )
         if not isinstance(label, _LABELS):
             raise RecordError(
-                f"the label is neither text nor a number: {_features.short(y)}",
+                f"the label is neither text nor a number: {features.short(y)}",
                 fix="give the class as text, a number or True and False",
                 stage="label",
             )
@@ -305,7 +305,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         number = len(self._classes) + len(further)
         if number >= self.max_classes:
             raise RecordError(
-                f"the label {_features.short(y)} is one more than max_classes={self.max_classes}",
+                f"the label {features.short(y)} is one more than max_classes={self.max_classes}",
                 fix="group rare classes under one label, or raise max_classes",
                 stage="label",
             )
@@ -441,7 +441,7 @@ class MulticlassForest(MulticlassClassifier, ForestLearner):
         at = int(np.argmax(scores)) if label is None else self._numbers.get(label, -1)
         if at < 0:
             raise RecordError(
-                f"no record had the label {_features.short(label)}",
+                f"no record had the label {features.short(label)}",
                 fix="name one of `classes`",
                 stage="label",
             )

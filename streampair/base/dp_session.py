@@ -20,7 +20,7 @@ from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, Packed
 from streampair.privacy.user_level import Admission
-from streampair.records import features as _features
+from streampair.records import features
 from streampair.records.design import Design, check_finite, check_scored
 
 __all__ = [
@@ -756,7 +756,7 @@ class SlotRun:
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
-        rows = _features.packed(self.names, xs)
+        rows = features.packed(self.names, xs)
         return None if rows is None else self.design.prepared(rows)
 
     def prepared(self, columns: list[Hashable], rows: Array) -> Array:

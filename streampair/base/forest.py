@@ -17,10 +17,8 @@ from streampair.base.mini_batch import labels_of, low_label, refusal
 from streampair.base.online import KnowsColumns
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import forest, numerics, platt, vectors
-from streampair.kernels import platt as link_kernels
 from streampair.kernels import state as layout
 from streampair.records import features as _features
-from streampair.records import features as _texts
 
 __all__ = [
     "Explanation",
@@ -196,7 +194,7 @@ def _exported_pairs(learner: ForestLearner) -> dict[str, Any]:
 def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]:
     """Link, counts and kept records: kernels trust counts as indices, and records as usable."""
     link, came = _floats(saved["link"], (len(_LINK),)), _whole_numbers(saved["came"], (2,))
-    if link[0] < 0.0 or link[2] < 0.0 or link[4] < link_kernels.LEAST:
+    if link[0] < 0.0 or link[2] < 0.0 or link[4] < platt.LEAST:
         raise ValueError("a link that is none")
     if not ((came >= 0) & (came < 2**53)).all():
         raise ValueError("counts of records out of range")
@@ -556,7 +554,7 @@ class ForestLearner(KnowsColumns):
                 row = list(self._take(x))
                 for j in self._coded:
                     if type(row[j]) is str:
-                        row[j] = _texts.as_code(row[j])
+                        row[j] = _features.as_code(row[j])
                 self._pack(*row)
             else:
                 self._pack(*self._take(x))
@@ -592,7 +590,7 @@ class ForestLearner(KnowsColumns):
 
     @staticmethod
     def _read_cell(cell: Any) -> float:
-        return _texts.code_or_number(cell)
+        return _features.code_or_number(cell)
 
     @staticmethod
     def _values(x: Any) -> dict[Hashable, float]:
@@ -604,7 +602,7 @@ class ForestLearner(KnowsColumns):
         values: dict[Hashable, float] = {}
         for name, value in x.items():
             if isinstance(value, str):
-                values[name] = _texts.as_code(value)
+                values[name] = _features.as_code(value)
             else:
                 values |= _features.read_record({name: value})
         return values
@@ -747,7 +745,7 @@ class ForestLearner(KnowsColumns):
 
     def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
         new = [name for name in columns if name not in self._index]
-        self._know(new, [columns[j] for j in np.flatnonzero(_texts.which(rows).any(axis=0)).tolist()])
+        self._know(new, [columns[j] for j in np.flatnonzero(_features.which(rows).any(axis=0)).tolist()])
 
     def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
         scores = np.empty(len(rows))
@@ -825,11 +823,13 @@ class ForestLearner(KnowsColumns):
                 values = list(self._take(x))
                 for j in self._coded:
                     if type(values[j]) is str:
-                        values[j] = _texts.as_code(values[j])
+                        values[j] = _features.as_code(values[j])
                 struct.pack_into(f"{self._d}d", row.data, 0, *values)
         except Exception:  # a name that is missing, or a value that struct refuses
             return None
-        return rows if len(rows) and ((np.abs(rows) <= vectors.MAX_ABS) | _texts.which(rows)).all() else None
+        return (
+            rows if len(rows) and ((np.abs(rows) <= vectors.MAX_ABS) | _features.which(rows)).all() else None
+        )
 
     def ready_rows(
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()

@@ -16,7 +16,7 @@ from streampair.base.learner import Learner
 from streampair.base.targets import BinaryTask, ClassTask, OneClassTask, RelevanceTask
 from streampair.errors import ConfigError
 from streampair.kernels import metric, symmetric, vectors
-from streampair.records import features as _features
+from streampair.records import features
 from streampair.records.frames import Table
 
 __all__ = [
@@ -311,7 +311,7 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
         root = self._map()
         if root is None:
             self.design(x)
-            return _features.read_record(x, read=self._read_cell)
+            return features.read_record(x, read=self._read_cell)
         row = self.design(x)
         return {name: vectors.dot(line, row) for name, line in zip(self.feature_names, root, strict=True)}
 

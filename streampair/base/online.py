@@ -21,14 +21,13 @@ from streampair.base.mini_batch import WovenRows, labels_of, low_label, refusal
 from streampair.base.targets import Task
 from streampair.base.validation import check_int
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import history, least_squares, metric, ogd, online_auc, sparse, state, symmetric
-from streampair.kernels import platt as link_kernels
+from streampair.kernels import history, least_squares, metric, ogd, online_auc, platt, sparse, symmetric
 from streampair.kernels import state as layout
 from streampair.kernels import vectors as vectors_kernels
 from streampair.kernels.ogd import ogd_proba, ogd_score
 from streampair.kernels.sparse import sparse_learn, sparse_proba, sparse_score
 from streampair.kernels.vectors import score_many
-from streampair.records import features as _features
+from streampair.records import features
 
 __all__ = [
     "FlatLearner",
@@ -103,7 +102,7 @@ def _fade(learner: Any, header: Array) -> None:
     """Let the running sums of a fresh state fade, if that was asked for."""
     half_life = getattr(learner, "half_life", None)
     if half_life is not None:
-        header[state.KEEP] = 2.0 ** (-1.0 / check_int("half_life", half_life, 1))
+        header[layout.KEEP] = 2.0 ** (-1.0 / check_int("half_life", half_life, 1))
 
 
 class OGDRule(FlatRule):
@@ -162,7 +161,7 @@ class MetricRule(FlatRule):
     def mark(self, learner: Any, header: Array) -> None:
         """Whether W is kept positive semi-definite, and what its sums keep."""
         _fade(learner, header)
-        header[state.PSD] = bool(learner.psd)
+        header[layout.PSD] = bool(learner.psd)
 
     def check(self, vectors: Mapping[str, Array]) -> None:
         """ValueError if a matrix is not symmetric."""
@@ -303,7 +302,7 @@ class KnowsColumns(PlainLearner):
             place: Any = self._record
             # Bound to its place, so that a record is packed without building an argument list first.
             self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), 0)
-            self._take = _features.getter(self._names)
+            self._take = features.getter(self._names)
             self._expected = self._d
 
     def _gather(self, values: Mapping[Any, Any]) -> bool:
@@ -373,7 +372,7 @@ class LearnsBatches(KnowsColumns):
             return zeros
 
         zeros = (0.0,) * self._d
-        rows = _features.packed_each(self._names, xs, self._most, other) if self._in_one else None
+        rows = features.packed_each(self._names, xs, self._most, other) if self._in_one else None
         return None if rows is None else self._ready(rows, ys, nulls, refused)
 
     def ready_rows(
@@ -392,7 +391,7 @@ class LearnsBatches(KnowsColumns):
                     return None
                 refused[i] = error
                 rows[i] = 0.0
-        return self._ready(_features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
+        return self._ready(features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
 
     @property
     def _most(self) -> float:
@@ -421,11 +420,11 @@ class LearnsBatches(KnowsColumns):
         """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
         columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
         if columns is not None and isinstance(values, np.ndarray):
-            rows = _features.arrange(columns, values, self._names, self._index)
+            rows = features.arrange(columns, values, self._names, self._index)
             flat = rows.ravel()
             square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
             return np.nan_to_num(rows, nan=0.0) if square != square else rows
-        packed, names = _features.packed(self._names, xs), self._names
+        packed, names = features.packed(self._names, xs), self._names
         return (
             np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
         )
@@ -597,7 +596,7 @@ class FlatLearner(LearnsBatches):
             self._move(names if not self._d else min(max(names, 2 * capacity), self.max_features))
         else:
             self._memory.widen()
-        self._widen(_features.in_order(new))
+        self._widen(features.in_order(new))
 
     def _move(self, capacity: int) -> None:
         """Take everything into a state with more room. Doubling keeps all copying linear in the names."""
@@ -625,7 +624,7 @@ class FlatLearner(LearnsBatches):
                     self._prepare(x)
                 if self._scatter(x):
                     return 0
-        values = _features.read_record(x, self._limit)
+        values = features.read_record(x, self._limit)
         if grow:
             new = [name for name in values if name not in self._index]
             if new:
@@ -644,7 +643,7 @@ class FlatLearner(LearnsBatches):
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
         try:
-            values = _features.read_record(x, self._limit)
+            values = features.read_record(x, self._limit)
         except RecordError as error:
             return error
         beyond = self._beyond_limit(values)
@@ -657,7 +656,7 @@ class FlatLearner(LearnsBatches):
         limit = self._memory.limit
         for name, value in values.items():
             if abs(value) > limit:
-                return _features.unusable_value(name, value, limit=limit)
+                return features.unusable_value(name, value, limit=limit)
         return None
 
     def begin_at(self, weights: Mapping[Any, float], records: int = 0) -> None:
@@ -779,7 +778,7 @@ class FlatLearner(LearnsBatches):
             self._memory.check_room(len(rows))
             self._check_rows(columns, rows, self._memory.limit)
             self._grow(new)
-        arranged = _features.arrange(columns, rows, self._names, self._index)
+        arranged = features.arrange(columns, rows, self._names, self._index)
         if self._learn_many(self._state, arranged, labels, scores):
             self._check_rows(columns, rows, self._memory.limit)
 
@@ -793,11 +792,11 @@ class FlatLearner(LearnsBatches):
         bad = vectors_kernels.unusable_row(rows, limit)
         if bad:
             i, j = divmod(bad - 1, rows.shape[1])
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
+            raise features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=limit)
 
     def _design_rows(self, columns: list[Any], rows: Array) -> Array:
         self._check_rows(columns, rows)
-        return _features.arrange(columns, rows, self._names, self._index)
+        return features.arrange(columns, rows, self._names, self._index)
 
     # ---- scores ----------------------------------------------------------------------------------------
 
@@ -829,7 +828,7 @@ class FlatLearner(LearnsBatches):
         if any(name not in self._index for name in columns):
             self._check_rows(columns, rows)
         out = np.zeros(len(rows))
-        if score_many(self._published(), _features.arrange(columns, rows, self._names, self._index), out):
+        if score_many(self._published(), features.arrange(columns, rows, self._names, self._index), out):
             self._check_rows(columns, rows)
         return out
 
@@ -849,11 +848,11 @@ class FlatLearner(LearnsBatches):
         return {self.positive: p} if self._unnamed else {self._negative: 1.0 - p, self.positive: p}
 
     def _proba(self, score: float) -> float:
-        return float(link_kernels.link_proba(self._state, score))
+        return float(platt.link_proba(self._state, score))
 
     def _probas(self, scores: Array) -> Array:
         p = np.empty(len(scores))
-        link_kernels.link_many(self._state, scores, p)
+        platt.link_many(self._state, scores, p)
         return p
 
     # ---- what others look at ---------------------------------------------------------------------------
@@ -888,12 +887,12 @@ class FlatLearner(LearnsBatches):
 
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Known features of x in the order of the columns, (d,): missing ones 0, unknown ones left out."""
-        values = _features.read_record(x, self._limit)
+        values = features.read_record(x, self._limit)
         return np.array([values.get(name, 0.0) for name in self._names], dtype=np.float64)
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
-        rows = _features.packed(self._names, xs, self._limit)
+        rows = features.packed(self._names, xs, self._limit)
         if rows is not None:
             return rows
         out = np.empty((len(xs), self._d))
@@ -953,7 +952,7 @@ class FlatLearner(LearnsBatches):
 def _checked_link(saved: Mapping[str, Any]) -> list[float]:
     """The numbers of a saved link, in the order of `_LINK`."""
     link = np.asarray(saved["link"], dtype=np.float64)
-    lowest = (0.0, -math.inf, 0.0, -math.inf, link_kernels.LEAST)
+    lowest = (0.0, -math.inf, 0.0, -math.inf, platt.LEAST)
     if link.shape != (len(_LINK),) or not (np.isfinite(link) & (link >= lowest)).all():
         raise ValueError("a link that is none")
     return link.tolist()  # type: ignore[no-any-return]

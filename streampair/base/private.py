@@ -28,7 +28,6 @@ from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.provenance import Origin, Origins
 from streampair.privacy.report import PrivacySummary, Standing, build_report, build_summary
 from streampair.privacy.user_level import Admission, EntityLimit
-from streampair.records import features as _cells
 from streampair.records import features as _features
 from streampair.records.frames import Table, label_type
 
@@ -524,7 +523,7 @@ class PrivateLearner(TakesBatches):
     @staticmethod
     def _read_cell(cell: Any) -> float:
         """As in the base, and of a text that reads as a number, whatever the type of its column is."""
-        return _cells.number(cell)
+        return _features.number(cell)
 
     def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
         """Void the report where a type has lost what the cells were: then one record changes all others.
@@ -537,7 +536,7 @@ class PrivateLearner(TakesBatches):
         kind = None if isinstance(values, np.ndarray) else label_type(y)
         if kind is not None:
             lost.append(f"labels of type {kind}")
-        elif self._task.wide_labels and _cells.are_rounded(values):
+        elif self._task.wide_labels and _features.are_rounded(values):
             lost.append("labels beyond 2^53 in a column of floats")
         if lost:
             self.mark(void=[f"a frame cannot be read record by record: {', '.join(lost)}"])

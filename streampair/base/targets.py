@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import dp_steps
-from streampair.records import features as _cells
-from streampair.records import features as _features
+from streampair.records import features
 from streampair.records.labels import TwoLabels
 
 __all__ = [
@@ -213,7 +212,7 @@ class OneClassTask(BinaryTask):
             If the label is unknown or no label.
         """
         if isinstance(y, str | bytes | int | float | np.generic) and y == y:
-            return 1.0 if _cells.label(y) == self._high else -1.0
+            return 1.0 if features.label(y) == self._high else -1.0
         return self._two.sign(y)
 
 
@@ -248,7 +247,7 @@ class RelevanceTask(Task):
             self._middle, self._half = 0.0, 1.0
             return
         try:
-            low, high = (_features.as_number(bound) for bound in relevance)
+            low, high = (features.as_number(bound) for bound in relevance)
         except (TypeError, ValueError, OverflowError):
             low = high = math.nan
         size = max(abs(low), abs(high))
@@ -270,13 +269,13 @@ class RelevanceTask(Task):
             If it is unknown (None or NaN), no number, or out of range.
         """
         try:
-            value = y if type(y) is float else _cells.number(y)
+            value = y if type(y) is float else features.number(y)
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         low, high = self._low, self._high
         if low <= value <= high:
             return min(max((value - self._middle) / self._half, self._least), self._most)
-        shown = _features.short(y)
+        shown = features.short(y)
         if y is None or (isinstance(y, float | np.floating) and y != y):
             raise RecordError(
                 f"the relevance is {shown}, so it is unknown",
@@ -304,8 +303,8 @@ class RelevanceTask(Task):
 
 
 def _is_wide(y: Any) -> bool:
-    number = _cells.real(y)
-    return number is not None and abs(number) >= _cells.EXACT
+    number = features.real(y)
+    return number is not None and abs(number) >= features.EXACT
 
 
 def is_unknown(y: Any) -> bool:
@@ -334,11 +333,11 @@ def class_number(y: Any) -> float:
     TypeError, ValueError
         If the label is unknown, or neither text nor a number.
     """
-    y = _cells.label(y)
+    y = features.label(y)
     if isinstance(y, str):
         text = f"s{y}"
     else:
-        number = _features.as_number(y)  # None and NaN are none
+        number = features.as_number(y)  # None and NaN are none
         if number != number:
             raise ValueError("NaN")
         text = f"n{_whole(y, number)}" if number.is_integer() else f"n{number!r}"
@@ -409,7 +408,7 @@ class ClassTask(Task):
             if self.classes is None or number in self.classes:
                 return number
             raise RecordError(
-                f"the label is none of the declared classes: {_features.short(y)}",
+                f"the label is none of the declared classes: {features.short(y)}",
                 fix="declare all classes that there can be with classes=",
                 stage="label",
             )
@@ -424,7 +423,7 @@ class ClassTask(Task):
                 stage="label",
             )
         raise RecordError(
-            f"the label is neither text nor a number: {_features.short(y)}",
+            f"the label is neither text nor a number: {features.short(y)}",
             fix="give the class as text, a number or True and False",
             stage="label",
         )

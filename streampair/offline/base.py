@@ -28,7 +28,7 @@ from streampair.privacy.mechanisms.offline import TablePlan, TableReport, Vector
 from streampair.privacy.mechanisms.standardization import shrunk_variances
 from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
-from streampair.records import features as _cells
+from streampair.records import features
 from streampair.records.frames import Table
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
         if "could not convert string" not in str(error):
             raise
         try:
-            Table(np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=_cells.number)
+            Table(np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=features.number)
         except RecordError as found:
             raise ConfigError(
                 found.problem,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streampair.errors import ConfigError
-from streampair.records import features as _cells
+from streampair.records import features
 
 __all__ = ["Categories"]
 
@@ -46,7 +46,7 @@ class Categories:
     __slots__ = ("_read", "columns", "places")
 
     def __init__(
-        self, values: Mapping[Any, Sequence[Any]], read: Callable[[Any], Any] = _cells.label
+        self, values: Mapping[Any, Sequence[Any]], read: Callable[[Any], Any] = features.label
     ) -> None:
         self._read = read
         if not isinstance(values, Mapping) or not values:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from streampair.errors import RecordError
 from streampair.kernels import design, vectors
-from streampair.records import features as _cells
-from streampair.records import features as _features
+from streampair.records import features
 
 __all__ = ["Design", "check_finite", "check_scored"]
 
@@ -42,18 +41,18 @@ def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]
 
 def _values(x: Any, names: Sequence[Hashable] | None) -> list[float]:
     if not isinstance(x, Mapping) or not x:
-        _features.read_record(x)
+        features.read_record(x)
     values = []
     for name in x if names is None else names:
         if name not in x:
             values.append(math.nan)
             continue
         try:
-            number = _cells.number(x[name])
+            number = features.number(x[name])
         except (TypeError, ValueError, OverflowError):
-            raise _features.unusable_value(name, x[name]) from None
+            raise features.unusable_value(name, x[name]) from None
         if not math.isfinite(number):
-            raise _features.unusable_value(name, x[name])
+            raise features.unusable_value(name, x[name])
         values.append(number)
     return values
 
@@ -64,7 +63,7 @@ def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None
         bad = np.argwhere(~np.isfinite(rows[:, known]))
         if len(bad):
             i, j = int(bad[0][0]), known[int(bad[0][1])]
-            raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+            raise features.unusable_value(columns[j], float(rows[i, j]), row=i)
 
 
 class Design:
@@ -100,7 +99,7 @@ class Design:
     chunk = 1024
 
     def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
-        self.names: tuple[Hashable, ...] = tuple(_features.in_order(names))
+        self.names: tuple[Hashable, ...] = tuple(features.in_order(names))
         self.index = {name: i for i, name in enumerate(self.names)}
         d = len(self.names)
         low, high = np.array([bounds.get(name, (-1.0, 1.0)) for name in self.names]).T
@@ -114,7 +113,7 @@ class Design:
         self.width = d
         self.usable = np.empty(1)
         self._buf = memoryview(self.cells)  # type: ignore[arg-type]
-        self._take = _features.getter(self.names)
+        self._take = features.getter(self.names)
         self._pack = struct.Struct(f"{d + 1}d").pack_into
 
     def read_learned(self, x: Any, label: float = math.nan) -> int:
@@ -130,7 +129,7 @@ class Design:
             raw, self.label[0] = self.raw[0], label
             for i, name in enumerate(self.names):
                 try:
-                    raw[i] = _cells.number(x[name])
+                    raw[i] = features.number(x[name])
                 except Exception:
                     raw[i] = math.nan
             try:

@@ -14,8 +14,7 @@ from river import utils
 
 from streampair.errors import RecordError
 from streampair.kernels.vectors import rows_of_columns
-from streampair.records import features as _cells
-from streampair.records import features as _features
+from streampair.records import features
 
 __all__ = ["Table", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]
 
@@ -67,7 +66,7 @@ class Table:
         *,
         strict: bool = True,
         names: Sequence[Hashable] = (),
-        read: Callable[[Any], float] = _features.as_number,
+        read: Callable[[Any], float] = features.as_number,
     ) -> None:
         if isinstance(X, np.ndarray):
             if isinstance(X, np.ma.MaskedArray):
@@ -80,7 +79,7 @@ class Table:
             self.columns = list(range(X.shape[1]))
             rows = X
             if X.dtype.kind not in "biuf":
-                rows = np.full(X.shape, _cells.UNREADABLE)
+                rows = np.full(X.shape, features.UNREADABLE)
                 if strict or X.dtype.kind in _READABLE_KINDS:
                     for j, column in enumerate(X.T):
                         rows[:, j] = _numbers(j, column.tolist(), strict=strict, read=read)
@@ -108,7 +107,7 @@ class Table:
         rows = self.rows
         if not np.isnan(rows).any():
             return []
-        marked = rows.view(np.int64) == np.array(_cells.UNREADABLE).view(np.int64)
+        marked = rows.view(np.int64) == np.array(features.UNREADABLE).view(np.int64)
         return [self.columns[j] for j in np.flatnonzero(marked.any(axis=0)).tolist()]
 
     def as_given(self) -> tuple[list[Hashable], Array]:
@@ -440,7 +439,7 @@ def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any],
         if strict or _is_readable(series):
             rows[:, j] = _numbers(column, series.to_list(), strict=strict, read=read)
         else:
-            rows[:, j] = _cells.UNREADABLE
+            rows[:, j] = features.UNREADABLE
     return rows
 
 
@@ -455,7 +454,7 @@ def _numbers(
         except Exception:  # whatever it is: a value may bring its own
             if strict:
                 at = _culprit(cells, i)
-                raise _features.unusable_value(name, cells[at], row=at) from None
+                raise features.unusable_value(name, cells[at], row=at) from None
             out.append(np.nan)
     return out
 
@@ -463,7 +462,7 @@ def _numbers(
 def _culprit(cells: Sequence[Any], first: int) -> int:
     """Which cell made text of a column, if there is one: the first text that reads as no number."""
     texts = (i for i in range(first, len(cells)) if isinstance(cells[i], str))
-    return next((i for i in texts if _cells.real(cells[i]) is None), first)
+    return next((i for i in texts if features.real(cells[i]) is None), first)
 
 
 def _is_missing(cell: object) -> bool:

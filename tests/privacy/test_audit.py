@@ -20,8 +20,7 @@ from streampair.base import dp_session
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.correlated import BLT
-from streampair.privacy.mechanisms import ftrl, second_moments
-from streampair.privacy.mechanisms import gradient_perturbation as noisy
+from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
 from streampair.privacy.mechanisms.base import ExactSums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
@@ -73,11 +72,11 @@ def released(model: auc.PairFTRL, canary: dict[str, float]) -> np.ndarray:
 def statistic(model: auc.PairFTRL, canary: dict[str, float]) -> float:
     """C times the noisy gradients, matched to C v: the most powerful test of the canary's side."""
     sums = released(model, canary)
-    noisy = np.diff(sums, prepend=0.0)
+    gradient_perturbation = np.diff(sums, prepend=0.0)
     assert model.run is not None
     c = naive.dense(_column(model.run.rule.plan.strategy))
     direction = c @ naive.fifo_influence(SPOT, STEPS, SIZE)
-    return float((c @ noisy) @ direction)
+    return float((c @ gradient_perturbation) @ direction)
 
 
 def measured_mu(runs: int, seed: int | None, **options: Any) -> tuple[float, float]:
@@ -202,7 +201,7 @@ def test_the_canary_shows_nearly_all_that_is_claimed(case: str) -> None:
 def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, so it takes no runs."""
     true = plan_noisy
-    monkeypatch.setattr(noisy, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
+    monkeypatch.setattr(gradient_perturbation, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
     assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
     leader = plan_second_moments

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from streampair import losses
 from streampair.kernels import buffers, design, dp_steps
-from streampair.kernels import dp_steps as moments_kernels
 from streampair.privacy import Influence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
 from streampair.privacy.mechanisms.ftrl import FTRLRun, plan_ftrl
@@ -155,7 +154,7 @@ def test_moment_sums(raw: list[list[float]]) -> None:
     scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
     out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
     design.clip_rows(rows, scale, shift, out, whole)
-    moments_kernels.moment_sums(out, whole, 64.0, sums)
+    dp_steps.moment_sums(out, whole, 64.0, sums)
     expected = [[0, 0], [0, 0]]
     for row in raw:
         if not all(math.isfinite(v) for v in row):

@@ -17,7 +17,7 @@ from scipy import stats
 
 from streampair.errors import SnapshotError
 from streampair.kernels import numerics
-from streampair.kernels import random as noise_kernels
+from streampair.kernels import random as random_kernels
 from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
 
@@ -32,16 +32,16 @@ word = st.one_of(
 def test_the_kernel_agrees_with_whole_number_arithmetic(words: list[tuple[int, int, int]]) -> None:
     flat = [w for triple in words for w in triple]
     out = np.empty(2 * len(words))
-    noise_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    random_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
     assert np.all(np.isfinite(out))
     assert out == pytest.approx(normals(flat), rel=1e-12, abs=1e-300)
 
 
 def test_the_tails_reach_as_far_as_96_bits_allow() -> None:
     out = np.empty(2)
-    noise_kernels.normals_from_bits(np.zeros(3, dtype=np.uint64), out)
+    random_kernels.normals_from_bits(np.zeros(3, dtype=np.uint64), out)
     assert math.hypot(*out) == pytest.approx(math.sqrt(2 * 97 * math.log(2)), rel=1e-12)
-    noise_kernels.normals_from_bits(np.full(3, 2**64 - 1, dtype=np.uint64), out)
+    random_kernels.normals_from_bits(np.full(3, 2**64 - 1, dtype=np.uint64), out)
     assert 0 < math.hypot(*out) < 1e-14
 
 
@@ -195,7 +195,7 @@ def test_the_compiled_noise_has_the_bits_of_plain_arithmetic(words: list[tuple[i
     """No fused multiply-add, no reordering: Python's own floats, one operation at a time, agree exactly."""
     flat = [w for triple in words for w in triple]
     out = np.empty(2 * len(words))
-    noise_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
+    random_kernels.normals_from_bits(np.array(flat, dtype=np.uint64), out)
     assert out.tolist() == normals_in_order(flat)
 
 
@@ -203,5 +203,5 @@ def test_the_bits_are_those_of_other_machines() -> None:
     """Written down once; a processor, compiler or library that gives others would break every replay."""
     words = np.arange(1, 13, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     out = np.empty(8)
-    noise_kernels.normals_from_bits(words, out)
+    random_kernels.normals_from_bits(words, out)
     assert [value.hex() for value in out.tolist()] == PINNED

@@ -14,16 +14,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streampair import losses
-from streampair.base import buffer_storage as _history
+from streampair.base import buffer_storage
 from streampair.kernels import history as history_kernels
 
 LOSSES = [*MARGIN, losses.MinimumErrorEntropy(0.75)]
 eighths = st.integers(-32, 32).map(lambda v: v / 8)  # exact in float32, too
 
 
-def stored(records: list[tuple[list[float], float]], single: bool = False) -> _history.History:
+def stored(records: list[tuple[list[float], float]], single: bool = False) -> buffer_storage.History:
     """A history of these records; each has as many features as the one before, or more."""
-    history = _history.History(single)
+    history = buffer_storage.History(single)
     columns = 0
     for t, (x, y) in enumerate(records):
         if len(x) > columns:
@@ -34,7 +34,7 @@ def stored(records: list[tuple[list[float], float]], single: bool = False) -> _h
     return history
 
 
-def read_back(history: _history.History, records: int) -> list[tuple[list[float], float]]:
+def read_back(history: buffer_storage.History, records: int) -> list[tuple[list[float], float]]:
     return [
         (row.tolist(), float(label))
         for block in history.to_state(records)
@@ -56,11 +56,11 @@ def streams(draw: st.DrawFn) -> list[tuple[list[float], float]]:
 def test_gradient_against_the_reference(
     loss: losses.PairLoss, single: bool, records: list[Any], block: int, data: st.DataObject
 ) -> None:
-    before, _history._BLOCK_BYTES = _history._BLOCK_BYTES, block
+    before, buffer_storage._BLOCK_BYTES = buffer_storage._BLOCK_BYTES, block
     try:
         history = stored(records, single)
     finally:
-        _history._BLOCK_BYTES = before
+        buffer_storage._BLOCK_BYTES = before
     assert read_back(history, len(records)) == records
     d = max(len(x) for x, _ in records)
     vector = st.lists(eighths, min_size=d, max_size=d)
@@ -92,8 +92,8 @@ def test_many_rows_against_the_reference(loss: losses.PairLoss) -> None:
 
 
 def test_blocks_grow_and_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_history, "_BLOCK_BYTES", 4096)
-    history = _history.History()
+    monkeypatch.setattr(buffer_storage, "_BLOCK_BYTES", 4096)
+    history = buffer_storage.History()
     places: list[tuple[int, ...]] = []
     for t in range(3000):
         history.reserve(t, 1, 2)
@@ -117,7 +117,7 @@ def test_a_long_history_never_takes_much_more_than_its_raw_array(single: bool, m
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        history = _history.History(single)
+        history = buffer_storage.History(single)
         for t in range(n):
             if t >= history.room:
                 history.reserve(t, 1, d)
@@ -155,7 +155,7 @@ def test_a_state_of_full_blocks_is_no_copy_and_cannot_be_written() -> None:
 @pytest.mark.parametrize("single", [False, True])
 def test_a_loaded_history_goes_on(single: bool) -> None:
     records = [([float(t)] * (1 + t // 40), 1.0 - 2.0 * (t % 2)) for t in range(100)]
-    history, copy = stored(records, single), _history.History(single)
+    history, copy = stored(records, single), buffer_storage.History(single)
     assert copy.load_state(history.to_state(100), 3) == 100
     assert copy.table[:, 0].tolist() != history.table[:, 0].tolist()
     assert copy.table[:, 2:].tolist() == history.table[:, 2:].tolist()

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from streampair import auc, preprocessing
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import numerics
-from streampair.kernels import random as fourier
+from streampair.kernels import random as random_kernels
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(allow_nan=False, allow_infinity=False))
@@ -102,7 +102,7 @@ def test_what_is_no_angle_has_no_sine(angle: float) -> None:
 
 def test_public_normals_are_those_of_the_reference() -> None:
     out = np.empty(2000)
-    fourier.normals_from_seed(7, out)
+    random_kernels.normals_from_seed(7, out)
     # The reference's square root and constant round differently.
     assert out.tolist() == pytest.approx(naive.normals_from_seed(7, 2000), rel=1e-14)
     assert abs(out.mean()) < 6 / math.sqrt(2000)
@@ -113,9 +113,9 @@ def test_public_normals_are_those_of_the_reference() -> None:
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.integers(1, 6), st.integers(0, 2**60))
 def test_random_features_are_those_of_the_reference(x: list[float], pairs: int, seed: int) -> None:
     frequencies = np.empty((pairs, len(x)))
-    fourier.normals_from_seed(seed, frequencies.reshape(-1))
+    random_kernels.normals_from_seed(seed, frequencies.reshape(-1))
     out = np.empty((1, 2 * pairs))
-    fourier.fourier_rows(np.array([x]), frequencies, out)
+    random_kernels.fourier_rows(np.array([x]), frequencies, out)
     assert out[0].tolist() == pytest.approx(naive.fourier(x, frequencies.tolist()), abs=1e-11)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from streampair.kernels import dp_steps, numerics, random, random_trees, symmetric, vectors
-from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.mechanisms.base import Link, Settings, rate_link, under
 from streampair.privacy.mechanisms.second_moments import (
@@ -129,7 +128,7 @@ class Ridge:
         share = min(max((seen - of_noise) / length, 0.0), _MOST_SHARE) if length > 0.0 else 0.0
         along = np.empty(len(own.nodes))
         rows = np.ascontiguousarray(own.vectors.T)
-        vectors_kernels.score_many(own.length * filtered * own.vectors[:, 0], rows, along)
+        vectors.score_many(own.length * filtered * own.vectors[:, 0], rows, along)
         weights = np.zeros(left.size)
         for part, vector in zip(along.tolist(), own.basis, strict=True):
             weights += part * vector
@@ -186,7 +185,7 @@ class Ridge:
                 done = basis[k, : step + 1]
                 part = np.empty(step + 1)
                 for again in range(2):
-                    vectors_kernels.score_many(after[k], done, part)
+                    vectors.score_many(after[k], done, part)
                     if again == 0:
                         middle[k, step] = part[step]
                     for along, vector in zip(part.tolist(), done, strict=True):

@@ -14,7 +14,6 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, symmetric, vectors
-from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
@@ -548,7 +547,7 @@ def leader_of(
     w = np.empty(len(cross))
     trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
     spread = rate * (1.0 - rate)
-    explained = min(max(float(vectors_kernels.dot(w, cross)) / spread, 0.0), 0.999)
+    explained = min(max(float(vectors.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread
     length = (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
     w *= length
