@@ -835,18 +835,10 @@ class ForestLearner(KnowsColumns):
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> ForestRows | None:
         """`ready_many` of the rows of an array (n, d) of numbers whose columns have these names."""
-        if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
+        usable = self._usable_rows(columns, rows, vectors.MAX_ABS) if self._in_one else None
+        if usable is None:
             return None
-        refused: dict[int, RecordError] = {}
-        fine = np.abs(rows) <= vectors.MAX_ABS
-        if not fine.all():
-            rows = rows.copy()
-            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
-                if error is None:
-                    return None
-                refused[i] = error
-                rows[i] = 0.0
+        rows, refused = usable
         arranged = np.ascontiguousarray(self._arranged(columns, rows))
         return self._ready(arranged, ys, nulls, refused)
 

@@ -296,6 +296,34 @@ class KnowsColumns(PlainLearner):
             self._tuple = tuple(self._index)
         return self._tuple
 
+    def _usable_rows(
+        self, columns: Sequence[Hashable], rows: Array, most: float
+    ) -> tuple[Array, dict[int, RecordError]] | None:
+        """Rows (n, d) with zeros for those that are refused, and why, by index; None: take them one by one.
+
+        Parameters
+        ----------
+        columns
+            Names of the columns, in any order.
+        rows
+            Values (n, d); they are not changed.
+        most
+            Largest size of a value.
+        """
+        if len(columns) != self._d or not all(map(self._index.__contains__, columns)):
+            return None
+        refused: dict[int, RecordError] = {}
+        fine = np.abs(rows) <= most
+        if not fine.all():
+            rows = rows.copy()
+            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                if error is None:
+                    return None
+                refused[i] = error
+                rows[i] = 0.0
+        return rows, refused
+
     def _prepare(self, x: Mapping[Any, Any]) -> None:
         """Make the call that packs records of exactly the known features, if this is one."""
         if len(x) == self._d and x.keys() == self._index.keys():
@@ -379,18 +407,10 @@ class LearnsBatches(KnowsColumns):
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> WovenRows | None:
         """`ready_many` of the rows of an array (n, d) whose columns have these names."""
-        if not (self._in_one and len(columns) == self._d and all(map(self._index.__contains__, columns))):
+        usable = self._usable_rows(columns, rows, self._most) if self._in_one else None
+        if usable is None:
             return None
-        refused: dict[int, RecordError] = {}
-        fine = np.abs(rows) <= self._most
-        if not fine.all():
-            rows = rows.copy()
-            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
-                if error is None:
-                    return None
-                refused[i] = error
-                rows[i] = 0.0
+        rows, refused = usable
         return self._ready(features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
 
     @property
