@@ -66,9 +66,9 @@ _OPENER = f"{_HERE}.worker.lane_manager:Opener"
 # The order of a start and of a commit, as docs/design.md numbers them.
 AT_START: dict[str, Step] = {
     "start 4: checked, nothing written": Step(_LANE, "start", "after"),
-    "start 5: attempt durable": Step(_OPENER, "_replay", "before"),
-    "start 6: replayed in part": Step(_LANE, "replay", "after"),
-    "start 6: replayed": Step(_OPENER, "_replay", "after"),
+    "start 5: replayed in part": Step(_LANE, "replay", "after"),
+    "start 5: replayed": Step(_OPENER, "_replay", "after"),
+    "start 6: attempt durable": Step(_OPENER, "open", "after"),
     "start 7: sought": Step(f"{_HERE}.kafka:Consumer", "seek", "after"),
     "work: processed, nothing left": Step(_LANE, "process", "after"),
 }
@@ -78,7 +78,7 @@ TOPIC: dict[str, Step] = {
     "start 1: fenced": Step(_WRITER, "start", "after"),
     "start 2: register read": Step(f"{_HERE}.stores:TopicStore", "register", "after"),
     "start 3: log read": Step(_TOPIC, "read", "after"),
-    "start 5: attempt open": Step(_CLIENT, "commit_transaction", "before"),
+    "start 6: attempt open": Step(_CLIENT, "commit_transaction", "before"),
     **AT_START,
     "commit 1: line not sent": Step(_TOPIC, "append", "before", True),
     "commit 1: line durable": Step(_TOPIC, "append", "after", True),
@@ -96,8 +96,8 @@ DIRECTORY: dict[str, Step] = {
     "start 1: locked": Step(f"{_FILES}:DirectoryStore", "open", "after"),
     "start 2: register read": Step(f"{_HERE}.stores:DiskStore", "register", "after"),
     "start 3: log read": Step(_DISK, "read", "after"),
-    "start 5: attempt torn": Step(_FILES, "_write_durably", "half", only=".log"),
-    "start 5: attempt without register": Step(f"{_FILES}:DirectoryLane", "append", "after"),
+    "start 6: attempt torn": Step(_FILES, "_write_durably", "half", only=".log"),
+    "start 6: attempt without register": Step(f"{_FILES}:DirectoryLane", "append", "after"),
     **AT_START,
     "commit 1: line torn": Step(_FILES, "_write_durably", "half", True, ".log"),
     "commit 1: line without register": Step(f"{_FILES}:DirectoryLane", "append", "after", True),
