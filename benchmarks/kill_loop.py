@@ -30,7 +30,7 @@ from streampair_connectors.kafka import Partition
 from streampair_connectors.stores import TopicStore
 from worker import broker, create
 
-from streampair.engine.recovery import Known
+from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import Chain
 
 PARTITIONS = 4
@@ -89,7 +89,7 @@ async def charged(config: Config) -> list[int]:
     found = []
     for partition in range(PARTITIONS):
         lane = await store.open(Partition("events", partition), 0)
-        known = Known.of(Chain.peek(await lane.read()))
+        known = RecoveredState.of(Chain.peek(await lane.read()))
         assert known is not None
         assert known.ledger is not None
         found.append(known.ledger["forks"] + known.ledger["pending"])

@@ -59,7 +59,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 }.items():
                     model = _sets.private(data, auc.PairFTRL, train, **budget, **given)
                     found.setdefault(column, []).append(_sets.judged(data, model, test))
-                    sigmas[column] = model.run.rule.plan.sigma
+                    sigmas[column] = model.run.state.plan.sigma
             row: _timing.Row = {"data": name, "rows": len(data.x), "features": data.x.shape[1]}
             row |= {column: told(values) for column, values in found.items()}
             gains = np.subtract(found["released"], found["warm-up"]).tolist()

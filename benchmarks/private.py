@@ -30,8 +30,8 @@ from river import datasets, linear_model
 from streampair_connectors.stores import DirectoryStore
 
 from streampair import auc, privacy
-from streampair.engine import Append
-from streampair.engine.wal import Chain, Digests, LogKey, joined
+from streampair.engine import LogAppend
+from streampair.engine.wal import Chain, Digests, LogKey, join_digests
 from streampair.privacy.user_level import Admission
 
 DATA = list(datasets.Phishing())
@@ -107,11 +107,11 @@ def operations(rounds: int) -> Iterator[tuple[str, float]]:
     yield "entities: admissions", rate(admit, 50_000, rounds)
     with tempfile.TemporaryDirectory() as directory:
         lane = DirectoryStore(Path(directory)).open("bench")
-        chain, told = Chain(LogKey(privacy.NoiseKey(bytes(32)))), joined(digests[:500])
+        chain, told = Chain(LogKey(privacy.NoiseKey(bytes(32)))), join_digests(digests[:500])
 
         def append(count: int) -> None:
             for _ in range(count):
-                lane.append(Append((chain.add(Digests(1, 500, told)),), "", 0))
+                lane.append(LogAppend((chain.add(Digests(1, 500, told)),), "", 0))
 
         yield "log: durable lines of 500 slots", rate(append, 50, rounds)
         lane.close()

@@ -64,7 +64,7 @@ def _private(learner: Any, *, endless: bool = False) -> Fitted:
 
 def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, test: np.ndarray) -> float:
     """AUC of the model that the same releases give with the Gram matrix of the records' leaves."""
-    columns, rule = list(data.x.columns), model._run.rule
+    columns, rule = list(data.x.columns), model._run.state
 
     def marked(which: np.ndarray) -> Iterator[np.ndarray]:
         for at in range(0, len(which), 256):
@@ -126,7 +126,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 model = LEARNERS[learner](data, train, options.epsilon)
                 seconds.append(time.process_time() - start)
                 scores.setdefault(learner, []).append(_sets.judged(data, model, test))
-                if options.gram and isinstance(model._run.rule, dp_forest.WoodsRun):
+                if options.gram and isinstance(model._run.state, dp_forest.DPForestState):
                     scores.setdefault(CEILING, []).append(_true_gram(model, data, train, test))
                 if options.linear and learner == "PrivateForest":
                     scores.setdefault(ALONE, []).append(_alone(model, data, test))

@@ -58,7 +58,7 @@ def stepped(
     model: Any, at: tuple[np.ndarray, float, float], x: np.ndarray, y: np.ndarray, sigma: float, seed: int
 ) -> np.ndarray:
     """The model's weights after a Newton step by the gradient at weights, slope and offset `at`."""
-    rule = model.run.rule
+    rule = model.run.state
     w, slope, offset = at
     p = 1.0 / (1.0 + np.exp(-(slope * x @ w + offset)))
     noise = sigma * np.random.default_rng(seed).normal(size=len(w))
@@ -104,7 +104,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 )
                 model.learn_many(data.x.iloc[train[:first]], pd.Series(data.y[train[:first]]))
                 run: Any = model.run
-                at = (run.rule.average.copy(), run.rule.link.slope, run.rule.link.offset)
+                at = (run.state.average.copy(), run.state.link.slope, run.state.link.offset)
                 late = train[first:]
                 x, held = (run.prepared(columns, data.x.iloc[i].to_numpy(dtype=float)) for i in (late, test))
                 model.learn_many(data.x.iloc[late], pd.Series(data.y[late]))

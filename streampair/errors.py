@@ -3,13 +3,13 @@
     StreampairError
     |-- ConfigError       the configuration or a constructor argument is wrong (also a ValueError)
     |-- RecordError       one event cannot be used (also a ValueError); `stage` says where it failed
-    |-- LaneStopped       a lane stopped itself: a bad event under on_bad="fail", or too many bad events
+    |-- LaneStoppedError       a lane stopped itself: a bad event under on_bad="fail", or too many bad events
     |-- PrivacyError      a guarantee cannot be given as asked
     |-- SnapshotError     saved state cannot be read, or belongs to something else
     |-- StoreError        the state store cannot be read or written
     `-- SourceError       a broker, topic or file cannot be reached
         |-- Fenced            what was open here has another owner now
-        `-- OutcomeUnknown    whether a commit was stored is not known
+        `-- CommitOutcomeUnknownError    whether a commit was stored is not known
 
 `PrivacyWarning` is a UserWarning: a promise is kept and protects little, or a learner can learn little.
 
@@ -20,10 +20,10 @@ trying again, without a change by the user, can help.
 from __future__ import annotations
 
 __all__ = [
+    "CommitOutcomeUnknownError",
     "ConfigError",
-    "Fenced",
-    "LaneStopped",
-    "OutcomeUnknown",
+    "FencedError",
+    "LaneStoppedError",
     "PrivacyError",
     "PrivacyWarning",
     "RecordError",
@@ -93,7 +93,7 @@ class RecordError(StreampairError, ValueError):
         self.stage = stage
 
 
-class LaneStopped(StreampairError):
+class LaneStoppedError(StreampairError):
     """A lane stopped itself: a bad event under `on_bad="fail"`, or too many bad events."""
 
 
@@ -123,14 +123,14 @@ class SourceError(StreampairError):
     retriable = True
 
 
-class Fenced(SourceError):
+class FencedError(SourceError):
     """A lane has another owner, or the broker has given up on this one; what is in memory may be old.
 
     Drop the lane's state, and open it again if the partition is still assigned: that reads what is committed.
     """
 
 
-class OutcomeUnknown(SourceError):
+class CommitOutcomeUnknownError(SourceError):
     """A commit was sent and its answer never came: it may be stored, or may not be.
 
     Drop the lane's state and open it again: that reads which of the two it is.

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from streampair import buffers, losses, schedules
 from streampair.base import validation
-from streampair.base.mixins import Transformer
-from streampair.base.online import FlatLearner, MetricRule
+from streampair.base.mixins import TransformerMixin
+from streampair.base.online import MetricRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 
 @dataclass(eq=False, repr=False)
-class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transformer
+class PairOGD(TransformerMixin, OnlinePairLearner):  # type: ignore[misc]  # see Transformer
     """Online gradient descent on a Mahalanobis metric; not private.
 
     A record is paired with each record in the buffer. The loss of a pair is ``phi(s (1 - u'Wu))`` with
@@ -105,7 +105,7 @@ class PairOGD(Transformer, FlatLearner):  # type: ignore[misc]  # see Transforme
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class PairFTRL(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: FTRL on pairs with correlated noise.
 
     W is symmetric and in a Frobenius ball; records are transformed with its positive semi-definite part. Two
@@ -170,7 +170,7 @@ class PairFTRL(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transf
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
@@ -226,7 +226,7 @@ class OnPairStrC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Tran
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'`` and
@@ -282,7 +282,7 @@ class OnPairC(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transfo
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(Transformer, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``

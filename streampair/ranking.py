@@ -12,10 +12,10 @@ import numpy as np
 from streampair import buffers, losses, schedules
 from streampair.base import validation
 from streampair.base.forest import ForestLearner
-from streampair.base.mixins import Regressor
-from streampair.base.online import FlatLearner, OGDRule
+from streampair.base.mixins import RegressorMixin
+from streampair.base.online import OGDRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
-from streampair.base.targets import RelevanceTask
+from streampair.base.targets import RelevanceTarget
 
 __all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
@@ -27,7 +27,7 @@ _MAX_RELEVANCE_SQUARED = 1e10
 
 
 @dataclass(eq=False, repr=False)
-class PairOGD(Regressor, FlatLearner):
+class PairOGD(RegressorMixin, OnlinePairLearner):
     """Online gradient descent on pairs of records with a real-valued relevance; not private.
 
     The algorithm of `streampair.auc.PairOGD` for real-valued labels y. The margin of a pair is
@@ -117,13 +117,13 @@ class PairOGD(Regressor, FlatLearner):
 
     _rule = OGDRule()
 
-    def _make_task(self) -> RelevanceTask:
+    def _make_task(self) -> RelevanceTarget:
         steep = isinstance(self.loss, losses.PairLoss) and math.isinf(self.loss.steepest)
-        return RelevanceTask(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
+        return RelevanceTarget(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(Regressor, PrivateLearner):
+class PairFTRL(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: FTRL on pairs with correlated noise.
 
     The algorithms of `streampair.auc.PairFTRL` for relevances y. Two solvers are available:
@@ -184,7 +184,7 @@ class PairFTRL(Regressor, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(Regressor, PrivateLearner):
+class OnPairStrC(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for relevances y in [-1, 1]. The margin of a pair is
@@ -242,7 +242,7 @@ class OnPairStrC(Regressor, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(Regressor, PrivateLearner):
+class OnPairC(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for relevances y in [-1, 1]. The margin of a pair is
@@ -300,7 +300,7 @@ class OnPairC(Regressor, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(Regressor, PrivateLearner):
+class NoisyOGD(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for relevances y in [-1, 1]. The margin of a pair is
@@ -350,7 +350,7 @@ class NoisyOGD(Regressor, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class Forest(Regressor, ForestLearner):
+class Forest(RegressorMixin, ForestLearner):
     """Random forest with online leaf weights, for regression on a relevance; not private.
 
     The forest of `streampair.auc.Forest` with the loss of a regression: half the squared error of the
@@ -404,8 +404,8 @@ class Forest(Regressor, ForestLearner):
     _squared: ClassVar[bool] = True
     _derived: ClassVar[frozenset[str]] = ForestLearner._derived | {"_relevance"}
 
-    def _make_task(self) -> RelevanceTask:
-        task = RelevanceTask(self.relevance, _MAX_RELEVANCE)
+    def _make_task(self) -> RelevanceTarget:
+        task = RelevanceTarget(self.relevance, _MAX_RELEVANCE)
         self._relevance = task.relevance
         return task
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from streampair.assurance.canary import PUSH, Content, Impulses, Scene, Trial, slots_of
 from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError
-from streampair.privacy.mechanisms.dp_forest import Woods
-from streampair.privacy.mechanisms.output_perturbation import Output
+from streampair.privacy.mechanisms.dp_forest import DPForest
+from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUC
 from streampair.privacy.pipeline_check import class_name
 
@@ -201,7 +201,7 @@ def _part(
     learner: Any, part: str, slots: int, runs: int | None, progress: Callable[[str, int, int], object]
 ) -> AuditPart:
     trial = Trial(learner, part, slots)
-    rule = trial.make().run.rule
+    rule = trial.make().run.state
     if part == "learning" and getattr(rule.plan, "warmup", False):
         raise ConfigError(
             f"{type(learner).__name__} releases {rule.plan.warmup} random points before anything of the data",
@@ -309,9 +309,9 @@ def audit(
     if slots is None:
         size = settings.buffer.influence.size
         # A metric is brought away from 0 first; output perturbation costs late records more.
-        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, Output)
+        late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, OutputPerturbation)
         slots = 2 * size + (32 + 2 * PUSH if late else 32)
-        if isinstance(settings.mechanism, Woods):
+        if isinstance(settings.mechanism, DPForest):
             slots = _WOODED
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.privacy.mechanisms.decayed_moments import BLOCKS
-from streampair.privacy.mechanisms.dp_forest import Woods
-from streampair.privacy.mechanisms.private_auc import EvaluatedRun
+from streampair.privacy.mechanisms.dp_forest import DPForest
+from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.second_moments import Moments
 from streampair.privacy.provenance import Origin, Origins
 from streampair.records.labels import TwoLabels
@@ -82,7 +82,7 @@ class Trial:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner.settings
         # Of many trees each shows its share of mu^2 as few do, and so it is with columns and leaves.
-        self.wooded = isinstance(settings.mechanism, Woods)
+        self.wooded = isinstance(settings.mechanism, DPForest)
         few = _FEW if self.wooded else _FEATURES
         names = list(learner.feature_names or learner.features or ["canary", "other"])[:few]
         self.names: list[Hashable] = names
@@ -98,10 +98,10 @@ class Trial:
         self.high, self.low = _two_labels(learner)
         # Whether the rule's own iterate has no noise.
         self.secret = True
-        rule = self.make().run.rule
+        rule = self.make().run.state
         self.secret = rule.secret_iterate
         # What learns is audited by itself, and so is what is counted beside it.
-        self.evaluated = isinstance(rule, EvaluatedRun)
+        self.evaluated = isinstance(rule, WithPrivateAUCState)
         if part == "auc":
             self.slots = rule.plan.histograms.end(0)
         self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
@@ -151,13 +151,13 @@ class Trial:
             if self.wooded:
                 # Without moments there would be no leaves; with these a record is as long as it comes.
                 d = len(self.names)
-                model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.rule.spread), 0.0)
+                model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.state.spread), 0.0)
         if self.moments:
             # Models are post-processing of the releases, and take most of the time.
-            getattr(model.run.rule, "inner", model.run.rule).fits_model = False
+            getattr(model.run.state, "inner", model.run.state).fits_model = False
         if self.part == "auc":
             # Given what learning has released, the weights are what they are: whatever scores they give.
-            model.run.rule = model.run.rule.held(np.full(len(self.names), 0.5))
+            model.run.state = model.run.state.held(np.full(len(self.names), 0.5))
         return model
 
     def scenes(self) -> Sequence[Scene]:
@@ -286,7 +286,7 @@ class Trial:
             if place < self.slots:
                 model.learn_one(self._record(canary), canary.y, Origin(entity="canary"))
             t = place + 1
-        return np.ravel(model.run.rule.histograms)
+        return np.ravel(model.run.state.histograms)
 
     def account(self, spot: int) -> tuple[float, float]:
         """mu by the account: at the end of the run, and for a record of this slot."""
@@ -295,7 +295,7 @@ class Trial:
             # Of all records of an entity that it may hold; its plan is for each of them.
             whole = model.run.mu_warmup
             return whole, whole
-        plan = model.run.rule.plan
+        plan = model.run.state.plan
         if self.part == "auc":
             return plan.mu_spent(self.slots), plan.histograms.mu_spent(self.slots)
         own = plan.plan if self.evaluated else plan

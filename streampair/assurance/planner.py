@@ -308,7 +308,7 @@ class _Search:
             return None
         # Standardised records have length 1; bounds of four standard deviations make shorter ones.
         reach = 1.0 if warmup else min(1.0, math.sqrt(self.task.d) / 4.0)
-        return run.rule.plan, n - warmup, reach
+        return run.state.plan, n - warmup, reach
 
     def error(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> float:
         """Squared error by the noise of a mechanism; infinite where it cannot run."""

@@ -19,8 +19,8 @@ import numpy as np
 from scipy import special
 
 from streampair.privacy.mechanisms.ftrl import FTRLPlan
-from streampair.privacy.mechanisms.gradient_perturbation import NoisyPlan
-from streampair.privacy.mechanisms.output_perturbation import OutputPlan
+from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationPlan
+from streampair.privacy.mechanisms.output_perturbation import OutputPerturbationPlan
 from streampair.privacy.mechanisms.second_moments import SecondMomentsPlan
 
 __all__ = ["Distances", "Reference", "Relevances", "TwoClasses"]
@@ -81,12 +81,12 @@ class Reference(abc.ABC):
             case FTRLPlan():
                 noise = plan.sigma * plan.strategy.error(steps)
                 force = steps * self.force(reach, plan.clip, plan.tangent, 2.0)
-            case OutputPlan():
+            case OutputPerturbationPlan():
                 precision = float(np.sum(1.0 / plan.sigmas[np.isfinite(plan.sigmas)] ** 2))
                 noise = 1.0 / math.sqrt(precision)
                 pull = self.force(reach, plan.clip, False, 1.0)
                 force = min(pull / (plan.alpha + self.bend(reach, plan.clip)), plan.radius)
-            case NoisyPlan():
+            case GradientPerturbationPlan():
                 noise = plan.sigma * math.sqrt(steps)
                 force = steps * self.force(reach, plan.clip, False, 2.0)
             case other:

@@ -22,7 +22,7 @@ from streampair.base.forest import (
     restore,
     restore_block,
 )
-from streampair.base.mixins import Classifier, MulticlassClassifier
+from streampair.base.mixins import ClassifierMixin, MulticlassClassifierMixin
 from streampair.errors import RecordError
 from streampair.kernels import forest, numerics
 from streampair.records import features
@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(eq=False, repr=False)
-class Forest(Classifier, ForestLearner):
+class Forest(ClassifierMixin, ForestLearner):
     """Random forest with online leaf weights; not private.
 
     An ensemble of extremely randomised trees (Geurts et al. 2006). A leaf draws a feature and samples one
@@ -167,7 +167,7 @@ _LABELS = (str, bool, int, float)
 
 
 @dataclass(eq=False, repr=False)
-class MulticlassForest(MulticlassClassifier, ForestLearner):
+class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     """Random forest with online leaf weights, one class against the others; not private.
 
     The multiclass form of `Forest`. All classes share one set of trees, whose growth does not depend on the

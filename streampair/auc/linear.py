@@ -6,14 +6,14 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from streampair import buffers, losses, schedules
-from streampair.base.mixins import Classifier
-from streampair.base.online import FlatLearner, OAMRule, OGDRule, SPAUCRule
+from streampair.base.mixins import ClassifierMixin
+from streampair.base.online import OAMRule, OGDRule, OnlinePairLearner, SPAUCRule
 
 __all__ = ["OAM", "SPAUC", "PairOGD"]
 
 
 @dataclass(eq=False, repr=False)
-class PairOGD(Classifier, FlatLearner):
+class PairOGD(ClassifierMixin, OnlinePairLearner):
     """Online gradient descent on pairs of records; not private.
 
     A record is paired with each record in the buffer. The gradient of the pair loss, averaged over the
@@ -100,11 +100,11 @@ class PairOGD(Classifier, FlatLearner):
     half_life: int | None = None
 
     _rule = OGDRule()
-    predict_proba_one = FlatLearner.proba_one  # type: ignore[assignment]  # a call less
+    predict_proba_one = OnlinePairLearner.proba_one  # type: ignore[assignment]  # a call less
 
 
 @dataclass(eq=False, repr=False)
-class OAM(Classifier, FlatLearner):
+class OAM(ClassifierMixin, OnlinePairLearner):
     """Online AUC maximisation with two reservoirs, gradient version (Zhao et al. 2011); not private.
 
     A reservoir keeps a uniform sample of at most `size` records of each class. A record is paired with the
@@ -154,7 +154,7 @@ class OAM(Classifier, FlatLearner):
 
 
 @dataclass(eq=False, repr=False)
-class SPAUC(Classifier, FlatLearner):
+class SPAUC(ClassifierMixin, OnlinePairLearner):
     """Stochastic proximal AUC maximisation with the square loss (Lei and Ying 2021); not private.
 
     Given the share of positives and the mean record of each class, the expected square loss over pairs is a

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 
 from streampair.base import validation
-from streampair.base.mixins import PrivateClassifier
+from streampair.base.mixins import PrivateClassifierMixin
 from streampair.base.private import PrivateLearner
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(PrivateClassifier, PrivateLearner):
+class PairFTRL(PrivateClassifierMixin, PrivateLearner):
     """Private online AUC maximisation: FTRL on pairs with correlated noise.
 
     Follow the regularised leader (FTRL): the model is computed from sums over the stream. The sums have noise
@@ -155,7 +155,7 @@ class PairFTRL(PrivateClassifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(PrivateClassifier, PrivateLearner):
+class OnPairStrC(PrivateClassifierMixin, PrivateLearner):
     """Private online AUC maximisation by output perturbation, for strongly convex losses.
 
     Algorithm 1 of Huai et al. (2020). Gradient descent on pairs runs without noise, in secret, and its
@@ -240,7 +240,7 @@ class OnPairStrC(PrivateClassifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(PrivateClassifier, PrivateLearner):
+class OnPairC(PrivateClassifierMixin, PrivateLearner):
     """Private online AUC maximisation by output perturbation, for convex losses.
 
     Algorithm 2 of Huai et al. (2020): `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha
@@ -285,7 +285,7 @@ class OnPairC(PrivateClassifier, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(PrivateClassifier, PrivateLearner):
+class NoisyOGD(PrivateClassifierMixin, PrivateLearner):
     """Private online gradient descent on pairs by gradient perturbation; a baseline.
 
     One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.base import validation
-from streampair.base.dp_session import SlotRun
-from streampair.base.mixins import Classifier
+from streampair.base.dp_session import PrivateSession
+from streampair.base.mixins import ClassifierMixin
 from streampair.base.private import PrivateLearner
 from streampair.records.features import in_order
 from streampair.records.random_trees import DEPTH, fields_of
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class PrivateForest(Classifier, PrivateLearner):
+class PrivateForest(ClassifierMixin, PrivateLearner):
     """Random forest under differential privacy: a linear model plus data-independent random trees.
 
     The trees are complete and drawn from public randomness, independently of the data. The learner releases
@@ -107,7 +107,7 @@ class PrivateForest(Classifier, PrivateLearner):
     _select = validation.select_dp_forest
     _fields = tuple[int, ...]()  # how many columns each has, once they are known
 
-    def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> SlotRun:
+    def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> PrivateSession:
         """As in the base class; also stores how many columns each field has."""
         self._fields = fields_of(in_order(names))
         return super()._begin(names, plan)

@@ -17,13 +17,13 @@ from streampair.kernels import state as layout
 from streampair.kernels import vectors
 
 __all__ = [
-    "Blocks",
-    "Classes",
+    "BufferStorage",
+    "ChunkedBuffer",
+    "ClassMeans",
     "History",
     "LeastSquares",
-    "Means",
-    "Memory",
-    "Rows",
+    "PerClassBuffer",
+    "RowBuffer",
 ]
 
 Array = NDArray[np.float64]
@@ -160,10 +160,10 @@ class History:
         return records
 
 
-class Memory(abc.ABC):
+class BufferStorage(abc.ABC):
     """Layout of the region, for `cap` features with `d` of them in use.
 
-    Only `Blocks` has records of its own; the others describe the region and hold nothing.
+    Only `ChunkedBuffer` has records of its own; the others describe the region and hold nothing.
     """
 
     #: A feature beyond this size is refused.
@@ -199,7 +199,7 @@ class Memory(abc.ABC):
         """Put what was checked into a zeroed region with room for d features."""
 
 
-class Rows(Memory):
+class RowBuffer(BufferStorage):
     """A bounded table of records, one row each: label, then features."""
 
     def __init__(self, policy: buffers.Buffer) -> None:
@@ -233,7 +233,7 @@ class Rows(Memory):
         self._table(region, d, d)[: len(rows)] = rows
 
 
-class Classes(Rows):
+class PerClassBuffer(RowBuffer):
     """Two such tables, that of the negatives first."""
 
     def __init__(self, policy: buffers.Buffer) -> None:
@@ -269,7 +269,7 @@ class Classes(Rows):
         table[self.each : self.each + len(rows) - negatives] = rows[negatives:]
 
 
-class Blocks(Memory):
+class ChunkedBuffer(BufferStorage):
     """Every record, in blocks outside of the flat state, which only has the address of their table."""
 
     def __init__(
@@ -356,7 +356,7 @@ class Blocks(Memory):
         self.attach(self._state)
 
 
-class LeastSquares(Memory):
+class LeastSquares(BufferStorage):
     """Counts, means and centred second moments: all that least squares needs of the whole history.
 
     Parameters
@@ -417,7 +417,7 @@ class LeastSquares(Memory):
             view[:] = kept[name]
 
 
-class Means(Memory):
+class ClassMeans(BufferStorage):
     """The mean record of the negatives and that of the positives."""
 
     def cells(self, cap: int) -> int:

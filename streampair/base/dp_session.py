@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streampair.errors import PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
-from streampair.privacy.mechanisms.base import Asked, Link, Release, Run, Settings
+from streampair.privacy.mechanisms.base import Asked, Link, MechanismState, Release, Settings
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, Packed
@@ -27,16 +27,16 @@ __all__ = [
     "BoundsWatch",
     "Counts",
     "Identity",
-    "SlotRun",
-    "Waiting",
-    "told_apart",
+    "PrivateSession",
+    "UninitializedSession",
+    "record_digests",
 ]
 
 Array = NDArray[np.float64]
 _OWN = np.frombuffer(b"own", dtype=np.uint8)
 
 
-def told_apart(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> Sequence[bytes]:
+def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> Sequence[bytes]:
     """What identifies the record of each row: what the caller said, or its bytes."""
     if contexts is not None and None not in contexts:
         return [b"told" + context for context in contexts]  # type: ignore[operator]
@@ -200,8 +200,8 @@ class BoundsWatch:
 _CHUNK = 1024
 
 
-class Waiting:
-    """Stands in the place of a `SlotRun` before the feature names are known.
+class UninitializedSession:
+    """Stands in the place of a `PrivateSession` before the feature names are known.
 
     Parameters
     ----------
@@ -224,12 +224,12 @@ class Waiting:
     forked = False
     slots = 0
     digest = b""
-    rule: Run | None = None
+    state: MechanismState | None = None
     admission: Admission | None = None
     link = Link()
 
     def __init__(
-        self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], SlotRun]
+        self, settings: Settings, identity: Identity, begin: Callable[[Sequence[Hashable]], PrivateSession]
     ) -> None:
         self.settings = settings
         self.identity = identity
@@ -277,7 +277,7 @@ class Waiting:
             context = None if origin is None else origin.context
             identity.folded = hashlib.blake2b(identity.folded + (context or b"")).digest()
 
-    def _start(self, names: Sequence[Hashable]) -> SlotRun:
+    def _start(self, names: Sequence[Hashable]) -> PrivateSession:
         """Fix the feature set, then take the null slots that came before it was known."""
         run = self._begin(names)
         refused = run.counts.refused_records
@@ -315,7 +315,7 @@ class Waiting:
         return np.zeros(len(self.prepared(columns, rows)))
 
     def to_state(self) -> dict[str, Any]:
-        """As of a `SlotRun`, with nothing in it."""
+        """As of a `PrivateSession`, with nothing in it."""
         return {
             "names": None,
             "slots": 0,
@@ -334,7 +334,7 @@ _NOWHERE = Origin()
 _NOBODY = Origins()
 
 
-class SlotRun:
+class PrivateSession:
     """Takes every record as a slot, and releases models under calibrated noise.
 
     Parameters
@@ -364,7 +364,7 @@ class SlotRun:
         From a record to its vector.
     warmup
         The prefix; None without one.
-    rule
+    state
         The mechanism's run.
     mu_warmup
         mu of one release of the warm-up.
@@ -392,10 +392,10 @@ class SlotRun:
         self.admission = admission
         self.design: Design = settings.mechanism.design(names, settings.bounds)
         saved = None if plan is None else plan["rule"]
-        self.rule: Run = settings.start(seed=identity.buffer_seed(), saved=saved)
-        self.design.cap = self.rule.cap
-        self.rule.how = self.design.how
-        again = self.rule.plan.fork_mu2(settings.window) if settings.forks else None
+        self.state: MechanismState = settings.start(seed=identity.buffer_seed(), saved=saved)
+        self.design.cap = self.state.cap
+        self.state.how = self.design.how
+        again = self.state.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
         if plan is not None:
             self.mu_warmup = base.near("mu_warmup", plan["mu_warmup"], self.mu_warmup)
@@ -428,12 +428,12 @@ class SlotRun:
     @property
     def weights(self) -> Array:
         """Published weights, in the mechanism's coordinates: a view."""
-        return self.rule.average
+        return self.state.average
 
     @property
     def link(self) -> Link:
         """From a score to a probability, by releases alone."""
-        return self.rule.link
+        return self.state.link
 
     @property
     def warmed(self) -> bool:
@@ -447,13 +447,13 @@ class SlotRun:
 
     @property
     def released(self) -> Array:
-        """What has left through the mechanism's door, as it came: for the audit."""
-        return self.rule.released
+        """What has left through the mechanism's gate, as it came: for the audit."""
+        return self.state.released
 
     def card(self) -> tuple[Release, ...]:
         """What is released, each kind with what it is worth."""
         warmup = () if self.warmup is None else (self.warmup.sums.release,)
-        return (*warmup, *self.rule.card())
+        return (*warmup, *self.state.card())
 
     def written(self) -> dict[str, Any]:
         """Every fitted number, as plain values."""
@@ -463,7 +463,7 @@ class SlotRun:
             "warmup": self.settings.warmup,
             "mu_warmup": self.mu_warmup,
             "prefix": None if warmup is None else base.written(warmup.plan),
-            "rule": base.written(self.rule.plan),
+            "rule": base.written(self.state.plan),
         }
 
     # ---- one record ------------------------------------------------------------------------------------
@@ -480,15 +480,20 @@ class SlotRun:
         origin
             Where it comes from; None: nobody has said, and the record itself may name its entity.
         """
-        design, rule, stream, counts = self.design, self.rule, self.stream, self.counts
+        design, state, stream, counts = self.design, self.state, self.stream, self.counts
         counts.ignored_features += design.read_learned(x, label)
-        if stream is None or self.admission is not None or self._watch is not None or not rule.quiet:
+        if (
+            stream is None
+            or self.admission is not None
+            or self._watch is not None
+            or not state.releases_nothing
+        ):
             self._slot(self._origin(x) if origin is None else origin)
             return
         # Most records of most learners: they are added up, and hashed.
         if isinstance(stream, ChainedNoise):
             stream.wait(design.told(None if origin is None else origin.context))
-        rule.learn_quietly(design)
+        state.accumulate(design)
         self.slots += 1
         given = design.label.item()
         if given != given:
@@ -511,7 +516,7 @@ class SlotRun:
                 score = math.nan
             self.take(x, label, origin)
             return score
-        score = float(vectors_kernels.dot(self.rule.average, design.ready[0]))
+        score = float(vectors_kernels.dot(self.state.average, design.ready[0]))
         self.counts.ignored_features += len(x) - len(design.names)
         design.label[0] = label
         self._slot(self._origin(x) if origin is None else origin, prepared=True)
@@ -555,7 +560,7 @@ class SlotRun:
 
     def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
         """A slot for the record in the scratch of the design, which is `prepared` or raw: the hot path."""
-        design, rule, asked = self.design, self.rule, self.settings
+        design, state, asked = self.design, self.state, self.settings
         if asked.horizon is not None and self.slots >= asked.horizon:
             return
         stream = self._open() if self.stream is None else self.stream
@@ -579,10 +584,10 @@ class SlotRun:
             self._look(self._watch, design.raw)
         if learning:
             if chain is None:
-                rule.learn(ready, label, stream)
+                state.learn(ready, label, stream)
             else:
                 chain.record(record)
-                rule.learn_chained(ready, label, chain)
+                state.learn_chained(ready, label, chain)
             self.slots += 1
         else:
             self._prefix(ready, usable, label, stream, (record,))
@@ -609,12 +614,12 @@ class SlotRun:
         if ends:
             self._standardise(*warmup.release(stream))
             if warmup.cross is not None:
-                self.rule.begin_with(warmup.cross)
+                self.state.begin_with(warmup.cross)
 
     def _standardise(self, mean: Array, factor: Array, label: float) -> None:
         """Use what the warm-up has released."""
-        self.rule.centre(label)
-        self.design.standardise(mean, self.rule.spread * factor)
+        self.state.centre(label)
+        self.design.standardise(mean, self.state.spread * factor)
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -647,7 +652,7 @@ class SlotRun:
         array or None
             Which rows were admitted, of those before the horizon; None where entities are not known.
         """
-        design, rule, horizon, warmup = self.design, self.rule, self.settings.horizon, self.settings.warmup
+        design, state, horizon, warmup = self.design, self.state, self.settings.horizon, self.settings.warmup
         n, at = len(raw), 0
         end = n if horizon is None else min(n, max(horizon - self.slots, 0))
         admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
@@ -660,7 +665,7 @@ class SlotRun:
             if prefix is None or shown is not None:
                 design.prepare(part, ready, usable)
             if prefix is not None and shown is not None:
-                vectors_kernels.score_many(rule.average, ready, shown)
+                vectors_kernels.score_many(state.average, ready, shown)
             asked = None if shown is None else Asked(ready, shown)
             blank = None if null is None else null[at:stop]
             if blank is not None and blank.any():
@@ -670,7 +675,7 @@ class SlotRun:
                 ready = np.empty(part.shape)
                 design.clip(part, ready, usable)
             where = origins.part(slice(at, stop))
-            records = told_apart(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
+            records = record_digests(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
             if admitted is not None:
                 ready = ready.copy()
                 self._blank(ready, usable, admitted[at:stop], where.entities)
@@ -679,13 +684,13 @@ class SlotRun:
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if prefix is None:
-                rule.take(ready, labels, stream, records, asked)
+                state.take(ready, labels, stream, records, asked)
                 self.slots += stop - at
             else:
                 self._prefix(ready, usable, labels, stream, records)
             at = stop
         if scores is not None and end < n:
-            design.scores(rule.average, raw[end:], scores[end:])
+            design.scores(state.average, raw[end:], scores[end:])
         return admitted
 
     def _blank(
@@ -711,7 +716,7 @@ class SlotRun:
     def _open(self) -> NormalStream | ChainedNoise:
         if not self.slots:  # a fork before the first record makes two new learners
             self._splits = process_splits()
-        numbers = self.rule.numbers()
+        numbers = self.state.numbers()
         if self.warmup is not None:
             numbers += self.warmup.plan.sigmas
         opened = self.identity.open(self.names, numbers)
@@ -725,7 +730,7 @@ class SlotRun:
             self._open()
         return self.stream.digest if isinstance(self.stream, ChainedNoise) else b""
 
-    # ---- an audit's door -------------------------------------------------------------------------------
+    # ---- an audit's gate -------------------------------------------------------------------------------
 
     def skip_warmup(self) -> None:
         """Go on as if the warm-up were over, and had found the features as they should be."""
@@ -752,7 +757,7 @@ class SlotRun:
 
     def score(self, x: Any) -> float:
         """`weights . vector(x)`."""
-        return float(vectors_kernels.dot(self.rule.average, self.design.of(x)))
+        return float(vectors_kernels.dot(self.state.average, self.design.of(x)))
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
@@ -776,7 +781,7 @@ class SlotRun:
         design = self.design
         check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
         out = np.zeros(len(rows))
-        design.scores(self.rule.average, design.arranged(columns, rows), out)
+        design.scores(self.state.average, design.arranged(columns, rows), out)
         return out
 
     # ---- state -----------------------------------------------------------------------------------------
@@ -792,7 +797,7 @@ class SlotRun:
             "sums": None if self.warmup is None else self.warmup.sums.to_state(),
             "mean": self.design.mean.copy(),
             "factor": self.design.factor.copy(),
-            "rule": self.rule.to_state(),
+            "rule": self.state.to_state(),
             "chain": self.stream.to_state()
             if isinstance(self.stream, ChainedNoise)
             else self.identity.chained,
@@ -807,7 +812,7 @@ class SlotRun:
             raise ValueError("features or moments of another shape")
         if self.warmup is not None:
             self.warmup.sums.load_state(saved["sums"])
-        self.rule.load_state(saved["rule"])
+        self.state.load_state(saved["rule"])
         if saved["standardised"]:
             design.standardise(mean, factor)
         self.slots = int(saved["slots"])

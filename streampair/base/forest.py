@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair.base.mini_batch import labels_of, low_label, refusal
-from streampair.base.online import KnowsColumns
+from streampair.base.mini_batch import encode_labels, low_label, score_error
+from streampair.base.online import ColumnsMixin
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import forest, numerics, platt, vectors
 from streampair.kernels import state as layout
@@ -389,7 +389,7 @@ class Explanation(NamedTuple):
     features: dict[Any, float]
 
 
-class ForestLearner(KnowsColumns):
+class ForestLearner(ColumnsMixin):
     """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
 
     #: A text is a feature like any other.
@@ -406,7 +406,7 @@ class ForestLearner(KnowsColumns):
                 *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
             )
         )
-        | KnowsColumns._derived
+        | ColumnsMixin._derived
     )
     _missing: ClassVar[float] = math.nan
 
@@ -763,7 +763,7 @@ class ForestLearner(KnowsColumns):
         out: Array = np.nan_to_num(self._arranged(columns, rows), nan=0.0)
         return out
 
-    def ready_many(
+    def prepare_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> ForestRows | None:
         """Records that can be scored and learned one after the other, in one call of compiled code.
@@ -806,7 +806,7 @@ class ForestLearner(KnowsColumns):
             if row is not None:
                 rows[i : i + 1].view(np.int64)[:] = row.view(np.int64)
                 continue
-            error = refusal(self, x)
+            error = score_error(self, x)
             if error is None:
                 return None
             refused[i] = error
@@ -831,10 +831,10 @@ class ForestLearner(KnowsColumns):
             rows if len(rows) and ((np.abs(rows) <= vectors.MAX_ABS) | _features.which(rows)).all() else None
         )
 
-    def ready_rows(
+    def prepare_rows(
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> ForestRows | None:
-        """`ready_many` of the rows of an array (n, d) of numbers whose columns have these names."""
+        """`prepare_many` of the rows of an array (n, d) of numbers whose columns have these names."""
         usable = self._usable_rows(columns, rows, vectors.MAX_ABS) if self._in_one else None
         if usable is None:
             return None
@@ -845,7 +845,7 @@ class ForestLearner(KnowsColumns):
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
     ) -> ForestRows:
-        labels = labels_of(self, ys, nulls, refused)
+        labels = encode_labels(self, ys, nulls, refused)
         return ForestRows(self, rows, labels, refused, low_label(self, ys, labels))
 
     def _row_of(self, x: Mapping[Any, Any]) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from river import base
 
 from streampair import kernels, losses
-from streampair.base.targets import Task
+from streampair.base.targets import Target
 from streampair.errors import RecordError, SnapshotError
 from streampair.privacy.pipeline_check import class_name
 from streampair.privacy.shown import table
@@ -119,7 +119,7 @@ class Learner(base.Estimator):
     #: Whether predictions may show a label that a record brought, and nobody declared.
     _learns_labels: ClassVar[bool] = True
 
-    _task: Task
+    _task: Target
     _y_name: Any = None
     # Whether predictions lack a label that ranks low, until one is learned.
     _unnamed: bool = False
@@ -134,7 +134,7 @@ class Learner(base.Estimator):
     # ---- what a face provides --------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _make_task(self) -> Task:
+    def _make_task(self) -> Target:
         """What labels mean, by the parameters.
 
         Raises

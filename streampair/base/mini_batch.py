@@ -14,12 +14,12 @@ from streampair.errors import RecordError
 from streampair.kernels import sampling
 from streampair.kernels import vectors as vectors_kernels
 
-__all__ = ["ReadyRows", "WovenRows", "labels_of", "low_label", "refusal"]
+__all__ = ["PreparedBatch", "StreamingBatch", "encode_labels", "low_label", "score_error"]
 
 Array = NDArray[np.float64]
 
 
-def refusal(learner: Any, x: Any) -> RecordError | None:
+def score_error(learner: Any, x: Any) -> RecordError | None:
     """Why it gives a record no score; None if it gives one."""
     try:
         learner.score_one(x)
@@ -28,7 +28,7 @@ def refusal(learner: Any, x: Any) -> RecordError | None:
     return None
 
 
-def labels_of(
+def encode_labels(
     learner: Any, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
 ) -> Array:
     """The numbers (n,) of labels: NaN for what is not learned, where `refused` gets what cannot be used."""
@@ -55,7 +55,7 @@ def low_label(learner: Any, ys: Sequence[Any], labels: Array) -> Any:
     return ys[int(np.argmax(labels < 0.0))]
 
 
-class ReadyRows:
+class PreparedBatch:
     """Rows that a learner has checked; those that it refuses leave no trace but their slot, if slots count.
 
     Parameters
@@ -73,7 +73,7 @@ class ReadyRows:
         Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
     names, rows
         The records as an array whose columns have these names, if all have exactly these features.
-    steady
+    slots_until_release
         Of how many next rows the weights are those of now, by their number alone. None: of the next one.
 
     Attributes
@@ -96,10 +96,10 @@ class ReadyRows:
         *,
         names: Sequence[Hashable] = (),
         rows: Array | None = None,
-        steady: Callable[[], int] | None = None,
+        slots_until_release: Callable[[], int] | None = None,
     ) -> None:
         self.names, self.rows = names, rows
-        self._steady = steady
+        self._slots_until_release = slots_until_release
         self._count = count
         self._learn = learn
         self._weights = weights
@@ -120,13 +120,13 @@ class ReadyRows:
         """
         scores, begin, end = np.empty(self._count), 0, 0
         kept: list[Array] = []
-        if stops and self._steady is not None:
-            weights, end = self._weights().copy(), self._steady()
+        if stops and self._slots_until_release is not None:
+            weights, end = self._weights().copy(), self._slots_until_release()
         for stop in stops:
             if stop >= end:  # while the weights stay as they are, there is no need to
                 self._part(slice(begin, stop), scores)
                 begin, weights = stop, self._weights().copy()
-                end = stop + (1 if self._steady is None else self._steady())
+                end = stop + (1 if self._slots_until_release is None else self._slots_until_release())
             kept.append(weights)
         self._part(slice(begin, self._count), scores)
         if stops:
@@ -143,7 +143,7 @@ class ReadyRows:
                 self.admitted = [*(self.admitted or ()), *admitted]
 
 
-class WovenRows(ReadyRows):
+class StreamingBatch(PreparedBatch):
     """Rows among which others can be scored as they are learned, with the kernel that learns them.
 
     Parameters
@@ -154,7 +154,7 @@ class WovenRows(ReadyRows):
         Learns rows in order, but those of label NaN, which leave no trace; its third argument gets the score
         of each row before that. Gives 0; or another number, with nothing changed.
     weights, vectors, refused, names
-        As of `ReadyRows`.
+        As of `PreparedBatch`.
     """
 
     def __init__(

@@ -13,18 +13,18 @@ from river import base
 
 from streampair import losses
 from streampair.base.learner import Learner
-from streampair.base.targets import BinaryTask, ClassTask, OneClassTask, RelevanceTask
+from streampair.base.targets import BinaryTarget, ClassTarget, OneClassTarget, RelevanceTarget
 from streampair.errors import ConfigError
 from streampair.kernels import metric, symmetric, vectors
 from streampair.records import features
 from streampair.records.frames import Table
 
 __all__ = [
-    "Classifier",
-    "MulticlassClassifier",
-    "PrivateClassifier",
-    "Regressor",
-    "Transformer",
+    "ClassifierMixin",
+    "MulticlassClassifierMixin",
+    "PrivateClassifierMixin",
+    "RegressorMixin",
+    "TransformerMixin",
 ]
 
 Array = NDArray[np.float64]
@@ -84,14 +84,14 @@ class _Scorer(Learner):
 
 
 @dataclass(eq=False, repr=False)
-class MulticlassClassifier(_Scorer, base.MiniBatchClassifier):
+class MulticlassClassifierMixin(_Scorer, base.MiniBatchClassifier):
     """Tells classes apart, and ranks the records of one of them above all others; River's classifier."""
 
     _: KW_ONLY
     positive: Any = True
 
-    def _make_task(self) -> OneClassTask:
-        return OneClassTask(self.positive)
+    def _make_task(self) -> OneClassTarget:
+        return OneClassTarget(self.positive)
 
     def probabilities_of(self, scores: Array) -> Array:
         """Probabilities of the `positive` label, (n,), that the model gives now for these scores (n,).
@@ -111,7 +111,7 @@ class MulticlassClassifier(_Scorer, base.MiniBatchClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(_Scorer, base.MiniBatchClassifier):
+class ClassifierMixin(_Scorer, base.MiniBatchClassifier):
     """Ranks the records of one label above those of another; River's classifier.
 
     Where labels are neither True and False nor 1 and 0 and no `negative` is declared, every label of the type
@@ -122,8 +122,8 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
     positive: Any = True
     negative: Any = None
 
-    def _make_task(self) -> BinaryTask:
-        task = BinaryTask(self.positive, self.negative)
+    def _make_task(self) -> BinaryTarget:
+        task = BinaryTarget(self.positive, self.negative)
         self._negative = task.negative
         self._unnamed = task.negative is None
         if self._unnamed and not self._learns_labels:
@@ -177,7 +177,7 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
         low = {} if self._unnamed else {self._negative: 1.0 - p}
         return table.frame(low | {self.positive: p})
 
-    probabilities_of = MulticlassClassifier.probabilities_of
+    probabilities_of = MulticlassClassifierMixin.probabilities_of
 
     def predict_many(self, X: Any) -> Any:
         """Predicted labels of the rows, as a series with the frame's index, or an array."""
@@ -189,7 +189,7 @@ class Classifier(_Scorer, base.MiniBatchClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class PrivateClassifier(Classifier):
+class PrivateClassifierMixin(ClassifierMixin):
     """A classifier whose probabilities need a share of positives that is declared, or released.
 
     It may show an AUC, for a share of mu^2.
@@ -201,14 +201,14 @@ class PrivateClassifier(Classifier):
 
 
 @dataclass(eq=False, repr=False)
-class Regressor(_Scorer, base.MiniBatchRegressor):
+class RegressorMixin(_Scorer, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance; River's regressor."""
 
     _: KW_ONLY
     relevance: tuple[float, float] | None = (-1.0, 1.0)
 
-    def _make_task(self) -> RelevanceTask:
-        return RelevanceTask(self.relevance)
+    def _make_task(self) -> RelevanceTarget:
+        return RelevanceTarget(self.relevance)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
         """The score: higher ranks higher. Only differences are learned, so its zero means nothing."""
@@ -220,13 +220,13 @@ class Regressor(_Scorer, base.MiniBatchRegressor):
         return table.series(scores, self._y_name)
 
 
-class Transformer(  # type: ignore[misc]  # River's own classes take labels, or do not
+class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels, or do not
     Learner, base.MiniBatchSupervisedTransformer, base.MiniBatchTransformer, base.SupervisedTransformer
 ):
     """Learns distances: near within a class, far between classes; River's supervised transformer.
 
     River looks for each of its classes somewhere. A Pipeline takes a step for a transformer only if it is a
-    `Transformer` (both mini-batch classes are), and a last step transforms frames only if it is a
+    `TransformerMixin` (both mini-batch classes are), and a last step transforms frames only if it is a
     `MiniBatchTransformer`; a TransformerUnion hands labels on only to a `SupervisedTransformer`, and those of
     frames only to a `MiniBatchSupervisedTransformer`.
     """
@@ -234,8 +234,8 @@ class Transformer(  # type: ignore[misc]  # River's own classes take labels, or 
     # The map of the published metric and the number of records that it is of; see `_map`.
     _root: tuple[int, Array | None] = (-1, None)
 
-    def _make_task(self) -> ClassTask:
-        return ClassTask(getattr(self, "classes", None))
+    def _make_task(self) -> ClassTarget:
+        return ClassTarget(getattr(self, "classes", None))
 
     @property
     def metric_(self) -> Array:

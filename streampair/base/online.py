@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import buffers, losses, schedules
-from streampair.base.buffer_storage import Blocks, Classes, LeastSquares, Means, Memory, Rows
+from streampair.base.buffer_storage import (
+    BufferStorage,
+    ChunkedBuffer,
+    ClassMeans,
+    LeastSquares,
+    PerClassBuffer,
+    RowBuffer,
+)
 from streampair.base.learner import Learner
-from streampair.base.mini_batch import WovenRows, labels_of, low_label, refusal
-from streampair.base.targets import Task
+from streampair.base.mini_batch import StreamingBatch, encode_labels, low_label, score_error
+from streampair.base.targets import Target
 from streampair.base.validation import check_int
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import history, least_squares, metric, ogd, online_auc, platt, sparse, symmetric
@@ -30,23 +37,23 @@ from streampair.kernels.vectors import score_many
 from streampair.records import features
 
 __all__ = [
-    "FlatLearner",
-    "FlatRule",
-    "KnowsColumns",
-    "LearnsBatches",
+    "ColumnsMixin",
     "MetricRule",
+    "MiniBatchMixin",
     "OAMRule",
     "OGDRule",
-    "PlainLearner",
+    "OnlinePairLearner",
     "SPAUCRule",
+    "StatefulLearner",
+    "UpdateRule",
 ]
 
 Array = NDArray[np.float64]
-Bound = tuple[Memory, Callable[[Array, float], int], Callable[[Array, Array, Array, Array], int]]
+Bound = tuple[BufferStorage, Callable[[Array, float], int], Callable[[Array, Array, Array, Array], int]]
 
 
-class FlatRule(abc.ABC):
-    """What a leaf of `FlatLearner` is, besides its parameters."""
+class UpdateRule(abc.ABC):
+    """What a leaf of `OnlinePairLearner` is, besides its parameters."""
 
     #: Largest size of a feature.
     limit: float = vectors_kernels.MAX_ABS
@@ -82,7 +89,7 @@ class FlatRule(abc.ABC):
         return (d,)
 
     @abc.abstractmethod
-    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """The memory, and the kernels for a record and for many.
 
         Raises
@@ -105,7 +112,7 @@ def _fade(learner: Any, header: Array) -> None:
         header[layout.KEEP] = 2.0 ** (-1.0 / check_int("half_life", half_life, 1))
 
 
-class OGDRule(FlatRule):
+class OGDRule(UpdateRule):
     """Gradient descent on a linear score."""
 
     scheduled = True
@@ -114,7 +121,7 @@ class OGDRule(FlatRule):
         """What its sums keep."""
         _fade(learner, header)
 
-    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """By the buffer: rows, classes, blocks, or for least squares moments."""
         if isinstance(policy, buffers.FullHistory) and isinstance(loss, losses.Square):
             return (
@@ -123,7 +130,7 @@ class OGDRule(FlatRule):
                 least_squares.moments_learn_many,
             )
         if isinstance(policy, buffers.FullHistory):
-            blocks = Blocks(policy, history.history_learn, history.history_learn_many)
+            blocks = ChunkedBuffer(policy, history.history_learn, history.history_learn_many)
             return blocks, blocks.learn, blocks.learn_many
         if isinstance(policy, buffers.ClassReservoir):
             if not task.two_classes:
@@ -131,11 +138,11 @@ class OGDRule(FlatRule):
                     f"buffer is {policy!r}, which keeps the records of two classes apart",
                     fix="use buffers.Reservoir here: relevance is a number, not a class",
                 )
-            return Classes(policy), ogd.ogd_learn, ogd.ogd_learn_many
-        return Rows(policy), ogd.ogd_learn, ogd.ogd_learn_many
+            return PerClassBuffer(policy), ogd.ogd_learn, ogd.ogd_learn_many
+        return RowBuffer(policy), ogd.ogd_learn, ogd.ogd_learn_many
 
 
-class MetricRule(FlatRule):
+class MetricRule(UpdateRule):
     """Gradient descent on a symmetric matrix."""
 
     limit = vectors_kernels.MAX_ABS_METRIC
@@ -146,7 +153,7 @@ class MetricRule(FlatRule):
         """(d, d)."""
         return (d, d)
 
-    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """By the buffer: rows or blocks."""
         if isinstance(policy, buffers.ClassReservoir):
             raise ConfigError(
@@ -154,9 +161,9 @@ class MetricRule(FlatRule):
                 fix="use buffers.Reservoir: a metric learns from both kinds of pairs",
             )
         if isinstance(policy, buffers.FullHistory):
-            blocks = Blocks(policy, metric.metric_history_learn, metric.metric_history_learn_many)
+            blocks = ChunkedBuffer(policy, metric.metric_history_learn, metric.metric_history_learn_many)
             return blocks, blocks.learn, blocks.learn_many
-        return Rows(policy), metric.metric_learn, metric.metric_learn_many
+        return RowBuffer(policy), metric.metric_learn, metric.metric_learn_many
 
     def mark(self, learner: Any, header: Array) -> None:
         """Whether W is kept positive semi-definite, and what its sums keep."""
@@ -169,7 +176,7 @@ class MetricRule(FlatRule):
             raise ValueError("a metric that is not symmetric")
 
 
-class OAMRule(FlatRule):
+class OAMRule(UpdateRule):
     """Pairs with the whole sample of the other class."""
 
     def loss(self, learner: Any) -> losses.PairLoss:
@@ -185,12 +192,12 @@ class OAMRule(FlatRule):
         """Two reservoirs."""
         return buffers.ClassReservoir(learner.size)
 
-    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """Both classes."""
-        return Classes(policy), online_auc.online_auc_learn, online_auc.online_auc_learn_many
+        return PerClassBuffer(policy), online_auc.online_auc_learn, online_auc.online_auc_learn_many
 
 
-class SPAUCRule(FlatRule):
+class SPAUCRule(UpdateRule):
     """One-record terms around the mean record of each class."""
 
     def loss(self, learner: Any) -> losses.PairLoss:
@@ -201,12 +208,12 @@ class SPAUCRule(FlatRule):
         """None is kept: a place-holder."""
         return buffers.FIFO(1)
 
-    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Task) -> Bound:
+    def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """Two means."""
-        return Means(), online_auc.online_auc_learn, online_auc.online_auc_learn_many
+        return ClassMeans(), online_auc.online_auc_learn, online_auc.online_auc_learn_many
 
 
-class PlainLearner(Learner):
+class StatefulLearner(Learner):
     """A learner whose state may be copied and restored at will: nothing is spent by it."""
 
     #: Attributes that `_bind` and `_import` make anew: scratch, spare capacity, compiled accessors.
@@ -257,7 +264,7 @@ def _packer(count: int) -> Callable[..., None]:
     return struct.Struct(f"{count}q{count}d").pack_into
 
 
-class KnowsColumns(PlainLearner):
+class ColumnsMixin(StatefulLearner):
     """Gives each feature name a column, in the order in which names arrive."""
 
     _derived: ClassVar[frozenset[str]] = frozenset(
@@ -317,7 +324,7 @@ class KnowsColumns(PlainLearner):
         if not fine.all():
             rows = rows.copy()
             for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                error = score_error(self, dict(zip(columns, rows[i].tolist(), strict=True)))
                 if error is None:
                     return None
                 refused[i] = error
@@ -354,24 +361,24 @@ class KnowsColumns(PlainLearner):
         return gathered
 
 
-class LearnsBatches(KnowsColumns):
+class MiniBatchMixin(ColumnsMixin):
     """Scores and learns a batch in one call of compiled code."""
 
     takes_nulls: ClassVar[bool] = True
 
     _state: Array
-    _memory: Memory
+    _memory: BufferStorage
     _high: Any
     _low: Any
     # Largest size of a feature.
     _limit: float
-    # Whether `ready_many` may score and learn in one.
+    # Whether `prepare_many` may score and learn in one.
     _in_one: bool
     _learn_many: Callable[[Array, Array, Array, Array], int]
 
-    def ready_many(
+    def prepare_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> WovenRows | None:
+    ) -> StreamingBatch | None:
         """Records that can be scored and learned one after the other, in one call of compiled code.
 
         Parameters
@@ -386,14 +393,14 @@ class LearnsBatches(KnowsColumns):
 
         Returns
         -------
-        WovenRows or None
+        StreamingBatch or None
             None where one of the records has other features, where the memory has no room or cannot hold a
             value, and for a metric: then they are to be taken one by one. Nothing has changed yet.
         """
         refused: dict[int, RecordError] = {}
 
         def other(i: int) -> Sequence[float] | None:
-            error = refusal(self, xs[i])
+            error = score_error(self, xs[i])
             if error is None:
                 return None
             refused[i] = error
@@ -403,10 +410,10 @@ class LearnsBatches(KnowsColumns):
         rows = features.packed_each(self._names, xs, self._most, other) if self._in_one else None
         return None if rows is None else self._ready(rows, ys, nulls, refused)
 
-    def ready_rows(
+    def prepare_rows(
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> WovenRows | None:
-        """`ready_many` of the rows of an array (n, d) whose columns have these names."""
+    ) -> StreamingBatch | None:
+        """`prepare_many` of the rows of an array (n, d) whose columns have these names."""
         usable = self._usable_rows(columns, rows, self._most) if self._in_one else None
         if usable is None:
             return None
@@ -419,12 +426,12 @@ class LearnsBatches(KnowsColumns):
 
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
-    ) -> WovenRows | None:
+    ) -> StreamingBatch | None:
         try:
             self._memory.check_room(len(rows))
         except RecordError:
             return None
-        labels = labels_of(self, ys, nulls, refused)
+        labels = encode_labels(self, ys, nulls, refused)
         low = low_label(self, ys, labels)
 
         def learn(part: Array, given: Array, scores: Array) -> int:
@@ -434,7 +441,7 @@ class LearnsBatches(KnowsColumns):
             return failed
 
         published = self._published()  # a view: it moves when there are new names, and here are none
-        return WovenRows(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
+        return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
@@ -468,14 +475,14 @@ def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = 
     return float(value)
 
 
-class FlatLearner(LearnsBatches):
+class OnlinePairLearner(MiniBatchMixin):
     """A learner whose whole state is one flat array, stepped by a kernel.
 
     A leaf is a dataclass of its parameters, and names its `_rule`: which kernels step, on which weights, and
     where the records are kept that new ones are paired with.
     """
 
-    _rule: ClassVar[FlatRule]
+    _rule: ClassVar[UpdateRule]
     _derived: ClassVar[frozenset[str]] = (
         frozenset(
             (
@@ -483,7 +490,7 @@ class FlatLearner(LearnsBatches):
                 *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
             )
         )
-        | LearnsBatches._derived
+        | MiniBatchMixin._derived
     )
 
     learning_rate: float | schedules.Schedule | None
@@ -500,7 +507,7 @@ class FlatLearner(LearnsBatches):
     _in_one: bool
     # Whether a record is learned by its own features alone, if they are few.
     _few_learn: bool
-    _memory: Memory
+    _memory: BufferStorage
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
     # (state, rows, labels, scores or none) -> 0, or 1 + the flat index of the value that cannot be used.
@@ -521,8 +528,8 @@ class FlatLearner(LearnsBatches):
         self._loss = losses.Hinge() if loss is None else loss
         self._policy = rule.policy(self)
         self._limit = rule.limit
-        # Whether `ready_many` may score and learn in one: both calls are those of this class.
-        kind, own = type(self), FlatLearner
+        # Whether `prepare_many` may score and learn in one: both calls are those of this class.
+        kind, own = type(self), OnlinePairLearner
         self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
         self._few_learn = type(rule) is OGDRule and self._policy == buffers.FIFO(1) and self.l2 == 0.0

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import buffers, losses
-from streampair.base.dp_session import Counts, Identity, SlotRun, Waiting
+from streampair.base.dp_session import Counts, Identity, PrivateSession, UninitializedSession
 from streampair.base.learner import Learner
-from streampair.base.mini_batch import ReadyRows, refusal
+from streampair.base.mini_batch import PreparedBatch, score_error
 from streampair.base.targets import is_unknown
 from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
 from streampair.errors import ConfigError, RecordError, SnapshotError
@@ -26,32 +26,32 @@ from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.provenance import Origin, Origins
-from streampair.privacy.report import PrivacySummary, Standing, build_report, build_summary
+from streampair.privacy.report import AccountStatus, PrivacySummary, build_report, build_summary
 from streampair.privacy.user_level import Admission, EntityLimit
 from streampair.records import features as _features
 from streampair.records.frames import Table, label_type
 
 __all__ = [
     "PrivateLearner",
-    "TakesBatches",
-    "exported",
-    "give_key",
-    "named",
-    "noted",
-    "restore",
-    "start_under",
-    "take",
+    "PrivateMiniBatchMixin",
+    "current_standing",
+    "export_state",
+    "load_atomically",
+    "restore_state",
+    "set_noise_key",
+    "start_from_plan",
+    "without_key",
 ]
 
 
-def named(told: dict[str, object]) -> dict[str, object]:
+def without_key(told: dict[str, object]) -> dict[str, object]:
     """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
     return {name: value for name, value in told.items() if name != "noise_key"}
 
 
-def exported(learner: PrivateLearner) -> dict[str, Any]:
+def export_state(learner: PrivateLearner) -> dict[str, Any]:
     """What `PrivateLearner.to_state` holds."""
-    standing, counts = noted(learner), learner._counts
+    standing, counts = current_standing(learner), learner._counts
     return {
         **learner._run.to_state(),
         "null_slots": counts.null_slots,
@@ -69,22 +69,22 @@ def exported(learner: PrivateLearner) -> dict[str, Any]:
     }
 
 
-def noted(learner: PrivateLearner) -> Standing:
+def current_standing(learner: PrivateLearner) -> AccountStatus:
     """What is known of a learner's past, with what has happened to its process since."""
     standing = learner._standing
     standing.forked = standing.forked or learner._run.forked
     return standing
 
 
-def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
-    """Take what `exported` gave; ValueError and the like if it cannot be that."""
+def restore_state(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
+    """Take what `export_state` gave; ValueError and the like if it cannot be that."""
     _check(saved)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
         run = learner._begin(saved["names"], plan)
         run.load_state(saved)
         warmup, horizon = run.settings.warmup, run.settings.horizon
-        if run.rule.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
+        if run.state.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
             raise ValueError("slots that are not those of the mechanism")
         if run.warmed != (0 < warmup <= run.slots):
             raise ValueError("moments before the warm-up has ended, or none after it")
@@ -116,7 +116,7 @@ def restore(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
 
 
-def start_under(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
+def start_from_plan(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     """Begin under a plan; ValueError and the like if it cannot be of this learner."""
     names, numbers = list(saved["names"]), dict(saved["plan"])
     declared = names if learner.features is None else learner.features
@@ -134,7 +134,9 @@ def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, 
     return plan
 
 
-def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mapping[str, Any]], None]) -> None:
+def load_atomically(
+    learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mapping[str, Any]], None]
+) -> None:
     """Take a state or a plan, or be as before.
 
     Raises
@@ -153,7 +155,7 @@ def take(learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mappi
         raise
 
 
-def give_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
+def set_noise_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
     """Give a learner that was unpickled its key again.
 
     Raises
@@ -216,7 +218,7 @@ Array = NDArray[np.float64]
 _NOBODY = Origins()
 
 
-class TakesBatches(Learner):
+class PrivateMiniBatchMixin(Learner):
     """Scores and learns a batch in one go, whatever its records are."""
 
     takes_nulls: ClassVar[bool] = True
@@ -229,17 +231,17 @@ class TakesBatches(Learner):
     _one_packing: bool
 
     def _noise_of_weights(self) -> Array | None:
-        rule = self._run.rule
-        return None if rule is None else rule.noise
+        state = self._run.state
+        return None if state is None else state.noise
 
-    def ready_many(
+    def prepare_many(
         self,
         xs: Sequence[Mapping[Any, Any]],
         ys: Sequence[Any],
         origins: Origins = _NOBODY,
         *,
         nulls: Sequence[int] = (),
-    ) -> ReadyRows | None:
+    ) -> PreparedBatch | None:
         """`take` of one record after the other: the same bits, and the work of a batch.
 
         Parameters
@@ -255,12 +257,12 @@ class TakesBatches(Learner):
 
         Returns
         -------
-        ReadyRows or None
+        PreparedBatch or None
             None, with nothing changed, before the features are known, for a metric, and where a record that
             is not whole may name its own entity: then they are to be taken one by one.
         """
         run = self._run
-        if not self._one_packing or not isinstance(run, SlotRun):
+        if not self._one_packing or not isinstance(run, PrivateSession):
             return None
         design = run.design
         refused: dict[int, RecordError] = {}
@@ -269,7 +271,7 @@ class TakesBatches(Learner):
         def other(i: int) -> Sequence[float] | None:
             if self._admission is not None and origins is _NOBODY:
                 return None  # it may name its own entity
-            error = refusal(self, xs[i])
+            error = score_error(self, xs[i])
             if error is not None:
                 refused[i] = error
                 return (0.0,) * len(design.names)
@@ -280,7 +282,7 @@ class TakesBatches(Learner):
         rows = _features.packed_each(run.names, xs, vectors.MAX_FINITE, other)
         return None if rows is None else self._ready(run, rows, ys, origins, nulls, refused, ignored)
 
-    def ready_rows(
+    def prepare_rows(
         self,
         columns: Sequence[Any],
         rows: Array,
@@ -288,12 +290,12 @@ class TakesBatches(Learner):
         origins: Origins = _NOBODY,
         *,
         nulls: Sequence[int] = (),
-    ) -> ReadyRows | None:
-        """`ready_many` of the rows of an array (n, d) whose columns have these names.
+    ) -> PreparedBatch | None:
+        """`prepare_many` of the rows of an array (n, d) whose columns have these names.
 
         Returns
         -------
-        ReadyRows or None
+        PreparedBatch or None
             None, with nothing changed, where these are not the known features, too.
         """
         run = self._run_of(columns)
@@ -304,17 +306,17 @@ class TakesBatches(Learner):
         if not fine.all():
             rows = rows.copy()
             for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = refusal(self, dict(zip(columns, rows[i].tolist(), strict=True)))
+                error = score_error(self, dict(zip(columns, rows[i].tolist(), strict=True)))
                 if error is None:
                     return None
                 refused[i] = error
                 rows[i] = 0.0
         return self._ready(run, run.design.arranged(columns, rows), ys, origins, nulls, refused, {})
 
-    def _run_of(self, columns: Sequence[Any]) -> SlotRun | None:
+    def _run_of(self, columns: Sequence[Any]) -> PrivateSession | None:
         """The run, if it takes rows of these columns at once: of exactly the known features."""
         run = self._run
-        if not self._one_packing or not isinstance(run, SlotRun) or len(columns) != len(run.names):
+        if not self._one_packing or not isinstance(run, PrivateSession) or len(columns) != len(run.names):
             return None
         return run if all(map(run.design.index.__contains__, columns)) else None
 
@@ -335,14 +337,14 @@ class TakesBatches(Learner):
 
     def _ready(
         self,
-        run: SlotRun,
+        run: PrivateSession,
         rows: Array,
         ys: Sequence[Any],
         origins: Origins,
         nulls: Sequence[int],
         refused: Mapping[int, RecordError],
         ignored: Mapping[int, int],
-    ) -> ReadyRows:
+    ) -> PreparedBatch:
         task = self._task
         high, low = task.high, task.low
         labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
@@ -366,16 +368,18 @@ class TakesBatches(Learner):
             admitted = run.take_many(rows[part], labels[part], origins.part(part), scores, blank)
             return None if admitted is None else admitted.tolist()
 
-        return ReadyRows(
+        return PreparedBatch(
             *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
             names=run.names,
             rows=None if ignored else rows,
-            steady=lambda: max(run.settings.warmup - run.slots, 0) or run.rule.steady,
+            slots_until_release=lambda: (
+                max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
+            ),
         )
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLearner(TakesBatches):
+class PrivateLearner(PrivateMiniBatchMixin):
     """A learner that takes every record as a slot and releases models under calibrated noise.
 
     A leaf names, as its `_select`, which mechanism its parameters ask for (`base.validation`).
@@ -418,7 +422,7 @@ class PrivateLearner(TakesBatches):
             for name in ("score_one", "learn_one", "take", "take_or_raise")
         )
         self._one_packing = all(same)
-        self._standing = Standing()
+        self._standing = AccountStatus()
         # What `load_plan` was given.
         self._planned: Mapping[str, Any] | None = None
         self._counts = Counts()
@@ -426,7 +430,7 @@ class PrivateLearner(TakesBatches):
         self._validated = self._validate()
         limit = self._validated.entity
         self._admission = None if limit is None else Admission(limit)
-        self._run: SlotRun | Waiting
+        self._run: PrivateSession | UninitializedSession
         if self.features is None:
             self._wait()
         else:
@@ -448,7 +452,7 @@ class PrivateLearner(TakesBatches):
         self,
         names: Sequence[Hashable],
         plan: Mapping[str, Any] | None = None,
-    ) -> SlotRun:
+    ) -> PrivateSession:
         """Fix the feature set, and with it the dimension and the noise; what was fitted before is taken."""
         if len(names) > self._task.most_features:
             raise ConfigError(
@@ -458,17 +462,17 @@ class PrivateLearner(TakesBatches):
         settings = self._validated.with_features(len(names))
         settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
-        run = SlotRun(settings, names, self._identity, self._counts, self._admission, plan)
+        run = PrivateSession(settings, names, self._identity, self._counts, self._admission, plan)
         self._run = run
         return run
 
-    def _wait(self) -> Waiting:
+    def _wait(self) -> UninitializedSession:
         """Be as before the features are known."""
-        waiting = Waiting(self._validated.with_features(None), self._identity, self._begin_with)
+        waiting = UninitializedSession(self._validated.with_features(None), self._identity, self._begin_with)
         self._run = waiting
         return waiting
 
-    def _begin_with(self, names: Sequence[Hashable]) -> SlotRun:
+    def _begin_with(self, names: Sequence[Hashable]) -> PrivateSession:
         """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
 
         Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
@@ -491,7 +495,7 @@ class PrivateLearner(TakesBatches):
 
     def _fingerprint(self) -> dict[str, object]:
         """As in the base, without the key: a lane may get another one, and goes on."""
-        return named(super()._fingerprint())
+        return without_key(super()._fingerprint())
 
     # ---- learning --------------------------------------------------------------------------------------
 
@@ -672,7 +676,7 @@ class PrivateLearner(TakesBatches):
             If a key is given to a learner that has another one, or was made without.
         """
         if key is not None:
-            give_key(self, NoiseKey.of(key))
+            set_noise_key(self, NoiseKey.of(key))
         self._identity.name = name
         self._identity.digests = digests
 
@@ -734,9 +738,9 @@ class PrivateLearner(TakesBatches):
         return self._run.settings
 
     @property
-    def run(self) -> SlotRun | None:
+    def run(self) -> PrivateSession | None:
         """The run, for an audit; None before the features are known."""
-        return self._run if isinstance(self._run, SlotRun) else None
+        return self._run if isinstance(self._run, PrivateSession) else None
 
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
@@ -786,8 +790,8 @@ class PrivateLearner(TakesBatches):
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        rule = self._run.rule
-        return 0 if rule is None else rule.buffer_records
+        state = self._run.state
+        return 0 if state is None else state.buffer_records
 
     @property
     def horizon_left(self) -> int | None:
@@ -810,8 +814,8 @@ class PrivateLearner(TakesBatches):
         run = self._run
         return {
             "settings": run.settings,
-            "run": run.rule,
-            "standing": noted(self),
+            "run": run.state,
+            "standing": current_standing(self),
             "warmed": run.warmed,
             "mu_warmup": run.mu_warmup,
             "horizon_left": self.horizon_left,
@@ -874,7 +878,7 @@ class PrivateLearner(TakesBatches):
         SnapshotError
             If a feature name is neither text nor a number.
         """
-        if not isinstance(self._run, SlotRun):
+        if not isinstance(self._run, PrivateSession):
             return None
         return {**self._checked({"names": list(self.feature_names)}), "plan": self._run.written()}
 
@@ -890,13 +894,13 @@ class PrivateLearner(TakesBatches):
             it is then as it was.
         """
         self._only_new("plan")
-        take(self, plan, lambda saved: start_under(self, saved))
+        load_atomically(self, plan, lambda saved: start_from_plan(self, saved))
 
     def _export(self) -> dict[str, Any]:
-        return exported(self)
+        return export_state(self)
 
     def _import(self, saved: Mapping[str, Any]) -> None:
-        restore(self, saved)
+        restore_state(self, saved)
 
     def to_state(self) -> dict[str, object]:
         """Everything but the noise to come, as plain values and arrays.
@@ -922,7 +926,7 @@ class PrivateLearner(TakesBatches):
             account is as before.
         """
         self._only_new("state")
-        take(self, state, self._import)
+        load_atomically(self, state, self._import)
 
     def _only_new(self, what: str) -> None:
         if self.slots:

@@ -18,11 +18,11 @@ from streampair.records import features
 from streampair.records.labels import TwoLabels
 
 __all__ = [
-    "BinaryTask",
-    "ClassTask",
-    "OneClassTask",
-    "RelevanceTask",
-    "Task",
+    "BinaryTarget",
+    "ClassTarget",
+    "OneClassTarget",
+    "RelevanceTarget",
+    "Target",
     "is_unknown",
 ]
 
@@ -39,7 +39,7 @@ class _NoLabel:
 _NO_LABEL: Any = _NoLabel()
 
 
-class Task(abc.ABC):
+class Target(abc.ABC):
     """Labels of one kind.
 
     Attributes
@@ -136,7 +136,7 @@ class Task(abc.ABC):
             return np.array([self.label_or_null(label) for label in labels], dtype=np.float64)
 
 
-class BinaryTask(Task):
+class BinaryTarget(Target):
     """One label ranks high, another one low: see `TwoLabels`.
 
     Parameters
@@ -196,7 +196,7 @@ class BinaryTask(Task):
         return super().labels(y)
 
 
-class OneClassTask(BinaryTask):
+class OneClassTarget(BinaryTarget):
     """One label ranks high, and every other low, whatever it is: of a learner of several classes."""
 
     def __init__(self, positive: Any) -> None:
@@ -220,7 +220,7 @@ def _is_whole(label: Any) -> bool:
     return isinstance(label, bool | int | np.bool_ | np.integer)
 
 
-class RelevanceTask(Task):
+class RelevanceTarget(Target):
     """A real-valued relevance.
 
     Parameters
@@ -345,7 +345,7 @@ def class_number(y: Any) -> float:
     return float(int.from_bytes(digest, "big") >> 11)
 
 
-class ClassTask(Task):
+class ClassTarget(Target):
     """Any number of classes, by text or number; pairs are of one class or of two.
 
     Parameters

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from streampair.base.targets import Task
+from streampair.base.targets import Target
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
 from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, near
 from streampair.privacy.mechanisms.buffer import BufferPlan
-from streampair.privacy.mechanisms.decayed_moments import Forgetting
-from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, Woods, worthwhile
-from streampair.privacy.mechanisms.ftrl import FTRL, PARTNER, Partnered, check_strategy
-from streampair.privacy.mechanisms.gradient_perturbation import Noisy
+from streampair.privacy.mechanisms.decayed_moments import DecayedMoments
+from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
+from streampair.privacy.mechanisms.ftrl import FTRL, PARTNER, AnchorFTRL, check_strategy
+from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbation
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
-from streampair.privacy.mechanisms.output_perturbation import Output
+from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.prevalence import WithPrevalence, checked_rate
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUC, checked_share
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, MOST_FEATURES, Moments, RankingMoments
@@ -186,7 +186,7 @@ class ValidatedParameters:
         Whose records are protected together; None: one record.
     """
 
-    def __init__(self, learner: Any, task: Task) -> None:
+    def __init__(self, learner: Any, task: Target) -> None:
         self._learner = learner
         self._task = task
         self._mu = mu_from(learner.epsilon, learner.delta)
@@ -276,7 +276,7 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
     settings
         As they follow from its parameters.
     plan
-        See `SlotRun.written`; None: nothing was written down.
+        See `PrivateSession.written`; None: nothing was written down.
     declared
         Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
         the other side.
@@ -299,7 +299,7 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
 def _companions(learner: Any, mechanism: Mechanism) -> tuple[Companion, ...]:
     """What is to be released beside a mechanism: a share of positives, and a private AUC."""
     found: list[Companion] = []
-    paper = isinstance(mechanism, Output) and mechanism.paper
+    paper = isinstance(mechanism, OutputPerturbation) and mechanism.paper
     rate, share = getattr(learner, "positive_rate", None), getattr(learner, "auc_share", None)
     if rate is not None and not isinstance(mechanism, Moments):  # which release it with their warm-up
         declared = checked_rate(rate)
@@ -331,7 +331,7 @@ def _check_gradients(learner: Any) -> None:
 def _gradients(learner: Any) -> Mechanism:
     """FTRL on gradients, whose parameters are checked."""
     partnered = getattr(learner, "partner", None) is not None
-    return Partnered(learner.strategy) if partnered else FTRL(learner.strategy)
+    return AnchorFTRL(learner.strategy) if partnered else FTRL(learner.strategy)
 
 
 def _check_partner(learner: Any) -> None:
@@ -469,12 +469,12 @@ def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
     depth = _at_most("depth", learner.depth, MOST_DEPTH)
     if learner.trees is not None:
         trees = _at_most("trees", learner.trees, MOST_TREES)
-        return Woods(trees=trees, depth=depth, fields=learner._fields)
+        return DPForest(trees=trees, depth=depth, fields=learner._fields)
     if isinstance(horizon, int) and not worthwhile(
         *(learner.epsilon, learner.delta, horizon, depth, features or 1)
     ):
         return Moments()
-    return Woods(depth=depth, fields=learner._fields)
+    return DPForest(depth=depth, fields=learner._fields)
 
 
 def select_ranking_ftrl(learner: Any, features: int | None) -> Mechanism:
@@ -524,12 +524,12 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
             f"{given[0]}={getattr(learner, given[0])!r}",
             fix=f"leave {given[0]} out, or the half_life",
         )
-    return Forgetting(half_life=half_life)
+    return DecayedMoments(half_life=half_life)
 
 
 def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
-    return Noisy(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
+    return GradientPerturbation(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
 
 
 def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
@@ -540,7 +540,7 @@ def select_output_perturbation(learner: Any, features: int | None, *, centred: b
     ConfigError
         If there is no horizon, or the paper's calibration is asked for what it does not know.
     """
-    mechanism = Output(
+    mechanism = OutputPerturbation(
         l2=None if learner.l2 is None else check_positive("l2", learner.l2),
         releases=learner.releases,
         calibration=learner.calibration,

@@ -6,42 +6,42 @@ No I/O, no clock, no asyncio.
 from streampair.engine.durable_lane import LoggedLane
 from streampair.engine.lane import Lane
 from streampair.engine.records import (
-    Append,
     Breaker,
     Commit,
     DeadLetter,
     Event,
     LaneGauges,
     LaneOutput,
+    LogAppend,
     Record,
     RegretConfig,
+    ReplayRequest,
     Rows,
     Scored,
-    Wanted,
 )
-from streampair.engine.recovery import Facts
+from streampair.engine.recovery import ExternalState
 from streampair.engine.shadow import Shadow
-from streampair.engine.wal import LogDamaged, LogKey, Place, Register
+from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [
-    "Append",
     "Breaker",
     "Commit",
     "DeadLetter",
     "Event",
-    "Facts",
+    "ExternalState",
     "Lane",
     "LaneGauges",
     "LaneOutput",
-    "LogDamaged",
+    "LogAppend",
+    "LogDamagedError",
     "LogKey",
     "LoggedLane",
-    "Place",
     "Record",
+    "RecordRef",
     "Register",
     "RegretConfig",
+    "ReplayRequest",
     "Rows",
     "Scored",
     "Shadow",
-    "Wanted",
 ]

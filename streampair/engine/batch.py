@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
-from streampair.engine.protocols import decode_many, ready_many, ready_rows, takes_nulls
+from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, takes_nulls
 from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
 from streampair.engine.reservations import context_of, contexts_of
-from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError
+from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError
 from streampair.evaluation import PairRegret, Records
 from streampair.privacy.provenance import Origin, Origins
 
@@ -144,7 +144,7 @@ class Reader:
         self._model = model
         self._decode = decode
         # Where the learner takes whole arrays of records as they are.
-        rows = model.transform is None and ready_rows(model.learner) is not None
+        rows = model.transform is None and prepare_rows(model.learner) is not None
         self._many = decode_many(decode) if rows else None
         # Whether it takes records that it does not learn from among the others.
         self._marks = not model.fragile and takes_nulls(model.learner)
@@ -463,10 +463,10 @@ class Batch:
         where = () if self._model.private is None else (self._origins(records),)
         marks = {"nulls": batch.nulls} if batch.nulls else {}
         if table is not None:
-            rows = ready_rows(learner)
+            rows = prepare_rows(learner)
             ready = None if rows is None else rows(table.names, table.values, batch.ys, *where, **marks)
         else:
-            many = ready_many(learner)
+            many = prepare_many(learner)
             ready = None if many is None else many(batch.xs, batch.ys, *where, **marks)
         if ready is None:
             return None
@@ -713,7 +713,7 @@ class Batch:
         self.stages[stage] = self.stages.get(stage, 0) + 1
         where = f"{self._topic}[{self._partition}] offset {record.offset}"
         if self._on_bad == "fail":
-            raise LaneStopped(
+            raise LaneStoppedError(
                 f"{where} cannot be used ({stage}: {text})",
                 fix="repair the producer, or use on_bad='dlq' to set such events aside",
             ) from error
@@ -727,7 +727,7 @@ class Batch:
         while bad[0] <= position - breaker.window:
             bad.popleft()
         if len(bad) >= breaker.limit:
-            raise LaneStopped(
+            raise LaneStoppedError(
                 f"{len(bad)} of the last {min(position, breaker.window)} records of {self._topic}"
                 f"[{self._partition}] are bad, the last at offset {record.offset} ({stage}: {text})",
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "

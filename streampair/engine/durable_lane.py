@@ -13,12 +13,21 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine.lane import Lane
-from streampair.engine.records import Append, Commit, Event, LaneGauges, LaneOutput, Record, Scored, Wanted
+from streampair.engine.records import (
+    Commit,
+    Event,
+    LaneGauges,
+    LaneOutput,
+    LogAppend,
+    Record,
+    ReplayRequest,
+    Scored,
+)
 from streampair.engine.recovery import (
     Acceptance,
-    Facts,
+    ExternalState,
     How,
-    Known,
+    RecoveredState,
     accept,
     check,
     check_replay,
@@ -29,18 +38,18 @@ from streampair.engine.reservations import Reservations, payload_digest
 from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.engine.wal import (
     LOG_FORMAT,
-    Attempt,
     Chain,
+    CommitEntry,
     Digests,
-    Genesis,
+    GenesisEntry,
     LogKey,
-    Place,
+    RecordRef,
     Register,
-    Saved,
-    Tip,
-    short,
+    SnapshotEntry,
+    StartEntry,
+    truncate_tag,
 )
-from streampair.errors import LaneStopped, PrivacyError, SnapshotError
+from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 
 __all__ = [
     "LaneLog",
@@ -49,12 +58,12 @@ __all__ = [
 ]
 
 
-def place_of(record: Record) -> Place:
+def place_of(record: Record) -> RecordRef:
     """A record as a log knows it again."""
-    return Place(record.offset, payload_digest(record.key, record.value))
+    return RecordRef(record.offset, payload_digest(record.key, record.value))
 
 
-def _place_at(offset: int, records: Iterable[Record]) -> Place:
+def _place_at(offset: int, records: Iterable[Record]) -> RecordRef:
     return place_of(next(record for record in records if record.offset == offset))
 
 
@@ -107,10 +116,10 @@ class LaneLog:
         self._void = list(void)
         self._plan = plan
         self._chain = Chain(key)
-        self._known: Known | None = None
+        self._known: RecoveredState | None = None
         self._partitions = 1
         self._scores = hashlib.blake2b(digest_size=32)
-        self._last: Place | None = None
+        self._last: RecordRef | None = None
         self._first: int | None = None
         self._snapshot_due = True
         self.replayable = replayable
@@ -119,7 +128,7 @@ class LaneLog:
 
     # A start
 
-    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
+    def read(self, frames: bytes, *, damaged: bool = False) -> ReplayRequest:
         """Read the log, as it was found.
 
         Parameters
@@ -131,7 +140,7 @@ class LaneLog:
 
         Raises
         ------
-        LogDamaged
+        LogDamagedError
             If it is damaged.
         PrivacyError
             If it was begun under another key.
@@ -143,9 +152,9 @@ class LaneLog:
             self._check_key(frames)
             if not damaged:
                 raise self._chain.damage
-        self._known = known = Known.of(entries)
+        self._known = known = RecoveredState.of(entries)
         if known is None:
-            return Wanted(None, None, None, used)
+            return ReplayRequest(None, None, None, used)
         genesis, tip = known.genesis, known.tip
         theirs = {"app": genesis.app, "topic": genesis.topic, "partition": genesis.partition}
         if genesis.format != LOG_FORMAT or theirs != self._who:
@@ -160,7 +169,7 @@ class LaneLog:
                 fix="put the old learner and input settings back, or give the new configuration another app "
                 "name, which starts from the beginning",
             )
-        return Wanted(
+        return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             None if genesis.first is None else genesis.first.offset,
             None if tip is None or tip.last is None else tip.last.offset,
@@ -174,12 +183,12 @@ class LaneLog:
         except SnapshotError:
             return
         first = entries[0] if entries else None
-        genesis = first.genesis if isinstance(first, Saved) else first
-        if isinstance(genesis, Genesis) and genesis.key != self._key.id:
+        genesis = first.genesis if isinstance(first, SnapshotEntry) else first
+        if isinstance(genesis, GenesisEntry) and genesis.key != self._key.id:
             refuse_key(genesis.key, self._key.id)
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> RecoveredState | None:
         """What the log says; None: it is new."""
         return self._known
 
@@ -190,10 +199,10 @@ class LaneLog:
 
     def start(
         self,
-        facts: Facts,
+        facts: ExternalState,
         *,
         report: dict[str, Any] | None = None,
-    ) -> tuple[list[Append], list[str]]:
+    ) -> tuple[list[LogAppend], list[str]]:
         """Check what was found, and announce an attempt. Nothing may be written before.
 
         Parameters
@@ -219,9 +228,9 @@ class LaneLog:
         warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
         if known is not None:
             check_replay(known, facts.start)
-        appends: list[Append] = []
+        appends: list[LogAppend] = []
         if known is None:
-            genesis = Genesis(
+            genesis = GenesisEntry(
                 format=LOG_FORMAT,
                 writer=__version__,
                 name=self._name,
@@ -235,7 +244,7 @@ class LaneLog:
                 privacy=report,
                 **self._who,  # type: ignore[arg-type]
             )
-            self._known = known = Known.of([genesis])
+            self._known = known = RecoveredState.of([genesis])
             assert known is not None
             appends.append(self._append(self._chain.add(genesis)))
         elif facts.registers and not known.attempts and self._registered(facts) is None:
@@ -247,12 +256,12 @@ class LaneLog:
             if known.ledger is not None:
                 account.restore(known.ledger)
             ledger = account.begin(known.lines)
-        attempt = Attempt(__version__, self._void, ledger)
+        attempt = StartEntry(__version__, self._void, ledger)
         known.fold(attempt)
         appends.append(self._append(self._chain.add(attempt)))
         return appends, warnings
 
-    def accept(self, how: How, facts: Facts, when: str) -> Acceptance:
+    def accept(self, how: How, facts: ExternalState, when: str) -> Acceptance:
         """Go on where `start` refuses to, because an operator says so: see `accepting.accept`."""
         entry, problem, charged = accept(
             self._known,
@@ -316,7 +325,7 @@ class LaneLog:
 
     # At work
 
-    def took(self, records: Sequence[Record], scores: Sequence[Scored]) -> Append | None:
+    def took(self, records: Sequence[Record], scores: Sequence[Scored]) -> LogAppend | None:
         """What must be durable before the outputs of these records leave; None: nothing."""
         if scores:
             given = [float("nan") if scored.score is None else scored.score for scored in scores]
@@ -380,7 +389,7 @@ class LaneLog:
         known, account = self._known, self._reservations
         if known is None:
             raise PrivacyError("the lane was not started", fix="call start before commit")
-        tip = Tip(
+        tip = CommitEntry(
             writer=__version__,
             next_offset=next_offset,
             seen=seen,
@@ -398,7 +407,7 @@ class LaneLog:
         known.fold(tip)  # what was taken under a void reason is told before it is repeated
         known.plan = self._plan()
         content = self._key.tag(b"snapshot", data)
-        saved = Saved(
+        saved = SnapshotEntry(
             tip=tip,
             content=content,
             size=len(data),
@@ -434,18 +443,18 @@ class LaneLog:
     ) -> Commit:
         return Commit((frame,), self._register(), next_offset, content, data)
 
-    def _append(self, *frames: bytes) -> Append:
+    def _append(self, *frames: bytes) -> LogAppend:
         known = self._known
-        return Append(frames, self._register(), None if known is None else known.next_offset)
+        return LogAppend(frames, self._register(), None if known is None else known.next_offset)
 
-    def _registered(self, facts: Facts) -> Register | None:
+    def _registered(self, facts: ExternalState) -> Register | None:
         return None if facts.register is None else Register.read(self._key, facts.register)
 
     def _register(self) -> str:
         account = self._reservations
         register = Register(
             sequence=self._chain.sequence,
-            tag=short(self._chain.tag),
+            tag=truncate_tag(self._chain.tag),
             key=self._key.id,
             generation=0 if account is None else account.ledger.generation,
             partitions=self._partitions,
@@ -485,7 +494,7 @@ class LoggedLane(Lane):
     Examples
     --------
     >>> from streampair import auc
-    >>> from streampair.engine import Facts, LoggedLane, Record
+    >>> from streampair.engine import ExternalState, LoggedLane, Record
     >>> from streampair.engine.testing import decode_json
     >>> def lane():
     ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, app="a", topic="t", partition=0)
@@ -542,7 +551,7 @@ class LoggedLane(Lane):
 
     # A start
 
-    def read(self, frames: bytes, *, damaged: bool = False) -> Wanted:
+    def read(self, frames: bytes, *, damaged: bool = False) -> ReplayRequest:
         """Read the lane's log, before anything is written: what it asks for.
 
         Parameters
@@ -554,11 +563,11 @@ class LoggedLane(Lane):
 
         Raises
         ------
-        LogDamaged, SnapshotError
+        LogDamagedError, SnapshotError
         """
         return self._log.read(frames, damaged=damaged)
 
-    def start(self, facts: Facts, snapshot: bytes | None = None) -> tuple[list[Append], list[str]]:
+    def start(self, facts: ExternalState, snapshot: bytes | None = None) -> tuple[list[LogAppend], list[str]]:
         """Check the log against the register and the topic, and announce an attempt.
 
         Parameters
@@ -598,7 +607,7 @@ class LoggedLane(Lane):
         self._working = log.replay_until is None
         return appends, warnings
 
-    def accept(self, how: How, facts: Facts, when: str, snapshot: bytes | None = None) -> Acceptance:
+    def accept(self, how: How, facts: ExternalState, when: str, snapshot: bytes | None = None) -> Acceptance:
         """Go on where `start` refuses to, because an operator says so. See `LaneLog.accept`.
 
         For a lane that has read its log and is not started: make what it gives durable, and start another.
@@ -631,7 +640,7 @@ class LoggedLane(Lane):
             after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
         return accepted._replace(mu=(before, after))
 
-    def reread(self, frames: bytes) -> Wanted | None:
+    def reread(self, frames: bytes) -> ReplayRequest | None:
         """Read the log again, once the lane was let go of: what it asks for before `rejoin`.
 
         Parameters
@@ -653,7 +662,7 @@ class LoggedLane(Lane):
             return None
         return wanted
 
-    def rejoin(self, facts: Facts) -> tuple[list[Append], list[str]]:
+    def rejoin(self, facts: ExternalState) -> tuple[list[LogAppend], list[str]]:
         """Go on with the state that this lane still has, after `reread`; otherwise as `start`."""
         appends, warnings = self._log.start(facts)
         self._log.restored()
@@ -680,7 +689,7 @@ class LoggedLane(Lane):
         """
         log, until = self._log, self.replay_until
         if until is None:
-            raise LaneStopped("there is nothing to replay", fix="call process")
+            raise LaneStoppedError("there is nothing to replay", fix="call process")
         records = [record for record in records if record.offset < until]
         self._torn = self._used = True
         output = self._take(records)
@@ -713,7 +722,7 @@ class LoggedLane(Lane):
 
         Raises
         ------
-        LaneStopped
+        LaneStoppedError
             As of `Lane.process`.
         PrivacyError
             If more would be released than is reserved, or another view of records that were released before

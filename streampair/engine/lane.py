@@ -56,7 +56,7 @@ from streampair.engine.snapshot import (
     summary,
     unreadable,
 )
-from streampair.errors import ConfigError, LaneStopped, SnapshotError
+from streampair.errors import ConfigError, LaneStoppedError, SnapshotError
 from streampair.evaluation import RegretEstimate
 
 if TYPE_CHECKING:
@@ -303,12 +303,12 @@ class Lane:
 
         Raises
         ------
-        LaneStopped
+        LaneStoppedError
             Under `on_bad="fail"`, and when the breaker trips. The batch then gave nothing: write nothing, and
             start again from the last snapshot with a new lane.
         """
         if self._torn:
-            raise LaneStopped(
+            raise LaneStoppedError(
                 "the lane stopped in the middle of an earlier batch, or of a restore",
                 fix="make a new lane and restore the last snapshot",
             )

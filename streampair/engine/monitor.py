@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from streampair.engine.protocols import (
-    OwnStep,
+    SerializableStep,
     comparator_radius,
     design_many,
     label_number,
@@ -150,5 +150,5 @@ def _regret_of(learner: object, config: RegretConfig) -> Regret:
         )
     else:
         regret = RelevanceRegret(loss, radius, label=label_number(learner), **sample)
-    regret.trusting = isinstance(learner, OwnStep) and not takes_text(learner)
+    regret.trusting = isinstance(learner, SerializableStep) and not takes_text(learner)
     return regret

@@ -19,13 +19,7 @@ from typing import Any
 
 from river import base, compose
 
-from streampair.engine.protocols import (
-    OwnModel,
-    OwnStep,
-    PrivateModel,
-    missing,
-    probabilities_of,
-)
+from streampair.engine.protocols import PrivateModel, Scorer, SerializableStep, missing, probabilities_of
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.pipeline_check import (
     check_pipeline,
@@ -86,12 +80,14 @@ class Model:
         leaves = [(path, step) for path, step, _, _ in self._leaves()]
         #: Steps that only pickle can save.
         self.pickled = [
-            path for path, step in leaves if not is_stateless(step) and not isinstance(step, OwnStep)
+            path for path, step in leaves if not is_stateless(step) and not isinstance(step, SerializableStep)
         ]
         self._front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
-        self._learner_foreign = not isinstance(self.learner, OwnStep)
+        self._learner_foreign = not isinstance(self.learner, SerializableStep)
         #: Whether code that is not ours runs, which may raise anything.
-        self.foreign = self._learner_foreign or any(not isinstance(step, OwnStep) for _, step in leaves[:-1])
+        self.foreign = self._learner_foreign or any(
+            not isinstance(step, SerializableStep) for _, step in leaves[:-1]
+        )
         #: Whether a failed event can leave a change behind, so that a copy is needed.
         self.fragile = self._front_learns or self._learner_foreign
         #: Whether learning starts from the transformed record (the front learns nothing).
@@ -247,7 +243,7 @@ class Model:
             entry: dict[str, object] = {"path": path, "class": class_name(step)}
             if is_stateless(step):
                 entry["kind"] = "none"
-            elif isinstance(step, OwnStep):
+            elif isinstance(step, SerializableStep):
                 entry |= {"kind": "state", "state": step.to_state()}
             else:
                 entry |= {"kind": "pickle", "data": _dumps(step, path)}
@@ -278,7 +274,9 @@ class Model:
                 fix="restore with the model that wrote it, or start the new model under another app name",
             )
         for entry, (path, step, _, _) in zip(entries, leaves, strict=True):
-            kind = "none" if is_stateless(step) else "state" if isinstance(step, OwnStep) else "pickle"
+            kind = (
+                "none" if is_stateless(step) else "state" if isinstance(step, SerializableStep) else "pickle"
+            )
             if entry["kind"] != kind:
                 raise SnapshotError(
                     f"the step {path} was saved as {entry['kind']!r}, this release reads {kind!r}",
@@ -389,7 +387,7 @@ def _how_to_score(learner: Any) -> tuple[str, bool]:
     kind = type(learner).__name__
     if not callable(getattr(learner, "learn_one", None)):
         raise ConfigError(f"{kind} has no learn_one", fix="use an online estimator of streampair or River")
-    if isinstance(learner, OwnModel):
+    if isinstance(learner, Scorer):
         return "score_one", True
     supervised = bool(getattr(learner, "_supervised", True))
     if isinstance(learner, base.AnomalyDetector) and not supervised:
@@ -415,7 +413,7 @@ def _how_to_score(learner: Any) -> tuple[str, bool]:
 
 def _scorer(learner: Any, name: str, positive: object) -> Callable[[Any], float]:
     method: Callable[[Any], Any] = getattr(learner, name)
-    if name == "score_one" and isinstance(learner, OwnStep):
+    if name == "score_one" and isinstance(learner, SerializableStep):
         return method
     if name == "predict_proba_one":
 

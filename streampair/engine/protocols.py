@@ -2,8 +2,9 @@
 
 The engine knows learners by these alone: it imports none, and asks for nothing that is not written here.
 
-- `OwnStep`, `OwnModel`: raises `RecordError` before it changes anything, and saves itself as plain values.
-- `PrivateModel`: an `OwnModel` that takes every record as a slot, and keeps a privacy account.
+- `SerializableStep`, `Scorer`: raise `RecordError` before they change anything, and save themselves as plain
+  values.
+- `PrivateModel`: a `Scorer` that takes every record as a slot, and keeps a privacy account.
 - What a learner may have besides, and a lane can do without, is asked by a function each, below.
 
 There are two questions about privacy, and two answers. The engine asks ``isinstance(x, PrivateModel)``: can a
@@ -26,10 +27,10 @@ from streampair.errors import RecordError
 from streampair.privacy.provenance import Origin
 
 __all__ = [
-    "OwnModel",
-    "OwnStep",
+    "PreparedBatchProtocol",
     "PrivateModel",
-    "Ready",
+    "Scorer",
+    "SerializableStep",
     "buffer_records",
     "comparator_radius",
     "decode_many",
@@ -40,10 +41,10 @@ __all__ = [
     "pair_form",
     "pair_loss",
     "positive_label",
+    "prepare_many",
+    "prepare_rows",
     "probabilities_of",
     "quadratic_many",
-    "ready_many",
-    "ready_rows",
     "takes_nulls",
     "takes_text",
     "two_classes",
@@ -53,7 +54,7 @@ __all__ = [
 
 
 @runtime_checkable
-class OwnStep(Protocol):
+class SerializableStep(Protocol):
     """An estimator of streampair, or one that keeps its rules: no change before an error, and plain state."""
 
     def to_state(self) -> dict[str, object]:
@@ -66,7 +67,7 @@ class OwnStep(Protocol):
 
 
 @runtime_checkable
-class OwnModel(OwnStep, Protocol):
+class Scorer(SerializableStep, Protocol):
     """A learner that gives each record a finite score."""
 
     def learn_one(self, x: Any, y: Any) -> None:
@@ -79,7 +80,7 @@ class OwnModel(OwnStep, Protocol):
 
 
 @runtime_checkable
-class PrivateModel(OwnModel, Protocol):
+class PrivateModel(Scorer, Protocol):
     """A learner under differential privacy: each record is a slot, and each slot counts.
 
     Attributes
@@ -228,7 +229,7 @@ def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
     return getattr(learner, "design_many", None)
 
 
-class Ready(Protocol):
+class PreparedBatchProtocol(Protocol):
     """Records that a learner has checked: it scores and learns them one after the other.
 
     Attributes
@@ -262,17 +263,17 @@ class Ready(Protocol):
         ...
 
 
-def ready_many(learner: object) -> Callable[..., Ready | None] | None:
+def prepare_many(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
     """From records and labels to what learns them all at once; None if it has no such thing.
 
     That of a private learner also takes where the records come from: `streampair.privacy.provenance.Origins`.
     The function returns None, with nothing changed, where the records are to be taken one by one.
     """
-    return getattr(learner, "ready_many", None)
+    return getattr(learner, "prepare_many", None)
 
 
 def takes_nulls(learner: object) -> bool:
-    """Whether `ready_many` and `ready_rows` may be given `nulls`: indices of what is not learned from.
+    """Whether `prepare_many` and `prepare_rows` may be given `nulls`: indices of what is not learned from.
 
     Those are scored, if they are records; then they take the null slot of a private learner, and leave no
     trace in another one.
@@ -285,9 +286,9 @@ def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None
     return getattr(decode, "many", None)
 
 
-def ready_rows(learner: object) -> Callable[..., Ready | None] | None:
-    """As `ready_many`, from the names of the columns, an array of rows and their labels."""
-    return getattr(learner, "ready_rows", None)
+def prepare_rows(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
+    """As `prepare_many`, from the names of the columns, an array of rows and their labels."""
+    return getattr(learner, "prepare_rows", None)
 
 
 def privacy_summary(learner: Any) -> Any:

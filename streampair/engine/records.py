@@ -14,18 +14,18 @@ from streampair.errors import ConfigError
 from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
-    "Append",
     "Breaker",
     "Commit",
     "DeadLetter",
     "Event",
     "LaneGauges",
     "LaneOutput",
+    "LogAppend",
     "Record",
     "RegretConfig",
+    "ReplayRequest",
     "Rows",
     "Scored",
-    "Wanted",
 ]
 
 # msgspec structs, not dataclasses: three of them are made for every event, and they are five times cheaper.
@@ -148,7 +148,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class ReplayRequest:
     """What a log asks for before its lane can start.
 
     Attributes
@@ -168,7 +168,7 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Append:
+class LogAppend:
     """Frames to be made durable, and then the register at `next_offset`, before anything else happens.
 
     Attributes
@@ -187,8 +187,8 @@ class Append:
 
 
 @dataclasses.dataclass(frozen=True)
-class Commit(Append):
-    """An `Append` that comes once all outputs are stored.
+class Commit(LogAppend):
+    """An `LogAppend` that comes once all outputs are stored.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class LaneOutput:
     scores: list[Scored]
     dead_letters: list[DeadLetter]
     next_offset: int | None
-    line: Append | None = None
+    line: LogAppend | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,38 +7,38 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from streampair import __version__
-from streampair.engine.records import Append
+from streampair.engine.records import LogAppend
 from streampair.engine.reservations import Reservations
 from streampair.engine.wal import (
-    Accepted,
-    Attempt,
     Chain,
+    CommitEntry,
     Digests,
     Entry,
-    Genesis,
-    Place,
+    GenesisEntry,
+    OverrideEntry,
+    RecordRef,
     Register,
-    Saved,
-    Tip,
-    split,
+    SnapshotEntry,
+    StartEntry,
+    split_digests,
 )
 from streampair.errors import PrivacyError, SnapshotError
 
 __all__ = [
     "ANOTHER",
     "Acceptance",
-    "Facts",
+    "ExternalState",
     "How",
-    "Known",
-    "NothingToAccept",
+    "NothingToAcceptError",
+    "RecoveredState",
     "accept",
     "acceptable",
     "check",
     "check_replay",
     "forks_to_accept",
-    "hold",
     "lost_span",
     "refuse_key",
+    "verify_log",
 ]
 
 How = Literal["register", "rollback", "span"]
@@ -46,7 +46,7 @@ How = Literal["register", "rollback", "span"]
 
 
 @dataclasses.dataclass
-class Known:
+class RecoveredState:
     """What the entries of a log come to.
 
     Attributes
@@ -69,28 +69,28 @@ class Known:
         An operator has given up the span from the snapshot to the tip: where to go on to read.
     """
 
-    genesis: Genesis
+    genesis: GenesisEntry
     plan: dict[str, Any] | None = None
     void: list[str] = dataclasses.field(default_factory=list)
     voiding: list[str] = dataclasses.field(default_factory=list)
     accepted: list[str] = dataclasses.field(default_factory=list)
     ledger: dict[str, Any] | None = None
-    tip: Tip | None = None
-    saved: Saved | None = None
+    tip: CommitEntry | None = None
+    saved: SnapshotEntry | None = None
     lines: list[Digests] = dataclasses.field(default_factory=list)
     path: dict[int, bytes] = dataclasses.field(default_factory=dict)
     released: int = 0
     attempts: bool = False
-    given_up: Accepted | None = None
+    given_up: OverrideEntry | None = None
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Known | None:
+    def of(cls, entries: Sequence[Entry]) -> RecoveredState | None:
         """Fold the entries of a log; None if there are none."""
         if not entries:
             return None
         first = entries[0]
-        genesis = first.genesis if isinstance(first, Saved) else first
-        assert isinstance(genesis, Genesis)  # `Chain.read` lets a log begin with nothing else
+        genesis = first.genesis if isinstance(first, SnapshotEntry) else first
+        assert isinstance(genesis, GenesisEntry)  # `Chain.read` lets a log begin with nothing else
         known = cls(genesis, plan=genesis.plan)
         for entry in entries:
             known.fold(entry)
@@ -98,7 +98,7 @@ class Known:
 
     def fold(self, entry: Entry) -> None:
         """Take in the next entry."""
-        if isinstance(entry, Attempt):
+        if isinstance(entry, StartEntry):
             self.attempts = True
             self.voiding = entry.void
             self._account(entry.ledger)
@@ -106,11 +106,11 @@ class Known:
             self.takes_records()
             self.lines.append(entry)
             self.released = max(self.released, entry.first + entry.steps - 1)
-            for i, digest in enumerate(split(entry.digests)):
+            for i, digest in enumerate(split_digests(entry.digests)):
                 self.path[entry.first + i] = digest
-        elif isinstance(entry, Tip):
+        elif isinstance(entry, CommitEntry):
             self._commit(entry)
-        elif isinstance(entry, Saved):
+        elif isinstance(entry, SnapshotEntry):
             self.saved = entry
             self.attempts = True
             self.plan, self.accepted = entry.plan, list(entry.accepted)
@@ -120,7 +120,7 @@ class Known:
             # Slots behind it that were released before, and not again yet: no line will tell them any more.
             ledger = entry.tip.ledger or {"start": 0, "behind": []}
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
-        elif isinstance(entry, Accepted):
+        elif isinstance(entry, OverrideEntry):
             self.accepted.append(entry.what)
             self.void += [reason for reason in entry.void if reason not in self.void]
             self._account(entry.ledger)
@@ -130,7 +130,7 @@ class Known:
             if entry.from_snapshot:
                 self.given_up = entry
 
-    def _commit(self, tip: Tip) -> None:
+    def _commit(self, tip: CommitEntry) -> None:
         last = self.tip
         if self.given_up is not None:
             last = None if self.saved is None else self.saved.tip
@@ -174,7 +174,7 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class ExternalState:
     """What stands outside of the log, read at the start.
 
     Attributes
@@ -199,8 +199,8 @@ class Facts:
     cluster: str = ""
     start: int = 0
     end: int = 0
-    first: Place | None = None
-    last: Place | None = None
+    first: RecordRef | None = None
+    last: RecordRef | None = None
     registers: bool = True
 
 
@@ -211,7 +211,9 @@ ANOTHER = (
 )
 
 
-def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, entity: str) -> list[str]:
+def check(
+    known: RecoveredState | None, chain: Chain, facts: ExternalState, *, private: bool, entity: str
+) -> list[str]:
     """Hold a log against its register and its topic.
 
     Parameters
@@ -244,11 +246,13 @@ def check(known: Known | None, chain: Chain, facts: Facts, *, private: bool, ent
             raise PrivacyError(problem, fix=fix)
         warnings.append(problem)
 
-    hold(known, chain, facts, entity, refuse)
+    verify_log(known, chain, facts, entity, refuse)
     return warnings
 
 
-def hold(known: Known | None, chain: Chain, facts: Facts, entity: str, refuse: Any) -> None:
+def verify_log(
+    known: RecoveredState | None, chain: Chain, facts: ExternalState, entity: str, refuse: Any
+) -> None:
     """Hold a log against its register and its topic, as `check`.
 
     Parameters
@@ -303,7 +307,9 @@ def refuse_key(then: str, now: str) -> NoReturn:
     )
 
 
-def _check_register(known: Known, chain: Chain, facts: Facts, register: Register | None, refuse: Any) -> None:
+def _check_register(
+    known: RecoveredState, chain: Chain, facts: ExternalState, register: Register | None, refuse: Any
+) -> None:
     going_on = "`streampair state accept CONFIG --lost-register` goes on and says before what it charges"
     if register is None:
         if not known.attempts and (facts.offset is None or facts.offset <= facts.start):
@@ -347,7 +353,7 @@ def _check_register(known: Known, chain: Chain, facts: Facts, register: Register
         )
 
 
-def _check_topic(known: Known, facts: Facts) -> None:
+def _check_topic(known: RecoveredState, facts: ExternalState) -> None:
     """The topic must be the one that the log has read, private or not: positions mean nothing elsewhere."""
     genesis = known.genesis
     if genesis.cluster and facts.cluster and genesis.cluster != facts.cluster:
@@ -374,7 +380,7 @@ def _refuse_topic(problem: str) -> NoReturn:
     )
 
 
-def check_replay(known: Known, start: int) -> None:
+def check_replay(known: RecoveredState, start: int) -> None:
     """Refuse a span from the snapshot to the tip that the topic has no more.
 
     Parameters
@@ -422,7 +428,7 @@ _ACCEPTED = {
 }
 
 
-class NothingToAccept(PrivacyError):
+class NothingToAcceptError(PrivacyError):
     """A start is not refused for what an operator wants to go on without."""
 
 
@@ -445,7 +451,7 @@ class Acceptance(NamedTuple):
         Spent before it and after it, as in a report; None without an account.
     """
 
-    append: Append
+    append: LogAppend
     forks: int
     told: str
     problem: str
@@ -454,16 +460,16 @@ class Acceptance(NamedTuple):
 
 
 def accept(
-    known: Known | None,
+    known: RecoveredState | None,
     chain: Chain,
     account: Reservations | None,
-    facts: Facts,
+    facts: ExternalState,
     how: How,
     when: str,
     *,
     private: bool,
     entity: str,
-) -> tuple[Accepted, str, tuple[int, int]]:
+) -> tuple[OverrideEntry, str, tuple[int, int]]:
     """The entry that lets a lane go on.
 
     Parameters
@@ -489,7 +495,7 @@ def accept(
 
     Raises
     ------
-    PrivacyError, SnapshotError, LogDamaged
+    PrivacyError, SnapshotError, LogDamagedError
         If the lane is not refused for that, or for something else too; if the plan has not set aside what
         would be charged, or nothing is known to go on from.
     """
@@ -520,7 +526,7 @@ def accept(
         ledger, charged = account.ledger.to_state(), (before, account.ledger.charged)
     forks = charged[1] - charged[0]
     lost = register is not None and register.void and not known.void
-    entry = Accepted(
+    entry = OverrideEntry(
         what=f"{when} ({_ACCEPTED[how]}, {forks} fork(s) charged)",
         charged=forks,
         from_snapshot=from_snapshot,
@@ -531,12 +537,14 @@ def accept(
     return entry, problem, charged
 
 
-def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: bool, entity: str) -> str:
+def acceptable(
+    known: RecoveredState, chain: Chain, facts: ExternalState, how: How, *, private: bool, entity: str
+) -> str:
     """Why a start is refused that an operator's word can let go on; arguments as in `check`.
 
     Raises
     ------
-    PrivacyError, SnapshotError, LogDamaged
+    PrivacyError, SnapshotError, LogDamagedError
         If it is refused for another reason, or not refused.
     """
     found: list[str] = []
@@ -557,7 +565,7 @@ def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: b
                 "released",
                 fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
             )
-    hold(known, chain, facts, entity, refuse)
+    verify_log(known, chain, facts, entity, refuse)
     if how == "register" and found and (facts.offset or 0) > max(known.next_offset or 0, facts.start):
         raise PrivacyError(
             f"{found[0]}; and the group's offset lies beyond the log, which ends at {known.next_offset}: it "
@@ -568,7 +576,7 @@ def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: b
     if how == "span" and known.span is not None:
         found.append("the way from the last snapshot to the last commit cannot be gone again")
     if not found or not (private or how == "span" or chain.damage is not None):
-        raise NothingToAccept(
+        raise NothingToAcceptError(
             {
                 "register": "the group's register is there",
                 "rollback": "the log is not older than the group's register",
@@ -582,7 +590,7 @@ def acceptable(known: Known, chain: Chain, facts: Facts, how: How, *, private: b
 
 
 def forks_to_accept(
-    known: Known, size: int, *, register: Register | None, from_snapshot: bool
+    known: RecoveredState, size: int, *, register: Register | None, from_snapshot: bool
 ) -> tuple[int, int]:
     """Where the lane goes on, and forks for every slot that may have been released and would be seen again.
 

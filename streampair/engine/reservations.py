@@ -13,7 +13,7 @@ from typing import Any
 
 from streampair.engine.protocols import PrivateModel, noise_digest
 from streampair.engine.records import Record
-from streampair.engine.wal import Digests, joined, split
+from streampair.engine.wal import Digests, join_digests, split_digests
 from streampair.errors import PrivacyError
 from streampair.privacy.ledger import DIGEST_BYTES, Ledger, Line, repeats
 
@@ -91,7 +91,9 @@ class Reservations:
         PrivacyError
             If another attempt at the same records is more than the plan has set aside.
         """
-        noted = [Line(line.first, line.steps, tuple(split(line.digests))) for line in lines if line.steps]
+        noted = [
+            Line(line.first, line.steps, tuple(split_digests(line.digests))) for line in lines if line.steps
+        ]
         self.ledger.begin(noted)
         return self.ledger.to_state()
 
@@ -146,7 +148,7 @@ class Reservations:
             line = self.ledger.release(first, self._digests)
             self._digests.clear()
         self._learner.charge(self.ledger.charged, vouched=True)
-        return None if line is None else Digests(line.first, line.steps, joined(line.digests))
+        return None if line is None else Digests(line.first, line.steps, join_digests(line.digests))
 
     def tell(self, told: Any) -> None:
         """Let a hash have what the learner's noise depends on so far: of slots that released nothing, too."""

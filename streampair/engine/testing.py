@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from streampair.engine.durable_lane import LoggedLane, place_of
-from streampair.engine.records import Append, Commit, Event, LaneOutput, Record, Scored, Wanted
-from streampair.engine.recovery import Facts, How
-from streampair.engine.wal import Place
+from streampair.engine.records import Commit, Event, LaneOutput, LogAppend, Record, ReplayRequest, Scored
+from streampair.engine.recovery import ExternalState, How
+from streampair.engine.wal import RecordRef
 from streampair.errors import RecordError, StoreError
 
 __all__ = ["Died", "Driver", "Group", "LaneFiles", "MemoryStore", "decode_json"]
@@ -56,7 +56,7 @@ class LaneFiles(Protocol):
 
     def cut(self, used: int) -> None: ...
 
-    def append(self, append: Append) -> None: ...
+    def append(self, append: LogAppend) -> None: ...
 
     def save(self, commit: Commit) -> None: ...
 
@@ -102,7 +102,7 @@ class MemoryStore:
         """Cut off a torn end."""
         self.log = self.log[:used]
 
-    def append(self, append: Append) -> None:
+    def append(self, append: LogAppend) -> None:
         """Add frames."""
         self.log += b"".join(append.frames)
 
@@ -266,15 +266,15 @@ class Driver:
         """A fresh lane, not started."""
         return LoggedLane(self._make(), self._decode, **self._options)
 
-    def found(self, wanted: Wanted) -> Facts:
+    def found(self, wanted: ReplayRequest) -> ExternalState:
         """What stands outside of the log."""
         first = self.record(wanted.first if wanted.first is not None else 0)
         last = None if wanted.last is None else self.record(wanted.last)
         facts = {"start": self.first, "end": len(self.topic), **self._facts}
         group = self.group
-        return Facts(register=group.register, offset=group.offset, first=first, last=last, **facts)
+        return ExternalState(register=group.register, offset=group.offset, first=first, last=last, **facts)
 
-    def record(self, offset: int) -> Place | None:
+    def record(self, offset: int) -> RecordRef | None:
         """The record at an offset, as a log knows it."""
         return place_of(self.topic[offset]) if self.first <= offset < len(self.topic) else None
 
@@ -286,13 +286,13 @@ class Driver:
                 raise Died
             self.die_after -= 1
 
-    def append(self, append: Append) -> None:
+    def append(self, append: LogAppend) -> None:
         """Make frames durable, then the register."""
         self._step()
         self.store.append(append)
         self._register(append)
 
-    def _register(self, append: Append) -> None:
+    def _register(self, append: LogAppend) -> None:
         self._step()
         self.group.register = append.register
         # A lane that has taken nothing is where the partition starts.

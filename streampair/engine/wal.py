@@ -35,16 +35,16 @@ from streampair.privacy.ledger import DIGEST_BYTES
 
 __all__ = [
     "LOG_FORMAT",
-    "Accepted",
-    "Attempt",
     "Chain",
+    "CommitEntry",
     "Digests",
-    "Genesis",
-    "LogDamaged",
+    "GenesisEntry",
+    "LogDamagedError",
     "LogKey",
+    "OverrideEntry",
     "Register",
-    "Saved",
-    "Tip",
+    "SnapshotEntry",
+    "StartEntry",
 ]
 
 LOG_FORMAT: Final = 1
@@ -56,18 +56,18 @@ _TAG: Final = 32
 _START: Final = bytes(_TAG)
 
 
-class LogDamaged(SnapshotError):
+class LogDamagedError(SnapshotError):
     """An entry of full length that does not verify, or one that is missing between two others."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A record of the input that is known again: its offset, and a digest of key and value."""
 
     offset: int
     digest: bytes
 
 
-class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="genesis"):
+class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="genesis"):
     """What a lane is, for ever.
 
     Attributes
@@ -89,7 +89,7 @@ class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gene
     plan
         Every fitted number of the learner's plan; None while the features are not known.
     privacy
-        As of a `Tip`, before the first: for whoever reads a log that has none yet.
+        As of a `CommitEntry`, before the first: for whoever reads a log that has none yet.
     """
 
     format: int
@@ -103,12 +103,12 @@ class Genesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gene
     partitions: int
     entity: str
     cluster: str
-    first: Place | None
+    first: RecordRef | None
     plan: dict[str, Any] | None
     privacy: dict[str, Any] | None
 
 
-class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):
+class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):
     """A process starts to work from the tip: durable before it releases anything.
 
     Attributes
@@ -142,7 +142,7 @@ class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="line
     digests: bytes
 
 
-class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
+class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
     """A commit: the outputs up to here are stored.
 
     Attributes
@@ -173,14 +173,14 @@ class Tip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
     seen: int
     slots: int
     scores: bytes
-    last: Place | None
+    last: RecordRef | None
     ledger: dict[str, Any] | None
     clean: bool
     privacy: dict[str, Any] | None
     first: int | None
 
 
-class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
+class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
     """A snapshot, by its content, with all that older entries say: they may go.
 
     Attributes
@@ -195,17 +195,17 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapsh
         What voids the guarantee from the next record on: of the attempt that goes on behind it.
     """
 
-    tip: Tip
+    tip: CommitEntry
     content: bytes
     size: int
-    genesis: Genesis
+    genesis: GenesisEntry
     plan: dict[str, Any] | None
     void: list[str]
     accepted: list[str]
     voiding: list[str]
 
 
-class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
+class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
     """An operator has gone on where the lane refused to.
 
     Attributes
@@ -232,13 +232,13 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="acc
     void: list[str]
 
 
-Entry = Genesis | Attempt | Digests | Tip | Saved | Accepted
+Entry = GenesisEntry | StartEntry | Digests | CommitEntry | SnapshotEntry | OverrideEntry
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode
 
 
-class Secret(Protocol):
+class SecretEntry(Protocol):
     """What keys a chain: `streampair.privacy.NoiseKey`."""
 
     def mac(self) -> Callable[[bytes], bytes]:
@@ -255,7 +255,7 @@ class LogKey:
         That of a private lane; None: the chain finds damage, and not forgery.
     """
 
-    def __init__(self, noise_key: Secret | None = None) -> None:
+    def __init__(self, noise_key: SecretEntry | None = None) -> None:
         self._key = hashlib.blake2b(b"streampair log").digest()
         self.id: str = ""
         """Names the noise key without telling it; empty without one."""
@@ -284,9 +284,9 @@ class Chain:
 
     Examples
     --------
-    >>> from streampair.engine.wal import Attempt, Chain, LogKey
+    >>> from streampair.engine.wal import StartEntry, Chain, LogKey
     >>> chain = Chain(LogKey())
-    >>> frames = [chain.add(Attempt("0.2", [], None)) for _ in range(3)]
+    >>> frames = [chain.add(StartEntry("0.2", [], None)) for _ in range(3)]
     >>> entries, end, used = Chain.read(LogKey(), b"".join(frames))
     >>> len(entries), end.sequence == chain.sequence
     (3, True)
@@ -299,7 +299,7 @@ class Chain:
         self.key = key
         self.sequence = sequence
         self.tag = tag
-        self.damage: LogDamaged | None = None
+        self.damage: LogDamagedError | None = None
         """Why `read` has stopped before the end, where it may."""
         self._tags: dict[int, str] = {}
 
@@ -337,7 +337,7 @@ class Chain:
 
         Raises
         ------
-        LogDamaged
+        LogDamagedError
             If a frame of full length does not verify, or does not follow the one before.
         """
         entries: list[Entry] = []
@@ -346,7 +346,7 @@ class Chain:
             for entry, end in cls._entries(chain, data):
                 entries.append(entry)
                 used = end
-        except LogDamaged as error:
+        except LogDamagedError as error:
             if not damaged:
                 raise
             chain.damage = error
@@ -372,10 +372,10 @@ class Chain:
                 raise cls._damaged(chain, f"it holds what this release does not know ({error})") from None
             if at and (sequence, previous) != (chain.sequence + 1, chain.tag):
                 raise cls._damaged(chain, f"entry {sequence} does not follow it")
-            if not at and not isinstance(entry, Saved) and sequence != 0:
+            if not at and not isinstance(entry, SnapshotEntry) and sequence != 0:
                 raise cls._damaged(chain, f"it begins with entry {sequence}, which is no snapshot")
             chain.sequence, chain.tag = sequence, tag
-            chain._tags[sequence] = short(tag)
+            chain._tags[sequence] = truncate_tag(tag)
             at = end + _TAG
             yield entry, at
 
@@ -404,9 +404,9 @@ class Chain:
         return frames
 
     @staticmethod
-    def _damaged(chain: Chain, how: str) -> LogDamaged:
+    def _damaged(chain: Chain, how: str) -> LogDamagedError:
         where = "at its beginning" if chain.sequence < 0 else f"behind entry {chain.sequence}"
-        return LogDamaged(
+        return LogDamagedError(
             f"the log is damaged {where}: {how}",
             fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
             "state accept "
@@ -481,16 +481,16 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return register
 
 
-def short(tag: bytes) -> str:
+def truncate_tag(tag: bytes) -> str:
     """The part of a tag that a register keeps."""
     return tag[:16].hex()
 
 
-def split(digests: bytes) -> list[bytes]:
+def split_digests(digests: bytes) -> list[bytes]:
     """The digests of a line, one for each slot."""
     return [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
 
 
-def joined(digests: Iterable[bytes]) -> bytes:
+def join_digests(digests: Iterable[bytes]) -> bytes:
     """The digests of slots as a line holds them."""
     return b"".join(digest[:DIGEST_BYTES] for digest in digests)

@@ -1,7 +1,7 @@
 """Learners of a whole table at once, with scikit-learn's interface: the offline half of the papers.
 
 Each but `PairSGD` is differentially private for the replacement of one record (`DPPMetricLearner`: of pairs
-of individuals), releases through one door, and reports what it has spent (`privacy`). It needs scikit-learn:
+of individuals), releases through one gate, and reports what it has spent (`privacy`). It needs scikit-learn:
 ``pip install '.[offline]'``.
 """
 

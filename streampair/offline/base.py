@@ -24,7 +24,7 @@ from streampair.offline.probabilities import MOVE, curve_of, score_moments
 from streampair.offline.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.offline.warm_start import begin, by_name, scale_of
 from streampair.privacy.mechanisms.base import Link, unit_link
-from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, plan_table, report_of
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, plan_table, report_of
 from streampair.privacy.mechanisms.standardization import shrunk_variances
 from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
@@ -415,7 +415,7 @@ class TableLearner(PairLearner):
 
     @abc.abstractmethod
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
-        """Weights that have left through a door, what of which is released, and how often."""
+        """Weights that have left through a gate, what of which is released, and how often."""
 
     @abc.abstractmethod
     def _describe(self) -> tuple[str, str]:
@@ -501,7 +501,7 @@ class TableLearner(PairLearner):
         scale, shift = _scaling(self.bounds, d)
         cut = np.clip(np.clip(X, -1e100, 1e100) * scale + shift, -1.0, 1.0)
         means = np.concatenate([cut.mean(axis=0), SQUARE_WEIGHT * np.square(cut).mean(axis=0)])
-        released = VectorDoor(plan, None if seed is None else seed + 1).emit(means)
+        released = VectorGate(plan, None if seed is None else seed + 1).privatize(means)
         std = plan.noise_std
         variances = shrunk_variances(released[:d], released[d:] / SQUARE_WEIGHT, std, std / SQUARE_WEIGHT)
         # Of the mean squared length 1, as after the warm-up of a stream.
@@ -522,8 +522,8 @@ class TableLearner(PairLearner):
             share=self.proba_share,
         )
         means = score_moments(self._scores(problem.rows), problem.labels, self._reach() or 1.0)
-        door = VectorDoor(plan, None if problem.seed is None else problem.seed + 2)
-        self._fit_curve(door.emit(means), plan.noise_std, problem.n)
+        gate = VectorGate(plan, None if problem.seed is None else problem.seed + 2)
+        self._fit_curve(gate.privatize(means), plan.noise_std, problem.n)
         return [plan]
 
     def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
@@ -628,6 +628,6 @@ class TableLearner(PairLearner):
 
 
 def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
-    """One vector through the door."""
-    door = VectorDoor(plan, problem.seed)
-    return door.emit(vector), [plan], door.emitted
+    """One vector through the gate."""
+    gate = VectorGate(plan, problem.seed)
+    return gate.privatize(vector), [plan], gate.emitted

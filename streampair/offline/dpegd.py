@@ -10,7 +10,7 @@ import numpy as np
 
 from streampair.offline.base import Problem, TableLearner
 from streampair.offline.dpgd import checked_steps, descend, paper_factor
-from streampair.privacy.mechanisms.offline import TablePlan, VectorDoor, descent_moves, plan_table
+from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, descent_moves, plan_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,10 +137,10 @@ class DPEGD(TableLearner):
                 lemma="docs/privacy, Lemma 74",
                 noise=noise,
             )
-            door = VectorDoor(plan, seed)
-            w = problem.inside(door.emit(descend(problem, table.risk(part), steps, eta, 0.0, w)[1]))
+            gate = VectorGate(plan, seed)
+            w = problem.inside(gate.privatize(descend(problem, table.risk(part), steps, eta, 0.0, w)[1]))
             plans.append(plan)
-            left += door.emitted
+            left += gate.emitted
         return w, plans, left
 
     def _describe(self) -> tuple[str, str]:

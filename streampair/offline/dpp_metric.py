@@ -18,11 +18,11 @@ from streampair.kernels import pair_graph
 from streampair.offline.base import designs, validated, warn_of_scale
 from streampair.offline.dpgd import checked_steps
 from streampair.offline.pair_graph import PairGraph, ring_pairs
-from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorDoor, report_of
+from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, report_of
 from streampair.privacy.mechanisms.pair_graph import (
     PairRelation,
     PairsPlan,
-    SignDoor,
+    SignGate,
     SignPlan,
     flipped,
     plan_inputs,
@@ -224,25 +224,25 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         warn_if_doubtful(float(self.epsilon), float(self.delta), len(similar), "pairs", stacklevel=2)
         plans: list[TablePlan] = []
         emitted = 0
-        emit: _Emit = _as_it_is
+        privatize: _Emit = _as_it_is
         words = "the features and labels of individuals were perturbed once, and the rest follows from them"
         if noise == "inputs":
             rows, similar, plans = self._perturbed(rows, similar, relation, seed)
             emitted = sum(plan.releases for plan in plans)
         elif noise == "batch-maximum":
-            emit = self._reduced(relation, size, coins)
+            privatize = self._reduced(relation, size, coins)
         else:
             plan = self._plan(noise, rows.shape[1], len(similar), relation)
-            door = SignDoor(plan, seed) if isinstance(plan, SignPlan) else VectorDoor(plan, seed)
+            gate = SignGate(plan, seed) if isinstance(plan, SignPlan) else VectorGate(plan, seed)
             plans, emitted = [plan], plan.releases
             words = f"each of {plan.releases} gradients is released under noise ({noise})"
 
             def released(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
-                return door.emit(gradient.ravel()).reshape(gradient.shape)
+                return gate.privatize(gradient.ravel()).reshape(gradient.shape)
 
-            emit = released
+            privatize = released
 
-        self.components_ = self._descend(rows, similar, graph, emit, size, coins)
+        self.components_ = self._descend(rows, similar, graph, privatize, size, coins)
         self.graph_, self.metric_ = graph, self.components_.T @ self.components_
         if noise == "batch-maximum":
             self._report: TableReport | NoGuarantee = NoGuarantee(
@@ -407,14 +407,18 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         labels, persons = plan_inputs(
             self.epsilon, self.delta, relation=relation, individuals=n, features=d, pairs=len(similar)
         )
-        door = VectorDoor(persons, seed)
-        return np.array([door.emit(row) for row in rows]), flipped(similar, labels, seed), [labels, persons]
+        gate = VectorGate(persons, seed)
+        return (
+            np.array([gate.privatize(row) for row in rows]),
+            flipped(similar, labels, seed),
+            [labels, persons],
+        )
 
     def _reduced(self, relation: PairRelation, size: int, coins: np.random.Generator) -> _Emit:
         """Noise of the size of what is in a batch (Algorithm 1, steps 8 to 10): it protects nobody."""
         scale = relation.pairs * checked_steps(self.epochs, "epochs") / _positive("epsilon", self.epsilon)
 
-        def emit(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
+        def privatize(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
             norms = np.abs(w).sum(axis=1)
             largest = np.minimum(self.clip, np.maximum(4.0 * norms, 2.0 * self.margin * math.sqrt(len(w))))
             out: Floats = gradient + coins.laplace(size=gradient.shape) * (
@@ -422,14 +426,14 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             )
             return out
 
-        return emit
+        return privatize
 
     def _descend(
         self,
         rows: Floats,
         similar: NDArray[np.bool_],
         graph: PairGraph,
-        emit: _Emit,
+        privatize: _Emit,
         size: int,
         coins: np.random.Generator,
     ) -> Floats:
@@ -447,7 +451,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 step += 1
                 batch = order[at * size : (at + 1) * size]
                 gradient, peaks = self._gradient(rows, graph.pairs, similar, batch, w, margin)
-                w = w - eta / math.sqrt(step) * emit(gradient, w, peaks)
+                w = w - eta / math.sqrt(step) * privatize(gradient, w, peaks)
         return w
 
     def _gradient(

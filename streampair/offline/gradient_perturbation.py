@@ -11,7 +11,7 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.offline.base import Problem, TableLearner
 from streampair.offline.dpgd import checked_steps
-from streampair.privacy.mechanisms.offline import TablePlan, VectorDoor, plan_table
+from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, plan_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,12 +102,12 @@ class DPGDC2(TableLearner):
             noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
         )
         eta = self._rate(problem, problem.lipschitz, problem.dim, plan.sigma, steps)
-        door, risk = VectorDoor(plan, problem.seed), problem.risk()
+        gate, risk = VectorGate(plan, problem.seed), problem.risk()
         w, total = problem.start, problem.start.copy()
         for _ in range(steps):
-            w = problem.inside(w - eta * door.emit(risk.gradient(w)))
+            w = problem.inside(w - eta * gate.privatize(risk.gradient(w)))
             total += w
-        return total / (steps + 1.0), [plan], door.emitted  # w_0 counts
+        return total / (steps + 1.0), [plan], gate.emitted  # w_0 counts
 
     def _describe(self) -> tuple[str, str]:
         return (

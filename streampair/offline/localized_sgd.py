@@ -14,7 +14,7 @@ from streampair.offline.dpegd import halves, seeds
 from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy.mechanisms.offline import (
     TablePlan,
-    VectorDoor,
+    VectorGate,
     contraction,
     epsilon_of_draws,
     neighbours_move,
@@ -161,10 +161,10 @@ class LocalizedPairSGD(TableLearner):
             last, before = pair_steps(table, (at[1:], at[:-1]), eta, w, w, total)
             # The sum lags by two steps, and begins with two iterates that are public.
             mean = (total + before + last - 2.0 * w) / steps
-            door = VectorDoor(plan, seed)
-            w = problem.inside(door.emit(mean))
+            gate = VectorGate(plan, seed)
+            w = problem.inside(gate.privatize(mean))
             plans.append(plan)
-            left += door.emitted
+            left += gate.emitted
         return w, plans, left
 
     def _to_the_letter(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
@@ -198,10 +198,10 @@ class LocalizedPairSGD(TableLearner):
             moves[-1] = plan.sensitivity  # for whatever comes beyond
             moves[1:] += plan.grid * math.sqrt(problem.dim)
             spent = max(spent, epsilon_of_draws(steps - 1, 1.0 / n, moves.tolist(), plan.sigma, self.delta))
-            door = VectorDoor(plan, seed)
-            w = problem.inside(door.emit(total / steps))
+            gate = VectorGate(plan, seed)
+            w = problem.inside(gate.privatize(total / steps))
             plans.append(plan)
-            left += door.emitted
+            left += gate.emitted
         self._of_coins = spent
         self._notes = (
             *self._notes,

@@ -14,7 +14,7 @@ from streampair.offline.dpgd import checked_steps
 from streampair.offline.gradient_perturbation import DPGDC2
 from streampair.offline.risk import score_slopes
 from streampair.privacy.mechanisms.base import Link
-from streampair.privacy.mechanisms.offline import TablePlan, VectorDoor, plan_table
+from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, plan_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,7 +167,7 @@ class GradientPerturbation(DPGDC2):
             noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
         )
         eta = self._rate(problem, bound, dim, plan.sigma, steps)
-        door, positive, risk = VectorDoor(plan, problem.seed), problem.labels > 0.0, problem.risk()
+        gate, positive, risk = VectorGate(plan, problem.seed), problem.labels > 0.0, problem.risk()
         centre = np.zeros(dim)
         if network:  # coins, and no noise: it hides nothing
             centre = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, dim)
@@ -179,8 +179,8 @@ class GradientPerturbation(DPGDC2):
                 gradient = slopes @ clipped(network.jacobian(problem.rows, w), self.clip)
             else:
                 gradient = risk.gradient(w)
-            w = centre + problem.inside(w - eta * door.emit(gradient) - centre)
-        return w, [plan], door.emitted
+            w = centre + problem.inside(w - eta * gate.privatize(gradient) - centre)
+        return w, [plan], gate.emitted
 
     def _published(self, problem: Problem, weights: Floats) -> Floats:
         return weights  # it is around another centre than 0, and in its ball already

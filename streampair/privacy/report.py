@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
-from streampair.privacy.mechanisms.base import Release, Run, Settings
+from streampair.privacy.mechanisms.base import MechanismState, Release, Settings
 
-__all__ = ["PrivacySummary", "Standing", "build_report", "build_summary"]
+__all__ = ["AccountStatus", "PrivacySummary", "build_report", "build_summary"]
 
 
 @dataclass
-class Standing:
+class AccountStatus:
     """What is known of a learner's past: whether anything may have been released that its account has not.
 
     Parameters
@@ -95,8 +95,8 @@ class PrivacySummary:
 
 def build_summary(
     settings: Settings,
-    run: Run | None,
-    standing: Standing,
+    run: MechanismState | None,
+    standing: AccountStatus,
     *,
     warmed: bool,
     mu_warmup: float,
@@ -136,8 +136,8 @@ def build_summary(
 
 def build_report(
     settings: Settings,
-    run: Run | None,
-    standing: Standing,
+    run: MechanismState | None,
+    standing: AccountStatus,
     *,
     warmed: bool,
     mu_warmup: float,
@@ -198,7 +198,7 @@ def build_report(
     )
 
 
-def _notes_of_the_past(settings: Settings, standing: Standing) -> list[str]:
+def _notes_of_the_past(settings: Settings, standing: AccountStatus) -> list[str]:
     """Restarts, and forks that are charged."""
     notes = []
     if standing.clean:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampair.kernels import random_trees
 from streampair.records.design import Design
 
-__all__ = ["BINS", "CAP", "DEPTH", "TREES", "Trees", "WoodDesign", "fields_of", "marks_of"]
+__all__ = ["BINS", "CAP", "DEPTH", "TREES", "RandomTreeDesign", "Trees", "fields_of", "marks_of"]
 
 Array = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ class Trees:
         return out
 
 
-class WoodDesign(Design):
+class RandomTreeDesign(Design):
     """A design of d numbers, then a 1 for each leaf and each bin that the record is in, and 0 elsewhere.
 
     Before the moments are released it is in none. After that a record with a gap is one too, for the leaves:

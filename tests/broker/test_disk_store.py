@@ -13,8 +13,8 @@ from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Committed, Message, Partition, Producer, read_register
 from streampair_connectors.stores import DiskLane, DiskStore
 
-from streampair.engine import Append
-from streampair.errors import Fenced, OutcomeUnknown
+from streampair.engine import LogAppend
+from streampair.errors import CommitOutcomeUnknownError, FencedError
 
 Unique = Callable[[str], str]
 
@@ -51,8 +51,8 @@ class Hasty(DiskLane):
 class Refused(DiskLane):
     """Whose register is another owner's."""
 
-    async def _register(self, append: Append) -> None:
-        raise Fenced("the lane has another owner", fix="drop it")
+    async def _register(self, append: LogAppend) -> None:
+        raise FencedError("the lane has another owner", fix="drop it")
 
 
 def config_of(kafka: Cluster, app: str, topic: str, out: str, directory: Path) -> Config:
@@ -87,9 +87,9 @@ def test_no_output_leaves_before_its_line(
                 lane.__class__ = kind
                 await lane.send(target, [Message(None, b"a")])  # nobody's privacy: no line before it
                 assert lane.waiting_since is None
-                await lane.line(Append((b"1",), "first", 1))
+                await lane.line(LogAppend((b"1",), "first", 1))
                 await lane.send(target, [Message(None, b"b")])
-                await lane.line(Append((b"2",), "second", 1))
+                await lane.line(LogAppend((b"2",), "second", 1))
                 await lane.send(target, [Message(None, b"c"), Message(None, b"d")])
                 if holds:
                     assert lane.waiting_since is not None
@@ -100,12 +100,12 @@ def test_no_output_leaves_before_its_line(
                 assert lane.waiting_since is None
                 assert store.waiting_bytes == 0
                 assert await lane.read() == b"12"
-                await lane.line(Append((b"3",), "third", 2))
+                await lane.line(LogAppend((b"3",), "third", 2))
                 await lane.send(target, [Message(None, b"e")])
                 await lane.release(give_up)
                 assert await lane.read() == b"123"
                 # Where the lane ends before it has released them, the next owner makes them again.
-                await lane.line(Append((b"4",), "fourth", 3))
+                await lane.line(LogAppend((b"4",), "fourth", 3))
                 await lane.send(target, [Message(None, b"f")])
                 await lane.close()
                 assert store.waiting_bytes == 0
@@ -130,12 +130,12 @@ def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: P
         async with member(kafka, topic, app) as consumer:
             lane = await DiskStore(config, consumer, producer).open(Partition(topic, 0), 0)
             lane.__class__ = Refused
-            await lane.line(Append((b"1",), "first", 1))
+            await lane.line(LogAppend((b"1",), "first", 1))
             await lane.send(Partition(out, 0), [Message(None, b"a")])
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 await lane.release(give_up)
-            for again in (lane.release(give_up), lane.append(Append((b"2",), "second", 1))):
-                with pytest.raises(OutcomeUnknown, match=r"may be stored, or may not be.*Fix: "):
+            for again in (lane.release(give_up), lane.append(LogAppend((b"2",), "second", 1))):
+                with pytest.raises(CommitOutcomeUnknownError, match=r"may be stored, or may not be.*Fix: "):
                     await again
             assert await lane.read() == b"1"
             assert producer.seen == []

@@ -13,7 +13,7 @@ from harness.applications import App, Inside, Running, events, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Lookup, Partition
+from streampair_connectors.kafka import Partition, RecordReader
 
 from streampair.errors import StreampairError
 
@@ -89,7 +89,7 @@ def test_a_kill_over_a_compacted_topic_is_survived_without_privacy(
     app.produce(values[120:121], key=b"two")  # a new segment: only older ones are compacted
 
     async def gone() -> bool:
-        lookup = Lookup(KafkaConfig(bootstrap_servers=apache_kafka.bootstrap))
+        lookup = RecordReader(KafkaConfig(bootstrap_servers=apache_kafka.bootstrap))
         try:
             return await lookup.one(Partition(app.input, 0), 100) is None
         finally:

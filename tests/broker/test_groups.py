@@ -19,7 +19,7 @@ from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Consumer, Partition, Takeovers, ended, read_register
+from streampair_connectors.kafka import Consumer, Partition, StaticMemberConflicts, ended, read_register
 from streampair_connectors.kafka.static_membership import describe_group, member_of, rejoin
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.flow_control import Pace
@@ -51,7 +51,7 @@ class Member:
         topic: str,
         name: str | None = None,
         *,
-        takeovers: Takeovers | None = None,
+        takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 0.5,
         max_poll_interval: float = 600.0,
     ) -> None:
@@ -181,7 +181,7 @@ def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> Non
 def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
     """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
     topic = apache_kafka.create_topic(unique("in"))
-    takeovers = Takeovers("same")
+    takeovers = StaticMemberConflicts("same")
     assert takeovers.note(0.0) is None
 
     async def body() -> None:
@@ -201,7 +201,7 @@ def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Clu
 def test_a_busy_member_is_not_taken_for_a_stolen_one(apache_kafka: Cluster, unique: Unique) -> None:
     """It did not poll in time: the group forgets it, and it comes back under a new name. Nobody took it."""
     topic = apache_kafka.create_topic(unique("in"))
-    takeovers = Takeovers("same", limit=1)  # a single one would stop it
+    takeovers = StaticMemberConflicts("same", limit=1)  # a single one would stop it
 
     async def body() -> None:
         member = await Member(apache_kafka, topic, "same", takeovers=takeovers, max_poll_interval=1.0).start()

@@ -10,7 +10,7 @@ import pytest
 from harness.applications import produce
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Lookup, Partition
+from streampair_connectors.kafka import Partition, RecordReader
 
 from streampair.errors import SourceError
 
@@ -26,7 +26,9 @@ def test_a_connection_is_lent_again(apache_kafka: Cluster, unique: Unique) -> No
         asyncio.run(produce(apache_kafka.bootstrap, name, [b"%d" % i for i in range(300)], partition))
 
     async def body() -> None:
-        lookup = Lookup(KafkaConfig(bootstrap_servers=apache_kafka.bootstrap, connect_timeout_seconds=10))
+        lookup = RecordReader(
+            KafkaConfig(bootstrap_servers=apache_kafka.bootstrap, connect_timeout_seconds=10)
+        )
 
         async def values(partition: int, start: int, end: int) -> list[bytes | None]:
             place = Partition(name, partition)

@@ -26,7 +26,7 @@ from streampair_connectors.kafka import (
 )
 from streampair_connectors.kafka import offset_metadata as module
 
-from streampair.errors import Fenced, SourceError, StoreError
+from streampair.errors import FencedError, SourceError, StoreError
 
 Unique = Callable[[str], str]
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -116,7 +116,7 @@ def test_a_partition_of_another_member_is_fenced(kafka: Cluster, unique: Unique)
 
     async def body() -> None:
         async with member(kafka, topic, group) as consumer:
-            with pytest.raises(Fenced, match=r"given .* away"):
+            with pytest.raises(FencedError, match=r"given .* away"):
                 await commit_register(consumer, {Partition(topic, 5): (1, "x")})
 
     asyncio.run(body())
@@ -145,7 +145,7 @@ def test_a_member_that_the_group_has_forgotten_is_fenced(apache_kafka: Cluster, 
         async with member(apache_kafka, topic, group) as consumer:
             await commit_register(consumer, {partition: (3, "mine")})
             await throw_out()
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 await commit_register(consumer, {partition: (4, "not mine")})
         found = await read_register(config_of(apache_kafka), group, [partition])
         assert found == {partition: Committed(3, "mine")}
@@ -161,7 +161,7 @@ def test_a_static_member_that_was_replaced_is_fenced(apache_kafka: Cluster, uniq
         async with member(apache_kafka, topic, group, name=name) as first:
             await commit_register(first, {partition: (1, "first")})
             async with member(apache_kafka, topic, group, name=name):
-                with pytest.raises(Fenced):
+                with pytest.raises(FencedError):
                     await commit_register(first, {partition: (2, "zombie")})
         found = await read_register(config_of(apache_kafka), group, [partition])
         assert found == {partition: Committed(1, "first")}

@@ -29,7 +29,7 @@ from streampair_connectors.kafka import (
     transactions,
 )
 
-from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 
 Unique = Callable[[str], str]
 
@@ -180,7 +180,7 @@ def test_the_former_owner_is_fenced_for_good(apache_kafka: Cluster, unique: Uniq
             await old.transaction([(out, messages("old"))], group=group, offsets={source: (1, "old")})
             await new.start()
             for _ in range(2):  # it says so each time, and sends nothing
-                with pytest.raises(Fenced):
+                with pytest.raises(FencedError):
                     await old.transaction(
                         [(out, messages("zombie"))], group=group, offsets={source: (2, "z")}
                     )
@@ -298,7 +298,7 @@ def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: U
                         [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=1.0
                     )
                 assert away.value.retriable
-                assert not isinstance(away.value, Fenced | OutcomeUnknown)
+                assert not isinstance(away.value, FencedError | CommitOutcomeUnknownError)
                 assert producer.usable, "nothing was begun, so there is nothing to undo"
             await asyncio.to_thread(stoppable_kafka.start)
             await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
@@ -426,7 +426,7 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
         producer.broker = stoppable_kafka
         await producer.start()
         try:
-            with pytest.raises(OutcomeUnknown, match="not known whether"):
+            with pytest.raises(CommitOutcomeUnknownError, match="not known whether"):
                 await producer.transaction(
                     [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=2.0
                 )
@@ -646,7 +646,7 @@ def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, uniq
         )
         await producer.start()
         try:
-            with pytest.raises(Fenced, match="open for more than 1 s"):
+            with pytest.raises(FencedError, match="open for more than 1 s"):
                 await producer.transaction(
                     [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=30.0
                 )
@@ -678,7 +678,7 @@ def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBroker, u
             await asyncio.to_thread(
                 wait_for, "the broker to forget the id", lambda: producer.transactional_id not in known()
             )
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 await producer.transaction(
                     [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=20.0
                 )

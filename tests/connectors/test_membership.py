@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from aiokafka import errors as kafka_errors
-from streampair_connectors.kafka.static_membership import Assignor, Takeovers, is_fenced
+from streampair_connectors.kafka.static_membership import Assignor, StaticMemberConflicts, is_fenced
 
 
 def naive(times: list[float], limit: int, seconds: float) -> int | None:
@@ -16,7 +16,7 @@ def naive(times: list[float], limit: int, seconds: float) -> int | None:
     return None
 
 
-def first_error(takeovers: Takeovers, times: list[float]) -> int | None:
+def first_error(takeovers: StaticMemberConflicts, times: list[float]) -> int | None:
     return next((number for number, at in enumerate(times) if takeovers.note(at) is not None), None)
 
 
@@ -29,11 +29,11 @@ def test_three_within_a_minute_are_too_many() -> None:
             now += coin.choice([1.0, 20.0, 29.0, 31.0, 61.0])
             times.append(now)
         expected = naive(times, 3, 60.0)
-        assert first_error(Takeovers("a"), times) == expected
+        assert first_error(StaticMemberConflicts("a"), times) == expected
         twins = {
-            "two are enough": Takeovers("a", limit=2),
-            "never forgets": Takeovers("a", seconds=1e9),
-            "counts nothing": Takeovers("a", limit=10**6),
+            "two are enough": StaticMemberConflicts("a", limit=2),
+            "never forgets": StaticMemberConflicts("a", seconds=1e9),
+            "counts nothing": StaticMemberConflicts("a", limit=10**6),
         }
         for name, twin in twins.items():
             caught[name] += first_error(twin, times) != expected
@@ -41,7 +41,7 @@ def test_three_within_a_minute_are_too_many() -> None:
 
 
 def test_the_error_names_both_the_cause_and_the_fix() -> None:
-    takeovers = Takeovers("worker-0")
+    takeovers = StaticMemberConflicts("worker-0")
     assert [takeovers.note(at) for at in (5.0, 6.0)] == [None, None]
     error = takeovers.note(7.0)
     assert error is not None

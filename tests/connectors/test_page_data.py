@@ -26,7 +26,7 @@ from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_logged_lane
 
-from streampair.engine import Facts, LaneGauges, Record
+from streampair.engine import ExternalState, LaneGauges, Record
 from streampair.engine.lane import SHADOWED
 from streampair.privacy import NoiseKey
 
@@ -48,7 +48,7 @@ def lane(name: str = "PairFTRL", key: NoiseKey | None = None, *, shadow: bool = 
     )
     made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
     made.read(b"")
-    made.start(Facts(registers=False))
+    made.start(ExternalState(registers=False))
     return made
 
 

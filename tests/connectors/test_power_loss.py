@@ -19,7 +19,7 @@ from harness.lying import KEY, Chained
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, directory
 
 from streampair import auc
-from streampair.engine import Append
+from streampair.engine import LogAppend
 from streampair.engine.testing import Died, Driver
 from streampair.errors import StreampairError
 
@@ -67,7 +67,7 @@ class Lane(Driver):
             super().start(die_after=die_after)
         self._made = True
 
-    def _register(self, append: Append) -> None:
+    def _register(self, append: LogAppend) -> None:
         self.disk.step("register")
         super()._register(append)
 
@@ -91,7 +91,7 @@ class Lane(Driver):
 class RegisterFirst(Lane):
     """The mutant: it tells the register what the log does not hold yet."""
 
-    def append(self, append: Append) -> None:
+    def append(self, append: LogAppend) -> None:
         self._register(append)
         self.store.append(append)
 
@@ -239,7 +239,7 @@ def test_a_store_that_trusts_the_names_that_it_finds_is_caught(
     """Who was killed between a name and its flush has left a name that the power can take."""
     append = DirectoryLane.append
 
-    def trusting(self: DirectoryLane, added: Append) -> None:
+    def trusting(self: DirectoryLane, added: LogAppend) -> None:
         self._entered = self._log.exists()
         append(self, added)
 

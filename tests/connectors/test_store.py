@@ -20,12 +20,12 @@ from streampair_connectors.stores import directory as disk
 from streampair_connectors.stores.offline import OfflineDirectory
 from streampair_connectors.worker.factory import lane_id
 
-from streampair.engine import Append, Commit
+from streampair.engine import Commit, LogAppend
 from streampair.errors import StoreError
 
 
-def entry(*frames: bytes) -> Append:
-    return Append(frames, "register", 1)
+def entry(*frames: bytes) -> LogAppend:
+    return LogAppend(frames, "register", 1)
 
 
 def commit(content: bytes, data: bytes | None, frame: bytes = b"") -> Commit:
@@ -184,10 +184,10 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
         f"""
         import sys
         from pathlib import Path
-        from streampair.engine import Append
+        from streampair.engine import LogAppend
         from streampair_connectors.stores import DirectoryStore
         lane = DirectoryStore(Path({str(tmp_path)!r})).open("a")
-        lane.append(Append((b"mine",), "", 0))
+        lane.append(LogAppend((b"mine",), "", 0))
         print("held", flush=True)
         sys.stdin.read()
         """

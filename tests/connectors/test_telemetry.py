@@ -29,8 +29,8 @@ from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-from streampair.engine import Facts, LaneGauges, Record
-from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
+from streampair.engine import ExternalState, LaneGauges, Record
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
 
@@ -73,7 +73,7 @@ def gauges(**options: float) -> LaneGauges:
     settings = config(**options)
     lane = build_logged_lane(settings, json_decoder(settings.input), topic="events", partition=0)
     lane.read(b"")
-    lane.start(Facts(registers=False))
+    lane.start(ExternalState(registers=False))
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
     values[3] = b'{"a": 0, "b": 1.5, "y": true}'  # beyond its bounds
     lane.process([Record(i, value, None, 1_700_000_000_000 + i) for i, value in enumerate([*values, b"bad"])])
@@ -368,7 +368,7 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
 
     async def commits() -> None:
         checkpoint = Checkpoint(store, lambda _: None, telemetry.counted("fraud"))  # type: ignore[arg-type]
-        errors = [None, None, Fenced("x", fix="y"), OutcomeUnknown("x", fix="y")]
+        errors = [None, None, FencedError("x", fix="y"), CommitOutcomeUnknownError("x", fix="y")]
         done = await checkpoint.run([held(e) for e in errors], clean=False, give_up=asyncio.Event())
         assert (len(done.committed), len(done.fenced)) == (2, 2)
         with pytest.raises(StoreError):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT no
 CODE = """
 import importlib, json, pkgutil, sys, time
 import streampair.kernels as kernels
-from streampair.engine import Facts, Record
+from streampair.engine import ExternalState, Record
 from streampair.kernels import Kernel
 from streampair.privacy import NoiseKey
 from streampair_connectors.worker import factory
@@ -80,7 +80,7 @@ def lane_of():
 
 lane = lane_of()
 lane.read(b"")
-lane.start(Facts(registers=False))
+lane.start(ExternalState(registers=False))
 done = 0
 while done < len(values):
     count = 50 if lane.room is None else min(50, lane.room)

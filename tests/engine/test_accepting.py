@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import LogDamaged, recovery
+from streampair.engine import LogDamagedError, recovery
 from streampair.engine.testing import Died, Driver, Group
-from streampair.engine.wal import Chain, Digests, split
+from streampair.engine.wal import Chain, Digests, split_digests
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 
 KEY = bytes(range(32))
@@ -58,7 +58,7 @@ class World(Driver):
         super().append(append)
         for entry in Chain.peek(b"".join(append.frames)):
             if isinstance(entry, Digests):
-                for slot, digest in enumerate(split(entry.digests), entry.first):
+                for slot, digest in enumerate(split_digests(entry.digests), entry.first):
                     self.views.setdefault(slot, set()).add(digest)
 
     @property
@@ -94,7 +94,7 @@ class World(Driver):
             try:
                 self.accept(how, "2026-11-22")
                 continue
-            except (PrivacyError, SnapshotError, LogDamaged) as error:
+            except (PrivacyError, SnapshotError, LogDamagedError) as error:
                 told = f"{error}"
             if "application name" in told:
                 return False
@@ -273,9 +273,9 @@ def test_damage_is_cut_off_and_charged_up_to_the_register() -> None:
     log = world.store.log
     end = len(b"".join(Chain.frames(log)[:-2]))
     world.store.log = log[: end + 100] + bytes([log[end + 100] ^ 1]) + log[end + 101 :]
-    with pytest.raises(LogDamaged, match="state accept"):
+    with pytest.raises(LogDamagedError, match="state accept"):
         world.start()
-    with pytest.raises(LogDamaged):
+    with pytest.raises(LogDamagedError):
         world.accept("register", "2026-11-22")
     register, world.group.register = world.group.register, None
     with pytest.raises(PrivacyError, match="has no register, so that nothing tells"):
@@ -292,7 +292,7 @@ def test_only_what_is_refused_is_accepted() -> None:
     world = worked()
     store = copy.deepcopy(world.store)
     for how, told in (("register", "the group's register is there"), ("rollback", "is not older")):
-        with pytest.raises(recovery.NothingToAccept, match=told):
+        with pytest.raises(recovery.NothingToAcceptError, match=told):
             world.accept(how, "2026-11-22")  # type: ignore[arg-type]
     world.group.register = ""
     with pytest.raises(PrivacyError, match="has no register"):
@@ -304,7 +304,7 @@ def test_only_what_is_refused_is_accepted() -> None:
     public = Driver(lambda: auc.PairOGD(seed=1))
     public.feed(EVENTS[:5])
     public.group = Group()
-    with pytest.raises(recovery.NothingToAccept, match="keeps no privacy account"):
+    with pytest.raises(recovery.NothingToAcceptError, match="keeps no privacy account"):
         public.accept("register", "2026-11-22")
 
 

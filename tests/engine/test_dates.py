@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streampair import auc
-from streampair.engine import Facts, LoggedLane, Record
+from streampair.engine import ExternalState, LoggedLane, Record
 from streampair.engine.snapshot import KEPT, Dates, rows_of
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
@@ -32,7 +32,7 @@ class Life:
         )  # fmt: skip
         self.lane = LoggedLane(learner, decode_json, app="a", topic="t", partition=0)
         self.lane.read(self.log)
-        appends, _ = self.lane.start(Facts(end=self.offset, registers=False, **facts), self.snapshot)
+        appends, _ = self.lane.start(ExternalState(end=self.offset, registers=False, **facts), self.snapshot)
         self.log += b"".join(frame for append in appends for frame in append.frames)
         if self.lane.replay_until is not None:
             self.lane.replay([self.record(i) for i in range(self.stored, self.offset)])

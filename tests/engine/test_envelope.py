@@ -19,7 +19,7 @@ from streampair import auc
 from streampair.engine import snapshot as envelope
 from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import Driver
-from streampair.errors import ConfigError, LaneStopped, SnapshotError
+from streampair.errors import ConfigError, LaneStoppedError, SnapshotError
 
 arrays = st.sampled_from(["bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"]).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=3))
@@ -263,7 +263,7 @@ def test_a_body_with_the_wrong_parts_is_a_clear_error(part: str, value: Any) -> 
         return  # right types; that no step is missing is checked elsewhere
     with pytest.raises(SnapshotError):
         driver.lane.restore(pack(body))
-    with pytest.raises(LaneStopped, match="middle of"):
+    with pytest.raises(LaneStoppedError, match="middle of"):
         driver.feed(lanes.stream(1))
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, ranking
-from streampair.base.mini_batch import ReadyRows
+from streampair.base.mini_batch import PreparedBatch
 from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
@@ -32,7 +32,7 @@ MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() 
 def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "ready_many", lambda learner: None)
+        patch.setattr(batch, "prepare_many", lambda learner: None)
         patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 
@@ -196,8 +196,8 @@ def test_batches_are_taken_at_once(regret: bool) -> None:
     calls: list[int] = []
 
     class Counting(auc.PairOGD):
-        def ready_many(self, xs: Any, ys: Any) -> ReadyRows | None:
-            ready = super().ready_many(xs, ys)
+        def prepare_many(self, xs: Any, ys: Any) -> PreparedBatch | None:
+            ready = super().prepare_many(xs, ys)
             calls.append(0 if ready is None else len(xs))
             return ready
 
@@ -235,8 +235,8 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
     calls: list[int] = []
 
     class Counting(auc.PairOGD):
-        def ready_rows(self, columns: Any, rows: Any, ys: Any) -> ReadyRows | None:
-            ready = super().ready_rows(columns, rows, ys)
+        def prepare_rows(self, columns: Any, rows: Any, ys: Any) -> PreparedBatch | None:
+            ready = super().prepare_rows(columns, rows, ys)
             calls.append(0 if ready is None else len(rows))
             return ready
 

@@ -26,7 +26,7 @@ from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.pipeline import Model
 from streampair.engine.records import Rows
 from streampair.engine.testing import Driver, decode_json
-from streampair.errors import ConfigError, LaneStopped, PrivacyError, RecordError, SnapshotError
+from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError, SnapshotError
 
 PLAIN: dict[str, Any] = {"app": "a", "topic": "t", "partition": 0}
 
@@ -248,7 +248,7 @@ def test_a_model_that_gives_nan_is_a_dead_letter_each_time_and_then_the_breaker(
 
     driver = Driver(Broken, snapshots=False, breaker=Breaker(window=10, share=0.5))
     assert driver.feed([({"a": 1.0}, 1.0)] * 4).dead_letters[0].stage == "learn"
-    with pytest.raises(LaneStopped, match="5 of the last 5 records"):
+    with pytest.raises(LaneStoppedError, match="5 of the last 5 records"):
         driver.feed([({"a": 1.0}, 1.0)])
 
 
@@ -270,7 +270,7 @@ def test_running_out_of_memory_is_not_the_fault_of_the_event() -> None:
     lane = Lane(lanes.pair_ogd(), decode, **PLAIN)
     with pytest.raises(MemoryError):
         lane.process([Record(0, b"")])
-    with pytest.raises(LaneStopped, match="middle of an earlier batch"):
+    with pytest.raises(LaneStoppedError, match="middle of an earlier batch"):
         lane.process([Record(1, b"")])
     with pytest.raises(SnapshotError, match="middle of a batch"):
         lane.snapshot()
@@ -311,7 +311,7 @@ def test_skip_counts_and_says_nothing() -> None:
 
 def test_fail_stops_and_names_the_record() -> None:
     driver = Driver(lanes.pair_ogd, on_bad="fail")
-    with pytest.raises(LaneStopped, match=r"events\[0\] offset 2 cannot be used \(decode") as caught:
+    with pytest.raises(LaneStoppedError, match=r"events\[0\] offset 2 cannot be used \(decode") as caught:
         driver.feed([*lanes.stream(2), b"junk"])
     assert isinstance(caught.value.__cause__, RecordError)
     driver.crash()
@@ -323,7 +323,7 @@ def test_the_breaker_waits_for_its_share_and_forgets_what_is_old() -> None:
     for i in range(0, 400, 3):
         rows[i] = b"junk"
     Driver(lanes.pair_ogd, breaker=Breaker(window=30, share=0.5)).feed(rows)
-    with pytest.raises(LaneStopped, match="raise the breaker's share or turn it off"):
+    with pytest.raises(LaneStoppedError, match="raise the breaker's share or turn it off"):
         Driver(lanes.pair_ogd, breaker=Breaker(window=30, share=0.3)).feed(rows)
     Driver(lanes.pair_ogd, breaker=None).feed([b"junk"] * 2000)
 
@@ -333,7 +333,7 @@ def test_the_breaker_remembers_over_a_restart() -> None:
     driver.feed([b"junk"] * 6)
     driver.commit()
     driver.crash()
-    with pytest.raises(LaneStopped, match="10 of the last 10"):
+    with pytest.raises(LaneStoppedError, match="10 of the last 10"):
         driver.feed([b"junk"] * 4)
 
 

@@ -14,7 +14,7 @@ import pytest
 from harness import lying
 from harness.lying import KEY, OTHER, World
 
-from streampair.engine import Facts, Record
+from streampair.engine import ExternalState, Record
 from streampair.engine.testing import Died, Group, MemoryStore
 from streampair.errors import StoreError, StreampairError
 
@@ -320,4 +320,4 @@ def test_an_offset_without_a_register_is_no_new_lane() -> None:
     lane = world.new_lane()
     lane.read(genesis)
     with pytest.raises(StreampairError, match="has no register"):
-        lane.start(Facts(register="", offset=5, end=20))
+        lane.start(ExternalState(register="", offset=5, end=20))

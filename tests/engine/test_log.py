@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import LogDamaged, LogKey, Register
+from streampair.engine import LogDamagedError, LogKey, Register
 from streampair.engine.testing import Died, Driver, Group
-from streampair.engine.wal import Attempt, Chain, Digests
+from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 from streampair.privacy import EntityLimit, NoiseKey
 
@@ -72,7 +72,9 @@ def charged(driver: Driver) -> int:
 
 def frames(count: int = 6, key: LogKey | None = None) -> list[bytes]:
     chain = Chain(key or LogKey())
-    return [chain.add(Digests(i, 1, bytes([i]) * 16) if i else Attempt("1", [], None)) for i in range(count)]
+    return [
+        chain.add(Digests(i, 1, bytes([i]) * 16) if i else StartEntry("1", [], None)) for i in range(count)
+    ]
 
 
 def test_any_flipped_bit_is_found() -> None:
@@ -82,7 +84,7 @@ def test_any_flipped_bit_is_found() -> None:
         for bit in (1, 128):
             flipped = bytearray(data)
             flipped[at] ^= bit
-            with pytest.raises(LogDamaged, match="damaged"):
+            with pytest.raises(LogDamagedError, match="damaged"):
                 Chain.read(LogKey(), bytes(flipped))
     assert len(whole) == 6
 
@@ -99,7 +101,7 @@ def test_a_cut_is_a_torn_end_and_what_it_says_is_not_there() -> None:
 def test_entries_cannot_be_left_out_moved_or_said_twice() -> None:
     parts = frames()
     for other in (parts[1:], parts[:2] + parts[3:], [parts[0], parts[2], parts[1]], [parts[0]] * 2):
-        with pytest.raises(LogDamaged):
+        with pytest.raises(LogDamagedError):
             Chain.read(LogKey(), b"".join(other))
 
 
@@ -107,7 +109,7 @@ def test_a_chain_belongs_to_its_key() -> None:
     data = b"".join(frames(key=LogKey(NoiseKey(KEY))))
     assert len(Chain.read(LogKey(NoiseKey(KEY)), data)[0]) == 6
     for key in (LogKey(), LogKey(NoiseKey(OTHER))):
-        with pytest.raises(LogDamaged):
+        with pytest.raises(LogDamagedError):
             Chain.read(key, data)
     assert LogKey(NoiseKey(KEY)).id != LogKey(NoiseKey(OTHER)).id
     assert KEY.hex() not in repr(LogKey(NoiseKey(KEY))) + LogKey(NoiseKey(KEY)).id

@@ -9,7 +9,7 @@ import pytest
 from river import linear_model, preprocessing
 
 from streampair import auc, metric, ranking
-from streampair.engine.protocols import OwnModel, OwnStep, PrivateModel, missing
+from streampair.engine.protocols import PrivateModel, Scorer, SerializableStep, missing
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 from streampair.privacy.pipeline_check import is_private
@@ -26,15 +26,15 @@ LEARNERS = [
 def test_both_questions_about_privacy_have_the_same_answer_for_every_learner(kind: Any) -> None:
     budget = {"epsilon": 1.0, "delta": 1e-4, "horizon": 50}
     learner = kind(**(budget if "epsilon" in inspect.signature(kind).parameters else {}))
-    assert isinstance(learner, OwnModel)
+    assert isinstance(learner, Scorer)
     assert isinstance(learner, PrivateModel) == is_private(learner) == hasattr(learner, "epsilon")
-    assert missing(learner, OwnModel) == []
+    assert missing(learner, Scorer) == []
     assert (missing(learner, PrivateModel) == []) == is_private(learner)
 
 
 def test_steps_of_river_are_foreign() -> None:
     for step in (linear_model.LogisticRegression(), preprocessing.StandardScaler()):
-        assert not isinstance(step, OwnStep)
+        assert not isinstance(step, SerializableStep)
         assert not isinstance(step, PrivateModel)
 
 

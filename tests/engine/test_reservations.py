@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import Append, Facts, Lane, LoggedLane, Record
+from streampair.engine import ExternalState, Lane, LogAppend, LoggedLane, Record
 from streampair.engine.reservations import Reservations
 from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
-from streampair.engine.wal import Chain, Digests, LogDamaged, Register, split
-from streampair.errors import LaneStopped, PrivacyError, SnapshotError
+from streampair.engine.wal import Chain, Digests, LogDamagedError, Register, split_digests
+from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 from streampair.privacy import epsilon_from
 
 KEY = bytes(range(32))
@@ -105,7 +105,7 @@ def test_swapped_records_get_other_noise_and_are_charged() -> None:
     assert charged(crashing.lane) == 1
     report = crashing.lane.privacy
     assert report.kind == "holds"
-    fork = crashing.lane.learner.run.rule.plan.fork_mu2(50)
+    fork = crashing.lane.learner.run.state.plan.fork_mu2(50)
     assert report.mu_spent == pytest.approx((before.mu_spent**2 + fork) ** 0.5)
     assert report.epsilon_spent == pytest.approx(epsilon_from(report.mu_spent, 1e-4))
     assert "1 fork(s) are charged" in report.details
@@ -126,7 +126,7 @@ def test_without_a_fork_set_aside_another_view_never_leaves() -> None:
         crashing.catch_up()
     assert crashing.store.log == log
     assert len(crashing.scores) == left
-    with pytest.raises(LaneStopped, match="stopped in the middle"):
+    with pytest.raises(LaneStoppedError, match="stopped in the middle"):
         crashing.lane.process([])
     swap(crashing, 30)
     crashing.crash()
@@ -186,7 +186,7 @@ def test_a_start_comes_first() -> None:
         with pytest.raises(SnapshotError, match="has not caught up"):
             lane.commit()
         assert lane.read(b"").content is None
-    lane.start(Facts(registers=False))
+    lane.start(ExternalState(registers=False))
     lane.process([Record(0, None)])
 
 
@@ -209,7 +209,7 @@ def test_a_replay_that_is_asked_for_comes_first() -> None:
         lane.replayed()
     waiting.crash()
     assert (waiting.lane.next_offset, waiting.lane.replay_until) == (20, None)
-    with pytest.raises(LaneStopped, match="nothing to replay"):
+    with pytest.raises(LaneStoppedError, match="nothing to replay"):
         waiting.lane.replay([])
 
 
@@ -246,7 +246,7 @@ def turned_after_the_last_release() -> Driver:
     quiet.feed(EVENTS[20:55])
     quiet.commit()
     told = b"".join(line.digests for line in entries(quiet) if isinstance(line, Digests))
-    released = [slot for slot, digest in enumerate(split(told), 21) if digest != bytes(16)]
+    released = [slot for slot, digest in enumerate(split_digests(told), 21) if digest != bytes(16)]
     assert 30 < max(released) < 54
     assert len(released) < 10
     x, y = EVENTS[53]
@@ -350,7 +350,7 @@ def test_what_leaves_is_in_the_log_first() -> None:
     class Full(MemoryStore):
         entries_left = 2  # genesis and attempt
 
-        def append(self, append: Append) -> None:
+        def append(self, append: LogAppend) -> None:
             if not self.entries_left:
                 raise OSError("no space left")
             self.entries_left -= 1
@@ -449,7 +449,7 @@ def test_a_torn_end_is_cut_off_and_a_flipped_bit_is_refused() -> None:
         crashing.group = register
     for at in (0, whole // 2, whole - 40, whole + 5, whole + 60, len(written) - 1):
         crashing.store.log = written[:at] + bytes([written[at] ^ 4]) + written[at + 1 :]
-        refused(crashing, "the log is damaged", LogDamaged)
+        refused(crashing, "the log is damaged", LogDamagedError)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from harness import lying, search_log
 
 from streampair.engine import recovery
 from streampair.engine.durable_lane import LaneLog
-from streampair.engine.recovery import Known
-from streampair.engine.wal import Chain, Digests, LogDamaged
+from streampair.engine.recovery import RecoveredState
+from streampair.engine.wal import Chain, Digests, LogDamagedError
 from streampair.privacy import Ledger, ledger
 
 SCRIPTS = 3000
@@ -94,27 +94,27 @@ def digests_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> 
 
 @twin
 def lines_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    fold = Known.fold
+    fold = RecoveredState.fold
 
-    def forget(self: Known, entry: Any) -> None:
+    def forget(self: RecoveredState, entry: Any) -> None:
         fold(self, entry)
         if not isinstance(entry, Digests):
             self.ledger = None if self.ledger is None else {**self.ledger, "behind": [], "pending": False}
 
-    patch.setattr(Known, "fold", forget)
+    patch.setattr(RecoveredState, "fold", forget)
 
 
 @twin
 def a_commit_forgets_what_a_replay_must_repeat(patch: pytest.MonkeyPatch) -> None:
     """What one attempt has released and a later one repeated: then an honest start is refused."""
-    fold = Known.fold
+    fold = RecoveredState.fold
 
-    def forget(self: Known, entry: Any) -> None:
+    def forget(self: RecoveredState, entry: Any) -> None:
         fold(self, entry)
-        if isinstance(entry, lying.Saved):
+        if isinstance(entry, lying.SnapshotEntry):
             self.path = {}
 
-    patch.setattr(Known, "fold", forget)
+    patch.setattr(RecoveredState, "fold", forget)
 
 
 @twin
@@ -147,7 +147,7 @@ def a_torn_end_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     def strict(cls: type[Chain], key: Any, data: bytes, **options: Any) -> Any:
         found = read(cls, key, data, **options)
         if found[2] < len(data):
-            raise LogDamaged("the log is damaged", fix="")
+            raise LogDamagedError("the log is damaged", fix="")
         return found
 
     patch.setattr(Chain, "read", classmethod(strict))
@@ -155,20 +155,20 @@ def a_torn_end_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
 
 @twin
 def what_voids_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Known, "takes_records", lambda _: None)
+    patch.setattr(RecoveredState, "takes_records", lambda _: None)
 
 
 @twin
 def what_voids_is_told_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
     """A log that begins anew with a snapshot has no attempt any more."""
-    fold = Known.fold
+    fold = RecoveredState.fold
 
-    def forget(self: Known, entry: Any) -> None:
+    def forget(self: RecoveredState, entry: Any) -> None:
         fold(self, entry)
-        if isinstance(entry, lying.Saved):
+        if isinstance(entry, lying.SnapshotEntry):
             self.voiding = []
 
-    patch.setattr(Known, "fold", forget)
+    patch.setattr(RecoveredState, "fold", forget)
 
 
 @twin

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streampair import auc
-from streampair.engine import Facts, Lane, LoggedLane, Record, Shadow
+from streampair.engine import ExternalState, Lane, LoggedLane, Record, Shadow
 from streampair.engine.lane import SHADOWED
 from streampair.engine.testing import decode_json
 from streampair.errors import ConfigError
@@ -29,7 +29,7 @@ def logged(beside: Shadow | None) -> LoggedLane:
     learner = auc.PairFTRL(**OPTIONS, noise_key=NoiseKey(bytes(range(32))))
     made = LoggedLane(learner, decode_json, **WHERE, shadow=beside)
     made.read(b"")
-    made.start(Facts(registers=False))
+    made.start(ExternalState(registers=False))
     return made
 
 
@@ -70,7 +70,7 @@ def test_the_comparison_can_tell() -> None:
     made = Leaky(learner, decode_json, **WHERE, shadow=beside)
     beside.of = made
     made.read(b"")
-    made.start(Facts(registers=False))
+    made.start(ExternalState(registers=False))
     made.process(RECORDS[:15])
     assert made.commit(snapshot=True) != life(None)[3]
 

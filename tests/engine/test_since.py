@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streampair import auc
-from streampair.engine import Facts, Lane, LoggedLane, Record
+from streampair.engine import ExternalState, Lane, LoggedLane, Record
 from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
@@ -31,7 +31,7 @@ def lane() -> LoggedLane:
 def started(log: bytes = b"", snapshot: bytes | None = None, end: int = 0) -> tuple[LoggedLane, bytes]:
     made = lane()
     made.read(log)
-    appends, _ = made.start(Facts(end=end, registers=False), snapshot)
+    appends, _ = made.start(ExternalState(end=end, registers=False), snapshot)
     return made, log + b"".join(frame for append in appends for frame in append.frames)
 
 

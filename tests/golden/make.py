@@ -16,7 +16,7 @@ from typing import Any
 
 from streampair import auc, buffers, losses, metric, ranking
 from streampair.engine.testing import Driver, MemoryStore
-from streampair.engine.wal import Chain, Saved
+from streampair.engine.wal import Chain, SnapshotEntry
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
 
@@ -86,7 +86,7 @@ def driver(name: str) -> Driver:
 def left(folder: Path, name: str) -> MemoryStore:
     """What a release has left."""
     log = (folder / f"{name}.log").read_bytes()
-    (saved,) = (entry for entry in Chain.peek(log) if isinstance(entry, Saved))
+    (saved,) = (entry for entry in Chain.peek(log) if isinstance(entry, SnapshotEntry))
     return MemoryStore(log, {saved.content.hex(): (folder / f"{name}.snapshot").read_bytes()})
 
 

@@ -27,7 +27,7 @@ from streampair_connectors.worker.worker import Worker
 from harness.kafka import Cluster
 from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
-from streampair.engine.recovery import Known
+from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
 from streampair.engine.wal import Chain
 
@@ -158,7 +158,7 @@ batch_size = 20
         else:
             file = self.state / f"{self.name}@{self.input}-{partition}.log"
             frames = file.read_bytes() if file.exists() else b""
-        known = Known.of(Chain.peek(frames))
+        known = RecoveredState.of(Chain.peek(frames))
         return 0 if known is None else known.next_offset or 0
 
     async def _stored(self, partition: int) -> tuple[bytes, bytes]:
@@ -169,7 +169,7 @@ batch_size = 20
         )
         try:
             frames = await lane.read()
-            known = Known.of(Chain.peek(frames))
+            known = RecoveredState.of(Chain.peek(frames))
             saved = None if known is None else known.saved
             return frames, b"" if saved is None else await lane.snapshot(saved.content.hex())
         finally:

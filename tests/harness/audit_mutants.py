@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from streampair import auc, buffers, losses, metric, ranking
-from streampair.base.dp_session import SlotRun
-from streampair.base.targets import RelevanceTask
+from streampair.base.dp_session import PrivateSession
+from streampair.base.targets import RelevanceTarget
 from streampair.kernels import dp_steps, random_trees
 from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.mechanisms import (
@@ -26,7 +26,7 @@ from streampair.privacy.mechanisms import (
     second_moments,
     standardization,
 )
-from streampair.privacy.mechanisms.base import ExactSums
+from streampair.privacy.mechanisms.base import NoisySums
 from streampair.records.design import Design
 from streampair.records.random_trees import BINS
 
@@ -46,22 +46,22 @@ def small_diameter(patch: pytest.MonkeyPatch) -> None:
         _scaled(patch, loss, "diameter")
     _scaled(patch, second_moments, "_DIAMETER")
     _scaled(patch, decayed_moments, "_DIAMETER")
-    _scaled(patch, dp_forest, "woods_diameter")
+    _scaled(patch, dp_forest, "dp_forest_diameter")
     _scaled(patch, standardization, "moment_sensitivity")
 
 
 def small_noise(patch: pytest.MonkeyPatch) -> None:
     """What leaves has a tenth less noise than the plan says."""
-    emit, output, toeplitz = ExactSums.emit, dp_steps.output_releases, ftrl.ToeplitzNoise
-    patch.setattr(ExactSums, "emit", lambda self, noise: emit(self, 0.9 * noise))
+    privatize, output, toeplitz = NoisySums.privatize, dp_steps.output_releases, ftrl.ToeplitzNoise
+    patch.setattr(NoisySums, "privatize", lambda self, noise: privatize(self, 0.9 * noise))
     patch.setattr(dp_steps, "output_releases", lambda cells, z, *more: output(cells, 0.9 * z, *more))
     patch.setattr(ftrl, "ToeplitzNoise", lambda c, dim, sigma: toeplitz(c, dim, 0.9 * sigma))
 
 
 def first_row_alone(patch: pytest.MonkeyPatch) -> None:
     """A record is charged the release of its own block, and none of those that its block fades in."""
-    rows = decayed_moments.ForgettingPlan._rows_mu2
-    patch.setattr(decayed_moments.ForgettingPlan, "_rows_mu2", lambda self, count: rows(self, 1))
+    rows = decayed_moments.DecayedMomentsPlan._rows_mu2
+    patch.setattr(decayed_moments.DecayedMomentsPlan, "_rows_mu2", lambda self, count: rows(self, 1))
 
 
 def no_ball(patch: pytest.MonkeyPatch) -> None:
@@ -80,21 +80,21 @@ def _as_they_are(self: Design, raw: np.ndarray, ready: np.ndarray, usable: np.nd
 
 def wide_relevance(patch: pytest.MonkeyPatch) -> None:
     """Relevances reach a tenth beyond what they are scaled to."""
-    true = RelevanceTask.label
-    patch.setattr(RelevanceTask, "label", lambda self, y: 1.1 * true(self, y))
+    true = RelevanceTarget.label
+    patch.setattr(RelevanceTarget, "label", lambda self, y: 1.1 * true(self, y))
 
 
 def learned_twice(patch: pytest.MonkeyPatch) -> None:
     """The last record of the warm-up is learned too, in the first slot of those that follow."""
-    prefix = SlotRun._prefix
+    prefix = PrivateSession._prefix
 
-    def both(self: SlotRun, ready: Any, usable: Any, label: Any, stream: Any, chain: Any) -> None:
+    def both(self: PrivateSession, ready: Any, usable: Any, label: Any, stream: Any, chain: Any) -> None:
         prefix(self, ready, usable, label, stream, chain)
         if self.slots == self.settings.warmup:
-            self.rule.learn(ready, label, stream)
+            self.state.learn(ready, label, stream)
             self.slots += 1  # or the last slot would be one more than the noise is planned for
 
-    patch.setattr(SlotRun, "_prefix", both)
+    patch.setattr(PrivateSession, "_prefix", both)
 
 
 def one_record(patch: pytest.MonkeyPatch) -> None:
@@ -111,18 +111,20 @@ def blanked(patch: pytest.MonkeyPatch) -> None:
 
 def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
     """Bins without a record leave as they are."""
-    emit = ExactSums.emit
+    privatize = NoisySums.privatize
 
-    def occupied(self: ExactSums, noise: np.ndarray) -> np.ndarray:
-        return emit(self, noise * (self.to_state() != 0) if noise.shape == (2, private_auc.BINS) else noise)
+    def occupied(self: NoisySums, noise: np.ndarray) -> np.ndarray:
+        return privatize(
+            self, noise * (self.to_state() != 0) if noise.shape == (2, private_auc.BINS) else noise
+        )
 
-    patch.setattr(ExactSums, "emit", occupied)
+    patch.setattr(NoisySums, "privatize", occupied)
 
 
 def no_leaves(patch: pytest.MonkeyPatch) -> None:
     """The noise is that of second moments and histograms alone."""
-    true = dp_forest.woods_diameter
-    patch.setattr(dp_forest, "woods_diameter", lambda d, leaf, mark, trees: true(d, 0.0, mark, trees))
+    true = dp_forest.dp_forest_diameter
+    patch.setattr(dp_forest, "dp_forest_diameter", lambda d, leaf, mark, trees: true(d, 0.0, mark, trees))
 
 
 #: Of a forest as an audit makes it: two features, and two trees of four leaves.
@@ -131,25 +133,25 @@ PACKED, LEAVES, WIDTH = 5, 8, 5 + 2 * 8 + 2 * BINS
 
 def empty_leaves_as_they_are(patch: pytest.MonkeyPatch) -> None:
     """Where nothing was counted nothing is added."""
-    emit = ExactSums.emit
+    privatize = NoisySums.privatize
 
-    def occupied(self: ExactSums, noise: np.ndarray) -> np.ndarray:
-        return emit(self, noise * (self.to_state() != 0) if noise.size == WIDTH else noise)
+    def occupied(self: NoisySums, noise: np.ndarray) -> np.ndarray:
+        return privatize(self, noise * (self.to_state() != 0) if noise.size == WIDTH else noise)
 
-    patch.setattr(ExactSums, "emit", occupied)
+    patch.setattr(NoisySums, "privatize", occupied)
 
 
 def counts_as_they_are(patch: pytest.MonkeyPatch) -> None:
     """Labels of leaves have noise, and how many records there are has none."""
-    emit = ExactSums.emit
+    privatize = NoisySums.privatize
 
-    def labels_alone(self: ExactSums, noise: np.ndarray) -> np.ndarray:
+    def labels_alone(self: NoisySums, noise: np.ndarray) -> np.ndarray:
         if noise.size == WIDTH:
             noise = noise.copy()
             noise[PACKED : PACKED + LEAVES] = 0.0
-        return emit(self, noise)
+        return privatize(self, noise)
 
-    patch.setattr(ExactSums, "emit", labels_alone)
+    patch.setattr(NoisySums, "privatize", labels_alone)
 
 
 def centred_leaves(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from streampair_connectors.config import load_config
 from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
 
-from streampair.engine import Append, LoggedLane, Record
+from streampair.engine import LogAppend, LoggedLane, Record
 from streampair.engine.testing import Driver, Group
 from streampair.privacy import NoiseKey
 
@@ -59,7 +59,7 @@ class LaneOnDisk(Driver):
         super().start(die_after=die_after)
         del self.topic[self.lane.next_offset or 0 :]
 
-    def _register(self, append: Append) -> None:
+    def _register(self, append: LogAppend) -> None:
         super()._register(append)
         new = self._group_file.with_suffix(".new")
         new.write_text(json.dumps(dataclasses.asdict(self.group)))

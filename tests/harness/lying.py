@@ -17,9 +17,9 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from streampair.engine import Append, Event, LogKey, Place, Record, Register, Scored
+from streampair.engine import Event, LogAppend, LogKey, Record, RecordRef, Register, Scored
 from streampair.engine.testing import Died, Driver, Group, MemoryStore
-from streampair.engine.wal import Accepted, Attempt, Chain, Saved, Tip
+from streampair.engine.wal import Chain, CommitEntry, OverrideEntry, SnapshotEntry, StartEntry
 from streampair.errors import PrivacyError, StreampairError
 from streampair.privacy import NoiseKey, Origin
 from streampair.privacy.noise import SILENT
@@ -307,9 +307,9 @@ class World(Driver):
         self.lane.learner.made.clear()
         tags, entries = self.entries()
         for tag, entry in zip(reversed(tags), reversed(entries), strict=True):
-            if isinstance(entry, Accepted) and entry.from_snapshot:
+            if isinstance(entry, OverrideEntry) and entry.from_snapshot:
                 break
-            if isinstance(entry, Tip | Saved):
+            if isinstance(entry, CommitEntry | SnapshotEntry):
                 learner = self.lane.learner
                 assert (learner.slots, learner.chain) == self._states[tag]
                 break
@@ -355,15 +355,15 @@ class World(Driver):
             entries = Chain.peek(self.store.log)
         except StreampairError:
             return False
-        return not any(isinstance(entry, Attempt | Saved) for entry in entries)
+        return not any(isinstance(entry, StartEntry | SnapshotEntry) for entry in entries)
 
-    def record(self, offset: int) -> Place | None:
+    def record(self, offset: int) -> RecordRef | None:
         """None also where retention has taken it."""
         return None if offset < self._facts.get("start", 0) else super().record(offset)
 
     # What is durable
 
-    def append(self, append: Append) -> None:
+    def append(self, append: LogAppend) -> None:
         """As of `Driver`; a process that dies before it may leave a torn end."""
         try:
             super().append(append)

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from streampair import losses, offline
-from streampair.privacy.mechanisms.base import ExactSums
-from streampair.privacy.mechanisms.offline import VectorDoor, plan_table
+from streampair.privacy.mechanisms.base import NoisySums
+from streampair.privacy.mechanisms.offline import VectorGate, plan_table
 from streampair.privacy.noise import NormalStream
 
-EMIT = VectorDoor.emit
+EMIT = VectorGate.privatize
 #: What a canary has to show of each claim.
 LEAST = 0.7
 
 
 class Secrets:
-    """What goes to the door, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
+    """What goes to the gate, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.tape: list[Any] = []
 
-    def emit(self, vector: Any) -> Any:
+    def privatize(self, vector: Any) -> Any:
         self.seen.append(vector.copy())
         return self.tape.pop(0) if self.tape else vector.copy()
 
@@ -36,11 +36,11 @@ class Secrets:
 
 
 @contextlib.contextmanager
-def bare_door() -> Iterator[Secrets]:
-    """What goes to the door, while it lasts."""
+def bare_gate() -> Iterator[Secrets]:
+    """What goes to the gate, while it lasts."""
     held = Secrets()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorDoor, "emit", lambda _, vector: held.emit(vector))
+        patch.setattr(VectorGate, "privatize", lambda _, vector: held.privatize(vector))
         yield held
 
 
@@ -97,9 +97,9 @@ def drawn() -> float:
     """The size of the noise that leaves, as a part of what the plan says, by a unit in place of a normal."""
     plan = plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, name="a vector", lemma="")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorDoor, "emit", EMIT)
+        patch.setattr(VectorGate, "privatize", EMIT)
         patch.setattr(NormalStream, "take", lambda stream, count: np.ones(count))
-        return float(VectorDoor(plan, None).emit(np.zeros(2))[0]) / plan.sigma
+        return float(VectorGate(plan, None).privatize(np.zeros(2))[0]) / plan.sigma
 
 
 AUDITED: dict[str, Callable[[], Any]] = {
@@ -132,7 +132,7 @@ CANARIES: dict[str, Callable[[], Any]] = {
 
 def _most(name: str) -> float:
     """The farthest that a release moves, as a part of its claim."""
-    with bare_door() as secrets:
+    with bare_gate() as secrets:
         if name.startswith(("OffPair", "Localized")):
             return placed(CANARIES[name], secrets, 60)
         return moved(CANARIES[name], secrets, 200)
@@ -145,10 +145,10 @@ def canary(name: str) -> float:
 
 def broken(name: str) -> dict[str, float]:
     """The same of two mutants: above 1 one is caught."""
-    found, emit, right = _most(name), ExactSums.emit, offline.base.Problem.diameter.fget
+    found, privatize, right = _most(name), NoisySums.privatize, offline.base.Problem.diameter.fget
     assert right is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ExactSums, "emit", lambda sums, noise: emit(sums, 0.69 * noise))
+        patch.setattr(NoisySums, "privatize", lambda sums, noise: privatize(sums, 0.69 * noise))
         quiet = found / drawn()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offline.base.Problem, "diameter", property(lambda problem: 0.69 * right(problem)))

@@ -41,7 +41,7 @@ from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair.engine import LoggedLane
-from streampair.engine.recovery import Known
+from streampair.engine.recovery import RecoveredState
 from streampair.engine.testing import Driver
 from streampair.engine.wal import Chain, LogKey, Register
 from streampair.privacy import NoiseKey
@@ -471,7 +471,7 @@ class Trial:
         if register is None:
             raise Wrong(f"the group has no register: {text!r}")
         _equal("the end of the log that the register knows", register.sequence, chain.sequence)
-        known, theirs = Known.of(entries), Known.of(Chain.peek(reference.store.read()))
+        known, theirs = RecoveredState.of(entries), RecoveredState.of(Chain.peek(reference.store.read()))
         assert known is not None
         assert theirs is not None
         assert known.tip is not None
@@ -495,7 +495,7 @@ class Trial:
         files = DirectoryStore(self.app.state).open(f"{self.app.name}@{self.app.input}-{p}")
         try:
             frames = files.read()
-            known = Known.of(Chain.peek(frames))
+            known = RecoveredState.of(Chain.peek(frames))
             assert known is not None
             assert known.saved is not None
             return frames, files.snapshot(known.saved.content.hex())
@@ -508,7 +508,7 @@ class Trial:
         )
         try:
             frames = await lane.read()
-            known = Known.of(Chain.peek(frames))
+            known = RecoveredState.of(Chain.peek(frames))
             assert known is not None
             assert known.saved is not None
             return frames, await lane.snapshot(known.saved.content.hex())
@@ -529,7 +529,7 @@ def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 
 
 def _content(reference: Reference) -> str:
-    known = Known.of(Chain.peek(reference.store.read()))
+    known = RecoveredState.of(Chain.peek(reference.store.read()))
     assert known is not None
     assert known.saved is not None
     return known.saved.content.hex()

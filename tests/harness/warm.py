@@ -13,7 +13,7 @@ from streampair_connectors.config import parse_config
 from streampair_connectors.worker.factory import warm_up
 
 from harness.learners import LEARNERS, NAMES
-from streampair.engine.protocols import ready_many, two_classes
+from streampair.engine.protocols import prepare_many, two_classes
 
 
 def learners() -> None:
@@ -33,7 +33,7 @@ def learners() -> None:
             learner.predict_proba_many(pd.DataFrame(xs))
         if hasattr(learner, "explain_one"):
             learner.explain_one(xs[0])
-        together = ready_many(learner)
+        together = prepare_many(learner)
         ready = None if together is None else together(xs, ys)
         if ready is not None:
             ready.take([1], xs[:1])

@@ -13,7 +13,7 @@ from streampair.errors import ConfigError
 from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
-    MomentsRun,
+    MomentsState,
     SecondMomentsPlan,
     plan_second_moments,
     second_moments_diameter,
@@ -38,7 +38,7 @@ def plan(horizon: int, anytime: float | None, **options: Any) -> SecondMomentsPl
 
 def seen(rule_plan: SecondMomentsPlan, rows: np.ndarray) -> np.ndarray:
     """C times the blocks' sums after each release, and the last one, in units of their noise."""
-    run, shown, dim = MomentsRun(rule_plan), [], rule_plan.dim
+    run, shown, dim = MomentsState(rule_plan), [], rule_plan.dim
     for row in rows:
         before = run.releases
         run.learn(row[None], np.array([1.0]), Silence())  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_a_second_view_costs_no_more_than_the_run(forks: int, window: int) -> No
 @pytest.mark.parametrize("anytime", [None, *WEIGHTS])
 def test_what_is_known_is_the_mean_record(anytime: float | None) -> None:
     """Without noise all releases together say exactly what the records were, whatever the weights."""
-    run = MomentsRun(plan(40, anytime))
+    run = MomentsState(plan(40, anytime))
     run.learn(np.full((40, 2), [0.5, -0.25]), np.ones(40), Silence())  # type: ignore[arg-type]
     mean = run._weighted / run._numbers[1]
     wanted = [0.25, -0.125 * math.sqrt(2.0), 0.0625, 0.5, -0.25]
@@ -136,7 +136,7 @@ def learned(model: Any, slots: range) -> list[float]:
 
 def test_the_option() -> None:
     def weight(**options: Any) -> Any:
-        return auc.PairFTRL(1.0, 1e-3, features=["a"], **options).run.rule.plan.anytime
+        return auc.PairFTRL(1.0, 1e-3, features=["a"], **options).run.state.plan.anytime
 
     assert weight(horizon=200) == ANYTIME
     assert weight(horizon=200, anytime=1) == 1.0

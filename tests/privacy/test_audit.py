@@ -21,9 +21,9 @@ from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit, epsilon_from
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
-from streampair.privacy.mechanisms.base import ExactSums
+from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
-from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
+from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import pattern_sensitivity
@@ -65,7 +65,7 @@ def released(model: auc.PairFTRL, canary: dict[str, float]) -> np.ndarray:
         else:
             model.learn_one({"a": 0.0}, False)
         assert model.run is not None
-        out.append(float(model.run.rule.door.total[0]) * model.run.rule.plan.grid)
+        out.append(float(model.run.state.gate.total[0]) * model.run.state.plan.grid)
     return np.array(out)
 
 
@@ -74,7 +74,7 @@ def statistic(model: auc.PairFTRL, canary: dict[str, float]) -> float:
     sums = released(model, canary)
     gradient_perturbation = np.diff(sums, prepend=0.0)
     assert model.run is not None
-    c = naive.dense(_column(model.run.rule.plan.strategy))
+    c = naive.dense(_column(model.run.state.plan.strategy))
     direction = c @ naive.fifo_influence(SPOT, STEPS, SIZE)
     return float((c @ gradient_perturbation) @ direction)
 
@@ -200,8 +200,10 @@ def test_the_canary_shows_nearly_all_that_is_claimed(case: str) -> None:
 
 def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, so it takes no runs."""
-    true = plan_noisy
-    monkeypatch.setattr(gradient_perturbation, "plan_noisy", lambda mu, **k: true(1.02 * mu, **k))
+    true = plan_gradient_perturbation
+    monkeypatch.setattr(
+        gradient_perturbation, "plan_gradient_perturbation", lambda mu, **k: true(1.02 * mu, **k)
+    )
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
     assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
     leader = plan_second_moments
@@ -288,11 +290,11 @@ def test_a_small_defect_is_caught(case: str, twin: Break, monkeypatch: pytest.Mo
 
 def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of the warm-up of which one leaves as it is: the attack is on that one, and every run shows it."""
-    emit = ExactSums.emit
+    privatize = NoisySums.privatize
     monkeypatch.setattr(
-        ExactSums,
-        "emit",
-        lambda sums, noise: emit(sums, noise * (np.arange(noise.size) > 0).reshape(noise.shape)),
+        NoisySums,
+        "privatize",
+        lambda sums, noise: privatize(sums, noise * (np.arange(noise.size) > 0).reshape(noise.shape)),
     )
     model = CASES["moments"].model
     first = privacy.audit(model, slots=12, runs=4).parts[0]

@@ -22,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, metric, preprocessing, ranking
-from streampair.base.dp_session import SlotRun
+from streampair.base.dp_session import PrivateSession
 from streampair.errors import RecordError
 from streampair.records import features, frames
 
@@ -68,15 +68,15 @@ OBJECTS: list[Any] = [
 def taken(make: Callable[[], Any], tables: Iterator[tuple[Any, Any]] | Any) -> tuple[Any, Any, Any]:
     """What the rows of frames are to a learner: raw values and labels by row; and the learner."""
     rows, labels = [], []
-    take_many = SlotRun.take_many
+    take_many = PrivateSession.take_many
 
-    def spy(run: SlotRun, raw: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def spy(run: PrivateSession, raw: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         rows.append(np.array(raw))
         labels.append(np.array(given))
         return take_many(run, raw, given, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SlotRun, "take_many", spy)
+        patch.setattr(PrivateSession, "take_many", spy)
         model = make()
         for X, y in tables:
             model.learn_many(X, y)

@@ -22,8 +22,15 @@ from streampair.kernels import buffers as buffers_kernels
 from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Influence, epsilon_from
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
-from streampair.privacy.mechanisms.gradient_perturbation import NoisyRun, plan_noisy
-from streampair.privacy.mechanisms.output_perturbation import OutputRun, plan_output, plan_output_paper
+from streampair.privacy.mechanisms.gradient_perturbation import (
+    GradientPerturbationState,
+    plan_gradient_perturbation,
+)
+from streampair.privacy.mechanisms.output_perturbation import (
+    OutputPerturbationState,
+    plan_output_perturbation,
+    plan_output_perturbation_paper,
+)
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.user_level import EntityInfluence
 
@@ -179,7 +186,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     if loss != losses.Logistic():
         return
     alpha = 0.2
-    made = plan_output(
+    made = plan_output_perturbation(
         1.0, dim=dim, influence=plan.influence, diameter=diameter, clip=clip, radius=radius, alpha=alpha,
         smoothness=loss.smoothness(1.0, radius, form=form), horizon=max(steps, 2),
     )  # fmt: skip
@@ -241,7 +248,7 @@ NOISY: dict[str, Any] = {"dim": 4, "diameter": 2.0, "clip": 1.0, "radius": 3.0}
 @pytest.mark.parametrize("influence", [p.influence for p in POLICIES.values()])
 def test_noise_in_the_gradient_spends_the_budget_of_the_worst_record(influence: Influence) -> None:
     n = 12
-    plan = plan_noisy(0.7, influence=influence, horizon=n, **NOISY)
+    plan = plan_gradient_perturbation(0.7, influence=influence, horizon=n, **NOISY)
     worst = 0.0
     for i in range(n):
         v = bound(BufferPlan(0, influence), i, n)
@@ -254,14 +261,14 @@ def test_noise_in_the_gradient_spends_the_budget_of_the_worst_record(influence: 
 
 
 def test_the_closed_forms_of_noise_in_the_gradient() -> None:
-    endless = plan_noisy(1.0, influence=Influence.fifo(4), **NOISY)
+    endless = plan_gradient_perturbation(1.0, influence=Influence.fifo(4), **NOISY)
     assert endless.sigma == pytest.approx(2.0 * math.sqrt(1 + 1 / 4), rel=0.011)
-    everything = plan_noisy(1.0, influence=Influence.history(), horizon=5000, **NOISY)
+    everything = plan_gradient_perturbation(1.0, influence=Influence.history(), horizon=5000, **NOISY)
     assert everything.sigma == pytest.approx(2.0 * math.pi / math.sqrt(6), rel=0.02)
-    sampled = plan_noisy(1.0, influence=Influence.reservoir(4, 16), **NOISY)
+    sampled = plan_gradient_perturbation(1.0, influence=Influence.reservoir(4, 16), **NOISY)
     assert sampled.sigma == pytest.approx(2.0 * math.sqrt(1 + 16 / 16), rel=0.011)
     with pytest.raises(ConfigError):
-        plan_noisy(1.0, influence=Influence.history(), **NOISY)
+        plan_gradient_perturbation(1.0, influence=Influence.history(), **NOISY)
 
 
 OUTPUT: dict[str, Any] = {**NOISY, "alpha": 0.1, "smoothness": 4.0}
@@ -274,7 +281,7 @@ def test_releases_spend_the_budget_of_the_worst_record(
     influence: Influence, releases: int | None, allocation: Any
 ) -> None:
     n = 40
-    plan = plan_output(
+    plan = plan_output_perturbation(
         0.7, influence=influence, horizon=n, releases=releases, allocation=allocation, **OUTPUT
     )
     assert plan.releases(n) == (releases or n - 1)
@@ -299,7 +306,9 @@ def test_releases_spend_the_budget_of_the_worst_record(
 def test_the_minimal_allocation_has_the_smallest_sum_of_stds() -> None:
     # Exact where the cost is a sum over steps, as for a full history.
     plans = {
-        name: plan_output(1.0, influence=Influence.history(), horizon=200, allocation=name, **OUTPUT)
+        name: plan_output_perturbation(
+            1.0, influence=Influence.history(), horizon=200, allocation=name, **OUTPUT
+        )
         for name in ("minimal", "equal")
     }
     sums = {name: float(plan.sigmas[1:].sum()) for name, plan in plans.items()}
@@ -315,7 +324,7 @@ def test_the_minimal_allocation_has_the_smallest_sum_of_stds() -> None:
 @pytest.mark.parametrize("influence", [Influence.fifo(4), Influence.history()])
 def test_the_papers_constants_promise_less_than_they_keep(influence: Influence) -> None:
     loss, radius, alpha = losses.Logistic(), 1.0, 2.0
-    plan = plan_output_paper(
+    plan = plan_output_perturbation_paper(
         1.0, 1e-4, dim=3, influence=influence, diameter=loss.diameter(1.0, radius),
         lipschitz=loss.lipschitz(1.0, radius) + alpha * radius, radius=radius, alpha=alpha,
         smoothness=loss.smoothness(1.0, radius), horizon=400,
@@ -327,19 +336,21 @@ def test_the_papers_constants_promise_less_than_they_keep(influence: Influence) 
     assert plan.sigmas[144:] ** 2 == pytest.approx(32 * g**2 * 256 / (alpha**2 * t**2 * rho))
     assert 0.05 < epsilon_from(plan.mu_spent(400), 1e-4) < 0.5
     with pytest.raises(PrivacyError, match="promise"):
-        plan_output_paper(
+        plan_output_perturbation_paper(
             1.0, 1e-4, dim=3, influence=influence, diameter=100.0, lipschitz=g, radius=50.0, alpha=alpha,
             smoothness=4.0, horizon=400,
         )  # fmt: skip
 
 
 def test_forks_are_set_aside() -> None:
-    plain = plan_noisy(1.0, influence=Influence.fifo(4), **NOISY)
-    safe = plan_noisy(1.0, influence=Influence.fifo(4), forks=2, window=3, **NOISY)
+    plain = plan_gradient_perturbation(1.0, influence=Influence.fifo(4), **NOISY)
+    safe = plan_gradient_perturbation(1.0, influence=Influence.fifo(4), forks=2, window=3, **NOISY)
     assert safe.sigma > plain.sigma
     assert safe.mu_spent(10**6) ** 2 + 2 * safe.fork_mu2(3) == pytest.approx(1.0)
-    first = plan_output(1.0, influence=Influence.fifo(4), horizon=50, **OUTPUT)
-    spare = plan_output(1.0, influence=Influence.fifo(4), horizon=50, forks=2, window=10, **OUTPUT)
+    first = plan_output_perturbation(1.0, influence=Influence.fifo(4), horizon=50, **OUTPUT)
+    spare = plan_output_perturbation(
+        1.0, influence=Influence.fifo(4), horizon=50, forks=2, window=10, **OUTPUT
+    )
     assert spare.sigma > first.sigma
     assert spare.mu_spent(50) ** 2 + 2 * spare.fork_mu2(10) == pytest.approx(1.0)
     costs = [spare.fork_mu2(10, start) for start in range(41)]
@@ -349,10 +360,10 @@ def test_forks_are_set_aside() -> None:
 def test_all_records_of_an_entity_stay_within_the_budget() -> None:
     n, limit = 18, EntityLimit(3, 4)
     single = POLICIES["window"].influence
-    output = plan_output(0.7, influence=single, horizon=n, group=limit.records, **OUTPUT)
+    output = plan_output_perturbation(0.7, influence=single, horizon=n, group=limit.records, **OUTPUT)
     assert output.mu_spent(n) == pytest.approx(0.7)
     together = EntityInfluence.of(single, limit)
-    noisy = plan_noisy(0.7, influence=together, horizon=n, **NOISY)
+    noisy = plan_gradient_perturbation(0.7, influence=together, horizon=n, **NOISY)
     assert noisy.mu_spent(n) == pytest.approx(0.7)
     worst = [0.0, 0.0]
     places = [p for p in itertools.product(range(n), repeat=3) if p[1] - p[0] >= 4 and p[2] - p[1] >= 4]
@@ -368,7 +379,7 @@ def test_all_records_of_an_entity_stay_within_the_budget() -> None:
         worst[1] = max(worst[1], float((((2.0 * v + noisy.grid * 2.0 * (v > 0)) / noisy.sigma) ** 2).sum()))
     assert 0.4 * 0.7 < math.sqrt(worst[0]) <= 0.7 * (1 + 1e-9)
     assert 0.9 * 0.7 < math.sqrt(worst[1]) <= 0.7 * (1 + 1e-9)
-    spare = plan_noisy(0.7, influence=together, horizon=n, forks=2, window=5, **NOISY)
+    spare = plan_gradient_perturbation(0.7, influence=together, horizon=n, forks=2, window=5, **NOISY)
     assert spare.mu_spent(n) ** 2 + 2 * spare.fork_mu2(5) == pytest.approx(0.49)
     # The windows of all entities: what the densest one does to them is no bound, the whole run is.
     for chosen in places:
@@ -383,7 +394,7 @@ def test_all_records_of_an_entity_stay_within_the_budget() -> None:
 def test_a_learner_protects_entities(make: Learner) -> None:
     fixed = {"epsilon": 1.0, "delta": 1e-3, "horizon": 40, "features": ["a", "b"], "warmup": 0}
     one, model = make(**fixed), make(**fixed, entity=EntityLimit(2, 3, field="who"))
-    assert model.run.rule.plan.sigma > 1.2 * one.run.rule.plan.sigma
+    assert model.run.state.plan.sigma > 1.2 * one.run.state.plan.sigma
     for number, (x, y) in enumerate(events(40)):
         model.learn_one({**x, "who": f"p{number % 5}"}, y)
     assert model.null_slots == 30
@@ -429,7 +440,7 @@ def test_the_reports_say_what_is_done() -> None:
     note = paper.privacy.details
     assert "constants promise epsilon 1" in note
     assert "144 of 400 outputs are random" in note
-    exact = epsilon_from(paper.run.rule.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
+    exact = epsilon_from(paper.run.state.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
     assert f"spends epsilon {exact:.6g}" in note
     noisy = auc.NoisyOGD(buffer=buffers.Reservoir(4), warmup=0)
     assert "a reservoir of 4 places, where each record is used at most 4 times" in noisy.privacy.details
@@ -466,18 +477,22 @@ def white(z: np.ndarray) -> bool:
     return all(abs((z[lag:] * z[:-lag]).sum()) < 5.5 * math.sqrt(z[lag:].size) for lag in (1, 2, 5))
 
 
-def noise_of(rule: NoisyRun | OutputRun, steps: int, seed: int | None) -> np.ndarray:
+def noise_of(
+    rule: GradientPerturbationState | OutputPerturbationState, steps: int, seed: int | None
+) -> np.ndarray:
     """Noise of a run of null slots, whose gradients and iterates are known to be 0."""
     stream, out = NormalStream(seed), []
     for t in range(steps):
-        door = rule.door
-        before = door.vectors[0].copy() if isinstance(rule, NoisyRun) else door.average.copy()
-        weight = 0.0 if isinstance(rule, NoisyRun) else door.weight
+        gate = rule.gate
+        before = (
+            gate.vectors[0].copy() if isinstance(rule, GradientPerturbationState) else gate.average.copy()
+        )
+        weight = 0.0 if isinstance(rule, GradientPerturbationState) else gate.weight
         rule.learn(np.zeros((1, 2)), np.array([math.nan]), stream)
-        if isinstance(rule, NoisyRun):
-            out.append((before - door.vectors[0]) / rule.plan.rates(t, 1)[0])
-        elif door.weight > weight:
-            out.append(before + (door.average - before) * (door.weight / (door.weight - weight)))
+        if isinstance(rule, GradientPerturbationState):
+            out.append((before - gate.vectors[0]) / rule.plan.rates(t, 1)[0])
+        elif gate.weight > weight:
+            out.append(before + (gate.average - before) * (gate.weight / (gate.weight - weight)))
         else:
             out.append(np.zeros(2))
     return np.array(out)
@@ -487,18 +502,20 @@ def noise_of(rule: NoisyRun | OutputRun, steps: int, seed: int | None) -> np.nda
 def test_the_noise_is_white_and_of_the_planned_size(factor: float) -> None:
     steps = 400
     for seed in [*range(20 if factor == 1.0 else 3), None]:
-        noisy = plan_noisy(1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9)
-        rule = NoisyRun(noisy, buffer_of("window", 2, steps, 0, losses.Hinge()))
+        noisy = plan_gradient_perturbation(
+            1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9
+        )
+        rule = GradientPerturbationState(noisy, buffer_of("window", 2, steps, 0, losses.Hinge()))
         sigma = noisy.sigma
         if factor != 1.0:
             object.__setattr__(noisy, "sigma", factor * sigma)
         assert white(noise_of(rule, steps, seed) / sigma) == (factor == 1.0)
-        plan = plan_output(
+        plan = plan_output_perturbation(
             1.0, dim=2, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=1e9, alpha=0.5,
             smoothness=4.0, horizon=steps,
         )  # fmt: skip
         broken = dataclasses.replace(plan, sigmas=factor * plan.sigmas)
-        held = OutputRun(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
+        held = OutputPerturbationState(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
         z = noise_of(held, steps, seed)[1:] / plan.sigmas[1:, None]
         assert white(z) == (factor == 1.0)
 
@@ -520,18 +537,18 @@ def no_buffer_term(influence: Influence, mu: float) -> tuple[Influence, float]:
     return Influence.reservoir(10**9, 1), mu  # its copies weigh nothing
 
 
-def canary_rule(kind: str, breaker: Breaker) -> NoisyRun | OutputRun:
+def canary_rule(kind: str, breaker: Breaker) -> GradientPerturbationState | OutputPerturbationState:
     """A rule with three places whose steps are too small to satisfy any pair."""
     influence, mu = breaker(Influence.fifo(3), MU)
     if kind == "noisy":
-        plan = plan_noisy(mu, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=1.0)
+        plan = plan_gradient_perturbation(mu, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=1.0)
         object.__setattr__(plan, "rates", lambda start, count: np.full(count, 1e-9))
-        return NoisyRun(plan, buffer_of("window", 1, SLOTS, 0, losses.Hinge()))
-    output = plan_output(
+        return GradientPerturbationState(plan, buffer_of("window", 1, SLOTS, 0, losses.Hinge()))
+    output = plan_output_perturbation(
         mu, dim=1, influence=influence, diameter=1.0, clip=0.5, radius=10.0, alpha=0.5, smoothness=4.0,
         horizon=SLOTS,
     )  # fmt: skip
-    return OutputRun(output, buffer_of("window", 1, SLOTS, 0, losses.Logistic()))
+    return OutputPerturbationState(output, buffer_of("window", 1, SLOTS, 0, losses.Logistic()))
 
 
 def canary_run(kind: str, breaker: Breaker, side: float, spot: int, seed: int | None) -> np.ndarray:
@@ -539,16 +556,16 @@ def canary_run(kind: str, breaker: Breaker, side: float, spot: int, seed: int | 
     rule, stream, out = canary_rule(kind, breaker), NormalStream(seed), []
     for t in range(SLOTS):
         x, y = (side, 1.0) if t == spot else (0.0, -1.0)
-        if isinstance(rule, NoisyRun):
-            before = float(rule.door.vectors[0, 0])
+        if isinstance(rule, GradientPerturbationState):
+            before = float(rule.gate.vectors[0, 0])
             rule.learn(np.array([[x]]), np.array([y]), stream)
-            out.append((before - float(rule.door.vectors[0, 0])) / 1e-9 / rule.plan.sigma)
+            out.append((before - float(rule.gate.vectors[0, 0])) / 1e-9 / rule.plan.sigma)
             continue
-        door = rule.door
-        weight, average = door.weight, float(door.average[0])
+        gate = rule.gate
+        weight, average = gate.weight, float(gate.average[0])
         rule.learn(np.array([[x]]), np.array([y]), stream)
-        if door.weight > weight:
-            release = average + (float(door.average[0]) - average) * door.weight / (door.weight - weight)
+        if gate.weight > weight:
+            release = average + (float(gate.average[0]) - average) * gate.weight / (gate.weight - weight)
             out.append(release / rule.plan.sigmas[t])
     return np.array(out)
 

@@ -19,7 +19,7 @@ from streampair.kernels import entities
 from streampair.privacy import EntityLimit, Influence, Origin
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
-from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
+from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
 from streampair.privacy.user_level import Admission, EntityInfluence, EntitySpend, entity_pattern
 
@@ -107,14 +107,14 @@ def test_a_window_of_an_entity_is_charged_as_the_whole_run() -> None:
     wider = entity_pattern(fifo_pattern(size), EntityLimit(2, 32), rows)
     assert window_sensitivity(root, wider, window=1) > 1.01 * window_sensitivity(root, densest, window=1)
     influence = EntityInfluence.of(Influence.fifo(size), limit)
-    for make in (partial(plan_ftrl, horizon=rows), plan_noisy):
+    for make in (partial(plan_ftrl, horizon=rows), plan_gradient_perturbation):
         plan = make(1.0, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=3.0, forks=2, window=1)
         assert plan.fork_mu2(1) == pytest.approx(plan.mu_spent(10**6) ** 2)
         assert 3 * plan.fork_mu2(1) == pytest.approx(1.0)
         for gap in (16, 17, 31, 32, 33):
             apart = EntityInfluence.of(Influence.fifo(size), EntityLimit(2, gap))
             moves = apart.moves(rows, 2.0, plan.grid)
-            image = root.image(moves, rows) if make is not plan_noisy else moves
+            image = root.image(moves, rows) if make is not plan_gradient_perturbation else moves
             assert float(np.max(image**2)) <= plan.fork_mu2(1) * plan.sigma**2
 
 
@@ -327,7 +327,9 @@ def gradients_at_rest(model: Any, data: list[tuple[dict[str, Any], bool]]) -> np
     out = []
     for x, y in data:
         model.learn_one(x, y)
-        out.append(model.run.rule.door._scratch[2] * model.run.rule.plan.grid / model.run.rule.plan.diameter)
+        out.append(
+            model.run.state.gate._scratch[2] * model.run.state.plan.grid / model.run.state.plan.diameter
+        )
     return np.array(out)
 
 
@@ -347,7 +349,7 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         for stream in (data, other):
             model = learner(limit=limit, buffer=buffers.FIFO(size), radius=1e-9, seed=1)
             runs.append(gradients_at_rest(model, stream))
-            step = model.run.rule.plan.grid * math.sqrt(2) / model.run.rule.plan.diameter
+            step = model.run.state.plan.grid * math.sqrt(2) / model.run.state.plan.diameter
         admission = Admission(limit)
         slots = tuple(
             slot
@@ -397,11 +399,11 @@ def test_all_families_and_snapshots(kind: Any) -> None:
 
 @every_solver
 def test_an_entity_makes_more_noise_and_is_refused_where_it_cannot_hold(kind: Any) -> None:
-    sigmas = [learner(kind, limit=EntityLimit(k, 5)).run.rule.plan.sigma for k in (1, 2, 8)]
+    sigmas = [learner(kind, limit=EntityLimit(k, 5)).run.state.plan.sigma for k in (1, 2, 8)]
     assert sigmas == sorted(sigmas)
     # Where there is a warm-up, an entity may be in it and in what follows.
     shared = math.sqrt(2.0) if learner(kind).settings.warmup else 1.0
-    single = shared * learner(kind, entity=None).run.rule.plan.sigma
+    single = shared * learner(kind, entity=None).run.state.plan.sigma
     if kind is SOLVERS["gradients"]:
         assert sigmas[0] == pytest.approx(single)
     else:  # of a record it is known what it has left at the horizon, and how full the buffer was

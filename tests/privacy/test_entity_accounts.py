@@ -176,7 +176,7 @@ def test_the_records_of_an_entity_move_the_releases_by_no_more_than_planned() ->
             model.learn_one(content if mine else {"a": 0.0, "b": 0.0}, True, Origin(entity=mine or f"{slot}"))
             released.append(model.run.released)
         shown.append(np.array(released))
-    plan, d = model.run.rule.plan, model.run.rule.plan.dim
+    plan, d = model.run.state.plan, model.run.state.plan.dim
     moved = np.diff(shown[0] - shown[1], axis=0, prepend=0.0)
     # What is released anew at each slot is C times the sums, but for what has decayed.
     rows = [at for at in range(60) if at + 1 in {plan.end(block) for block in range(1, 60)} and at < 59]

@@ -93,7 +93,7 @@ def test_scores_rank_from_the_end_of_the_warm_up_on(
     for model in (ours, twin):
         for x, y in events[:1000]:
             model.learn_one(x, y)
-        assert model.run.rule.steps == 0
+        assert model.run.state.steps == 0
     assert in_order(ours, events[1000:]) > 0.85
     assert in_order(twin, events[1000:]) == 0.5
     # It is computed from what was released: the same with other records behind the same release.

@@ -18,10 +18,10 @@ from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.mechanisms.decayed_moments import (
     BLOCKS,
     TERMS,
-    ForgettingPlan,
-    ForgettingRun,
+    DecayedMomentsPlan,
+    DecayedMomentsState,
     fading_root,
-    plan_forgetting,
+    plan_decayed_moments,
 )
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.noise import NormalStream
@@ -29,8 +29,8 @@ from streampair.privacy.noise import NormalStream
 D = 3
 
 
-def plan(half_life: int = 40, mu: float = 0.5, **options: Any) -> ForgettingPlan:
-    return plan_forgetting(mu, features=D, half_life=half_life, radius=30.0, **options)
+def plan(half_life: int = 40, mu: float = 0.5, **options: Any) -> DecayedMomentsPlan:
+    return plan_decayed_moments(mu, features=D, half_life=half_life, radius=30.0, **options)
 
 
 def dense(column: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ def end_noise(keep: float, c: np.ndarray) -> float:
     return float(np.linalg.norm(b[-1]) * np.linalg.norm(c[:, 0]))
 
 
-def largest(rule_plan: ForgettingPlan) -> float:
+def largest(rule_plan: DecayedMomentsPlan) -> float:
     return second_moments_diameter() + rule_plan.grid * math.sqrt(rule_plan.dim)
 
 
@@ -85,7 +85,7 @@ def test_what_is_used_is_the_square_root_but_for_late_rows() -> None:
 # ---- the account ---------------------------------------------------------------------------------------
 
 
-def rows_of(rule_plan: ForgettingPlan, blocks: int) -> np.ndarray:
+def rows_of(rule_plan: DecayedMomentsPlan, blocks: int) -> np.ndarray:
     """mu^2 that each release (rows) costs a record of each block (columns), from the dense matrix."""
     c = dense(rule_plan.strategy.column(blocks))
     return (c * largest(rule_plan) / rule_plan.sigma) ** 2
@@ -163,7 +163,7 @@ def test_what_is_released_fades_and_a_record_moves_its_block_alone() -> None:
     labels = rng.choice([1.0, -1.0, math.nan], n)
 
     def released(x: np.ndarray, y: np.ndarray, stream: Any) -> np.ndarray:
-        rule, seen = ForgettingRun(rule_plan), []
+        rule, seen = DecayedMomentsState(rule_plan), []
         rule.centre(0.2)
         for i in range(n):
             rule.learn(x[i : i + 1], y[i : i + 1], stream)
@@ -192,10 +192,10 @@ def test_what_is_released_fades_and_a_record_moves_its_block_alone() -> None:
 
 
 def test_the_noise_has_the_size_and_the_independence_that_the_account_says() -> None:
-    def normals(rule_plan: ForgettingPlan, skew: float = 1.0) -> np.ndarray:
+    def normals(rule_plan: DecayedMomentsPlan, skew: float = 1.0) -> np.ndarray:
         claimed = rule_plan.sigma
         object.__setattr__(rule_plan, "sigma", skew * claimed)
-        rule, seen = ForgettingRun(rule_plan), []
+        rule, seen = DecayedMomentsState(rule_plan), []
         for _ in range(300):
             rule.learn(np.zeros((rule_plan.length, D)), np.full(rule_plan.length, math.nan), NormalStream())
             seen.append(rule.released)
@@ -225,7 +225,7 @@ def test_the_variance_that_the_ridge_is_told_is_that_of_the_noise() -> None:
         assert rule_plan.variance(blocks) == pytest.approx(found, rel=1e-9)
         weights = rule_plan.keep ** np.arange(blocks)
         assert rule_plan.counted(blocks) == pytest.approx(rule_plan.length * weights.sum())
-        rule = ForgettingRun(rule_plan)
+        rule = DecayedMomentsState(rule_plan)
         steps = blocks * rule_plan.length
         rule.learn(np.zeros((steps, D)), np.full(steps, math.nan), NormalStream(0))
         assert rule_plan.information(steps) == pytest.approx(rule._numbers[1], rel=1e-9)
@@ -237,12 +237,12 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits() -> None:
     labels = rng.choice([1.0, -1.0, math.nan], 500)
     rule_plan = plan(60)
 
-    def run(cuts: list[int], copy_at: int = -1) -> ForgettingRun:
-        rule, noise = ForgettingRun(rule_plan), NormalStream(1)
+    def run(cuts: list[int], copy_at: int = -1) -> DecayedMomentsState:
+        rule, noise = DecayedMomentsState(rule_plan), NormalStream(1)
         rule.centre(-0.25)
         for a, b in zip([0, *cuts], [*cuts, 500], strict=True):
             if a == copy_at:
-                again = ForgettingRun(rule_plan)
+                again = DecayedMomentsState(rule_plan)
                 again.load_state(rule.to_state())
                 rule = again
             rule.learn(rows[a:b], labels[a:b], noise)
@@ -274,7 +274,7 @@ def test_what_does_not_go_with_a_half_life_is_refused_with_the_fix() -> None:
         with pytest.raises(ConfigError, match=told):
             auc.PairFTRL(features=names, **{"half_life": 500, **options})  # type: ignore[arg-type]
     model = auc.PairFTRL(features=names, half_life=500)
-    assert isinstance(model.run.rule, ForgettingRun)
+    assert isinstance(model.run.state, DecayedMomentsState)
     report = model.privacy
     assert report.horizon_left is None
     assert "a record counts half after 500 later ones" in report.details

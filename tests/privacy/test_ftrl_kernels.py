@@ -17,7 +17,7 @@ from streampair import losses
 from streampair.kernels import buffers, design, dp_steps
 from streampair.privacy import Influence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
-from streampair.privacy.mechanisms.ftrl import FTRLRun, plan_ftrl
+from streampair.privacy.mechanisms.ftrl import FTRLState, plan_ftrl
 from streampair.privacy.noise import NormalStream
 
 FOUR: dict[str, Any] = {"influence": Influence.fifo(4), "diameter": 2.0, "clip": 1.0, "radius": 3.0}
@@ -172,8 +172,8 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
     rows, labels = rng.uniform(-0.5, 0.5, (2500, 3)), rng.choice([1.0, -1.0, math.nan], 2500)
     plan = plan_ftrl(1.0, dim=3, horizon=horizon, **FOUR)
 
-    def run(cuts: list[int]) -> FTRLRun:
-        rule, stream = FTRLRun(plan, fifo(4, 3, losses.Hinge())), NormalStream(1)
+    def run(cuts: list[int]) -> FTRLState:
+        rule, stream = FTRLState(plan, fifo(4, 3, losses.Hinge())), NormalStream(1)
         for a, b in zip([0, *cuts], [*cuts, 2500], strict=True):
             rule.learn(rows[a:b], labels[a:b], stream)
         return rule
@@ -181,8 +181,8 @@ def test_slots_in_any_batches_give_the_same_bits(horizon: int | None) -> None:
     whole = run([])
     for cuts in ([1, 2, 1023, 1025], [1024, 2048], list(range(1, 1100, 7))):
         parts = run(cuts)
-        assert np.array_equal(whole.door.total, parts.door.total)
-        assert np.array_equal(whole.door.vectors, parts.door.vectors)
+        assert np.array_equal(whole.gate.total, parts.gate.total)
+        assert np.array_equal(whole.gate.vectors, parts.gate.vectors)
 
 
 def test_step_sizes_follow_the_rule() -> None:

@@ -56,15 +56,15 @@ def gradients(
 ) -> tuple[np.ndarray, list[Any]]:
     """Rounded gradient of every slot, and the released state after it; or the slots under given releases."""
     out, seen = [], []
-    rule = model.run.rule
+    rule = model.run.state
     assert rule is not None
     for t, item in enumerate(stream):
         feed(model, item)
-        out.append(rule.door._scratch[2] * rule.plan.grid)
-        seen.append((rule.door.total.copy(), rule.door._scratch.copy()))
+        out.append(rule.gate._scratch[2] * rule.plan.grid)
+        seen.append((rule.gate.total.copy(), rule.gate._scratch.copy()))
         if releases is not None:
-            rule.door.total[:] = releases[t][0]
-            rule.door._scratch[:] = releases[t][1]
+            rule.gate.total[:] = releases[t][0]
+            rule.gate._scratch[:] = releases[t][1]
     return np.array(out), seen
 
 
@@ -102,7 +102,7 @@ def test_gradients_differ_only_where_they_may(
     first, releases = gradients(one, stream)
     second, _ = gradients(two, neighbour, releases)
     assert one.run is not None
-    plan = one.run.rule.plan
+    plan = one.run.state.plan
     check(first, second, position, size, plan.diameter, plan.grid)
 
 
@@ -117,7 +117,7 @@ def test_the_bound_is_reached() -> None:
     first, releases = gradients(one, stream)
     second, _ = gradients(two, neighbour, releases)
     moved = np.linalg.norm(first - second, axis=1)
-    assert moved == pytest.approx(2.0 * naive.fifo_influence(4, 10, size), abs=2 * one.run.rule.plan.grid)  # type: ignore[union-attr]
+    assert moved == pytest.approx(2.0 * naive.fifo_influence(4, 10, size), abs=2 * one.run.state.plan.grid)  # type: ignore[union-attr]
 
 
 @settings(deadline=None, max_examples=60)
@@ -139,7 +139,7 @@ def test_a_record_is_in_the_prefix_or_after_it(
         assert model.run.warmed
         assert not np.any(model.run.warmup.sums.to_state())
         assert model.run is not None
-        assert model.run.rule.steps == 0
+        assert model.run.state.steps == 0
         if model is one:
             before = sums_before
     if position >= warmup - 1:
@@ -147,7 +147,7 @@ def test_a_record_is_in_the_prefix_or_after_it(
     two.run.design.standardise(one.run.design.mean, one.run.design.factor)  # the same earlier release
     first, releases = gradients(one, stream[warmup:])
     second, _ = gradients(two, neighbour[warmup:], releases)
-    plan = one.run.rule.plan  # type: ignore[union-attr]
+    plan = one.run.state.plan  # type: ignore[union-attr]
     if position < warmup:
         # A record of the prefix has no part in the learning: the buffer starts empty.
         assert np.array_equal(first, second)

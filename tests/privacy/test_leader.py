@@ -23,10 +23,10 @@ from streampair.kernels import dp_steps
 from streampair.privacy import audit, mu_from
 from streampair.privacy.mechanisms.second_moments import (
     RATIO,
-    MomentsRun,
+    MomentsState,
     SecondMomentsPlan,
-    leader_of,
     plan_second_moments,
+    ridge_of,
     second_moments_diameter,
 )
 from streampair.privacy.noise import NormalStream
@@ -112,7 +112,7 @@ def test_a_record_moves_the_sum_of_its_block_only(
     ends = [rule_plan.end(k) for k in range(1, 40) if rule_plan.end(k) <= 30]
     outputs = []
     for items in (stream, [*stream[:position], other, *stream[position + 1 :]]):
-        rule, noise = MomentsRun(rule_plan), NormalStream(5)
+        rule, noise = MomentsState(rule_plan), NormalStream(5)
         rule.centre(centre)
         seen = []
         for x, y in items:
@@ -160,7 +160,7 @@ def test_the_spread_follows_the_noise_and_the_information_is_that_of_the_release
     assert loud.spread == 2.0
     assert plan(mu=0.5).spread < plan(mu=0.1).spread
     for horizon in (None, 400):
-        rule = MomentsRun(plan(horizon))
+        rule = MomentsState(plan(horizon))
         rule.learn(np.zeros((400, D)), np.full(400, math.nan), NormalStream(0))
         for steps in (0, 5, 399, 400):
             if steps == 400:
@@ -241,7 +241,7 @@ def test_windows_that_were_charged_too_little(warmup: int, window: int, horizon:
     model = auc.PairFTRL(
         1.0, 1e-3, horizon, features=["a", "b", "c"], warmup=warmup, forks=2, window=window, solver="moments"
     )
-    rule_plan = model.run.rule.plan
+    rule_plan = model.run.state.plan
     ((charged, found, short),) = charged_and_found(rule_plan, [window])
     assert charged == pytest.approx(found, rel=1e-9)
     if horizon is None:
@@ -261,7 +261,7 @@ def residuals(
     broken = replace(rule_plan)
     for name in ("sigma", "sigma_last"):
         object.__setattr__(broken, name, skew * getattr(rule_plan, name))
-    rule, noise = MomentsRun(broken), NormalStream(seed)
+    rule, noise = MomentsState(broken), NormalStream(seed)
     seen, steps = [], rule_plan.horizon or 3000
     for _ in range(rule_plan.releases(steps)):
         count = rule._due - rule.steps
@@ -301,7 +301,7 @@ def test_the_leader_is_that_of_all_pairs_where_classes_share_their_covariance() 
     x = rng.normal(size=(n, D)) @ shape + np.outer(y - 0.3, [0.3, -0.2, 0.1])
     x -= x.mean(axis=0)
     rate = float(y.mean())
-    w, _ = leader_of(x.T @ x / n, (y - rate) @ x / n, rate, 0.0)
+    w, _ = ridge_of(x.T @ x / n, (y - rate) @ x / n, rate, 0.0)
     some = naive.best_weights(w, x[y][:1500], x[~y][:1500])
     for factor in (0.8, 1.25):
         assert some < naive.best_weights(factor * w, x[y][:1500], x[~y][:1500])
@@ -320,7 +320,7 @@ def test_under_noise_the_leader_is_better_where_eigenvalues_are_pulled_together(
 
     def worth(noise: float, noisy: Any, seen: Any, cross: Any) -> float:
         """Correlation of the leader's scores with the best ones'."""
-        w, _ = leader_of(noisy, seen, 0.5, math.sqrt(d) * std, noise)
+        w, _ = ridge_of(noisy, seen, 0.5, math.sqrt(d) * std, noise)
         return float(w @ cross / math.sqrt((w @ second @ w) * (cross @ np.linalg.solve(second, cross))))
 
     gains = []
@@ -340,12 +340,12 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: i
     labels = rng.choice([1.0, -1.0, math.nan], 900)
     rule_plan = plan(horizon)
 
-    def run(cuts: list[int], copy_at: int = -1) -> MomentsRun:
-        rule, noise = MomentsRun(rule_plan), NormalStream(1)
+    def run(cuts: list[int], copy_at: int = -1) -> MomentsState:
+        rule, noise = MomentsState(rule_plan), NormalStream(1)
         rule.centre(-0.25)
         for a, b in zip([0, *cuts], [*cuts, 900], strict=True):
             if a == copy_at:
-                again = MomentsRun(rule_plan)
+                again = MomentsState(rule_plan)
                 again.load_state(rule.to_state())
                 rule = again
             rule.learn(rows[a:b], labels[a:b], noise)
@@ -359,9 +359,9 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: i
 
 
 def test_the_solver_follows_the_parameters() -> None:
-    assert isinstance(auc.PairFTRL(features=["a"]).run.rule, MomentsRun)
+    assert isinstance(auc.PairFTRL(features=["a"]).run.state, MomentsState)
     model = auc.PairFTRL(horizon=1000, features=["a", "b"])
-    assert isinstance(model.run.rule, MomentsRun)
+    assert isinstance(model.run.state, MomentsState)
     assert model.pair_loss == losses.Square()
     assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
     assert auc.PairFTRL(horizon=10**6, features=["a"]).settings.warmup == 10**5
@@ -376,9 +376,9 @@ def test_the_solver_follows_the_parameters() -> None:
         {"solver": "gradients"},
     ):
         given_options = {"features": ["a"], **options}
-        assert not isinstance(auc.PairFTRL(**given_options).run.rule, MomentsRun)
+        assert not isinstance(auc.PairFTRL(**given_options).run.state, MomentsState)
     assert isinstance(
-        auc.PairFTRL(features=[f"x{i}" for i in range(513)], solver="moments").run.rule, MomentsRun
+        auc.PairFTRL(features=[f"x{i}" for i in range(513)], solver="moments").run.state, MomentsState
     )
     for options in ({"clip": 1.0}, {"warmup": 0}, {"loss": losses.Logistic()}):
         with pytest.raises(ConfigError, match="moments"):
@@ -395,7 +395,7 @@ def test_a_replay_under_a_key_repeats_the_releases_to_the_byte() -> None:
         for x, y in items:
             model.learn_one(x, y)
         assert model.privacy.kind == "holds"
-        return model.run.rule.released  # type: ignore[union-attr]
+        return model.run.state.released  # type: ignore[union-attr]
 
     first = run(events)
     assert np.array_equal(first, run(events))

@@ -17,7 +17,7 @@ from streampair.offline.base import Problem
 from streampair.offline.dpegd import halves
 from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy import delta_from, epsilon_from
-from streampair.privacy.mechanisms.offline import VectorDoor, epsilon_of_draws, neighbours_move
+from streampair.privacy.mechanisms.offline import VectorGate, epsilon_of_draws, neighbours_move
 
 
 def passed(problem: Problem, eta: float, start: Any) -> tuple[Any, Any]:
@@ -177,14 +177,14 @@ def test_algorithm_3_is_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     y = rng.random(300) < 0.5
     X = rng.normal(size=(300, 3)) / 4 + 0.3 * y[:, None]
-    emit, seen = VectorDoor.emit, []
+    privatize, seen = VectorGate.privatize, []
 
-    def silent(door: VectorDoor, vector: Any) -> Any:
-        seen.append(door._plan.sigma)
-        emit(door, vector)
+    def silent(gate: VectorGate, vector: Any) -> Any:
+        seen.append(gate._plan.sigma)
+        privatize(gate, vector)
         return vector
 
-    monkeypatch.setattr(VectorDoor, "emit", silent)
+    monkeypatch.setattr(VectorGate, "privatize", silent)
     given = np.random.RandomState(3)
     model = offline.LocalizedPairSGD(2.0, 1e-3, calibration="paper", random_state=given).fit(X, y)
     coins = np.random.default_rng(int(np.random.RandomState(3).randint(2**31 - 1)))

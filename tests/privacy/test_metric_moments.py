@@ -14,8 +14,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from streampair import losses, metric
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
-from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of
-from streampair.privacy.mechanisms.second_moments import MomentsRun, second_moments_diameter
+from streampair.privacy.mechanisms.metric_moments import MetricMomentsState, metric_of
+from streampair.privacy.mechanisms.second_moments import MomentsState, second_moments_diameter
 
 DIM, CLASSES = 3, 4
 GRID = 2.0**-40
@@ -120,14 +120,14 @@ def test_the_noise_of_class_means_is_no_scatter() -> None:
 
 def test_classes_are_declared() -> None:
     model = metric.PairFTRL(horizon=500, features=["a", "b"], classes=["x", "y"])
-    assert isinstance(model.run.rule, MetricRun)
+    assert isinstance(model.run.state, MetricMomentsState)
     assert model.pair_loss == losses.Square()
-    assert model.run.rule.plan.dim == 3 + 2 * 2 + 2
+    assert model.run.state.plan.dim == 3 + 2 * 2 + 2
     assert "one release only, of means and variances; the later" in model.privacy.mechanism
     for options in ({"loss": losses.Hinge()}, {"warmup": 0}, {"horizon": 99}, {"solver": "gradients"}):
         given: dict[str, Any] = {"features": ["a"], "classes": [1, 2], **options}
-        assert not isinstance(metric.PairFTRL(**given).run.rule, MomentsRun)
-    assert not isinstance(metric.PairFTRL(features=["a"]).run.rule, MomentsRun)
+        assert not isinstance(metric.PairFTRL(**given).run.state, MomentsState)
+    assert not isinstance(metric.PairFTRL(features=["a"]).run.state, MomentsState)
     with pytest.raises(ConfigError, match="classes="):
         metric.PairFTRL(solver="moments")
     with pytest.raises(ConfigError, match="solver"):

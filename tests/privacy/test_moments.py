@@ -14,7 +14,7 @@ from scipy import stats
 
 from streampair import auc
 from streampair.privacy.mechanisms import standardization as warmup_module
-from streampair.privacy.mechanisms.second_moments import MomentsRun
+from streampair.privacy.mechanisms.second_moments import MomentsState
 from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
@@ -74,7 +74,7 @@ def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any,
     for i in range(400):
         model.learn_one({"a": 0.1 * (i % 7), "b": -0.2}, i % 3 == 0)
     model.charge(forks)
-    plan, one = model.run.rule.plan, model.run.warmup.plan.mu**2
+    plan, one = model.run.state.plan, model.run.warmup.plan.mu**2
     run, again = plan.mu_spent(plan.horizon) ** 2, plan.fork_mu2(window)
     for path in itertools.product((True, False), repeat=forks + 1):
         spent = one if path[0] else run
@@ -135,23 +135,23 @@ def test_a_model_is_computed_when_it_is_asked_for(asked: str, monkeypatch: pytes
     eager, lazy = (auc.PairFTRL(1.0, 1e-3, 1000, features=[0, 1], warmup=100, seed=1) for _ in range(2))
     for at in range(0, 1000, 5):
         eager.learn_many(x[at : at + 5], y[at : at + 5])
-        assert eager.run.rule.average is not None
-    computed, leader = [], MomentsRun._leader
+        assert eager.run.state.average is not None
+    computed, leader = [], MomentsState._leader
 
-    def spy(run: MomentsRun) -> Any:
+    def spy(run: MomentsState) -> Any:
         computed.append(run.releases)
         return leader(run)
 
-    monkeypatch.setattr(MomentsRun, "_leader", spy)
+    monkeypatch.setattr(MomentsState, "_leader", spy)
     lazy.learn_many(x, y)
     assert computed == []
-    one, other = (getattr(model.run.rule, asked) for model in (eager, lazy))
+    one, other = (getattr(model.run.state, asked) for model in (eager, lazy))
     if asked == "to_state":
         one, other = one(), other()
         assert one["link"] == other["link"] != [1.0, 0.0]
         one, other = one["weights"], other["weights"]
     assert np.array_equal(one, other)
-    assert (lazy.run.rule.average == eager.run.rule.average).all()
-    assert lazy.run.rule.link == eager.run.rule.link
-    assert computed == [lazy.run.rule.releases]
-    assert lazy.run.rule.releases > 5
+    assert (lazy.run.state.average == eager.run.state.average).all()
+    assert lazy.run.state.link == eager.run.state.link
+    assert computed == [lazy.run.state.releases]
+    assert lazy.run.state.releases > 5

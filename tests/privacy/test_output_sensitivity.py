@@ -21,7 +21,7 @@ from streampair.privacy.contraction import (
     paper_steps,
     paper_warmup,
 )
-from streampair.privacy.mechanisms.output_perturbation import plan_output
+from streampair.privacy.mechanisms.output_perturbation import plan_output_perturbation
 
 some_buffer = st.one_of(
     st.integers(1, 9).map(Influence.fifo),
@@ -177,9 +177,9 @@ def test_an_early_record_has_a_pair_with_each_place_that_is_filled(buffer: buffe
         run.use(Impulses())
         for t in range(position + 1):
             run.take({"x": x if t == position else 0.0}, 1.0 if t == position else -1.0)
-        return float(np.frombuffer(run.rule.door.cells(), dtype=np.int64)[-1] * plan.grids[position])
+        return float(np.frombuffer(run.state.gate.cells(), dtype=np.int64)[-1] * plan.grids[position])
 
-    plan = model.run.rule.plan
+    plan = model.run.state.plan
     weights = plan.influence.owns(12)
     assert weights[0] == 0.0
     for position in range(1, 8):
@@ -194,7 +194,7 @@ def test_an_early_record_has_a_pair_with_each_place_that_is_filled(buffer: buffe
 def test_rounding_adds_a_hundredth_to_the_move_of_each_step() -> None:
     """Moves fade: one grid for all would be wider than late ones, as it once was, and noise hides it."""
     for influence in (Influence.fifo(32), Influence.history()):
-        plan = plan_output(
+        plan = plan_output_perturbation(
             1.0, dim=4, influence=influence, diameter=2.0, clip=1.0, radius=1.0, alpha=0.1, smoothness=4.0,
             horizon=20_000,
         )  # fmt: skip

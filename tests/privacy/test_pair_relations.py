@@ -17,11 +17,11 @@ from streampair.kernels import pair_graph
 from streampair.offline import dpp_metric
 from streampair.privacy import epsilon_from
 from streampair.privacy.mechanisms import offline
-from streampair.privacy.mechanisms.offline import LaplaceStream, VectorDoor
+from streampair.privacy.mechanisms.offline import LaplaceStream, VectorGate
 from streampair.privacy.mechanisms.pair_graph import (
     PairRelation,
     PairsPlan,
-    SignDoor,
+    SignGate,
     SignPlan,
     StaircasePlan,
     flipped,
@@ -37,15 +37,15 @@ LESS_NOISE = 0.4
 
 
 class Secrets:
-    """What goes to the door, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
+    """What goes to the gate, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.tape: list[Any] = []
         self.plan: Any = None
 
-    def emit(self, door: Any, vector: Any) -> Any:
-        self.plan = door._plan
+    def privatize(self, gate: Any, vector: Any) -> Any:
+        self.plan = gate._plan
         self.seen.append(vector.copy())
         return self.tape.pop(0) if self.tape else vector.copy()
 
@@ -57,7 +57,7 @@ class Secrets:
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch) -> Secrets:
     held = Secrets()
-    monkeypatch.setattr(VectorDoor, "emit", lambda door, vector: held.emit(door, vector))
+    monkeypatch.setattr(VectorGate, "privatize", lambda gate, vector: held.privatize(gate, vector))
     return held
 
 
@@ -223,17 +223,17 @@ def test_the_paper_is_accounted_for_exactly(width: int) -> None:
 def shown(runs: int = 80) -> tuple[float, float]:
     """The mu that the best attack shows on the worst neighbours, and what is claimed."""
     X, *sides = neighbours(RIM)
-    emit, told = VectorDoor.emit, np.zeros((2, runs))
+    privatize, told = VectorGate.privatize, np.zeros((2, runs))
     make = MODELS["gaussian"]
     for run, side in np.ndindex(runs, 2):
         kept: list[Any] = []
 
-        def spy(self: VectorDoor, vector: Any, kept: list[Any] = kept) -> Any:
-            kept.append(emit(self, vector))
+        def spy(self: VectorGate, vector: Any, kept: list[Any] = kept) -> Any:
+            kept.append(privatize(self, vector))
             return kept[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(VectorDoor, "emit", spy)
+            patch.setattr(VectorGate, "privatize", spy)
             noise = itertools.count(1000 * (2 * run + side))
             patch.setattr(offline, "NormalStream", lambda seed, noise=noise: NormalStream(next(noise)))
             report = make().fit(X, sides[side], WHEEL).privacy
@@ -272,7 +272,7 @@ def test_an_audit_of_laplace_noise_shows_what_is_claimed_and_catches_less(
         return -float(model.fit(X[:, :1], sides[side], WHEEL).components_[0, 0])
 
     with pytest.MonkeyPatch.context() as patch:  # the attacker knows where it would be without noise
-        patch.setattr(VectorDoor, "emit", lambda _, vector: vector)
+        patch.setattr(VectorGate, "privatize", lambda _, vector: vector)
         cut = moved_to(1)
 
     def audited() -> float:
@@ -291,20 +291,20 @@ def test_an_audit_of_laplace_noise_shows_what_is_claimed_and_catches_less(
 def test_what_is_public_is_computed_from_releases(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs B under the releases of pairs A are A to the last bit: the metric and the report."""
     X, alike, other = neighbours(RIM)
-    emit, tape = VectorDoor.emit, []
+    privatize, tape = VectorGate.privatize, []
 
-    def record(door: VectorDoor, vector: Any) -> Any:
-        tape.append(emit(door, vector))
+    def record(gate: VectorGate, vector: Any) -> Any:
+        tape.append(privatize(gate, vector))
         return tape[-1]
 
-    def play(door: VectorDoor, vector: Any) -> Any:
-        emit(door, vector)
+    def play(gate: VectorGate, vector: Any) -> Any:
+        privatize(gate, vector)
         return tape.pop(0)
 
-    monkeypatch.setattr(VectorDoor, "emit", record)
+    monkeypatch.setattr(VectorGate, "privatize", record)
     given: Any = {"batch_size": 7, "epochs": 3, "n_components": 1, "random_state": 7}
     one = batch.DPPMetricLearner(1.0, delta, **given).fit(X, alike, WHEEL)
-    monkeypatch.setattr(VectorDoor, "emit", play)
+    monkeypatch.setattr(VectorGate, "privatize", play)
     two = batch.DPPMetricLearner(1.0, delta, **given).fit(X, other, WHEEL)
     assert one.components_.tobytes() == two.components_.tobytes()
     assert str(one.privacy) == str(two.privacy)
@@ -409,12 +409,12 @@ def test_signs_tell_no_more_than_their_coin(p: int) -> None:
     assert np.log(likely.max(axis=1) / likely.min(axis=1)).max() == pytest.approx(1.5 / 2)
     assert plan.size * corners.T @ likely == pytest.approx(0.5 * corners.T)
     # And that is what is drawn.
-    door, vector = SignDoor(replace_releases(plan, 4000), 1), np.linspace(-0.5, 0.4, p)
-    drawn = np.array([door.emit(vector) for _ in range(4000)])
+    gate, vector = SignGate(replace_releases(plan, 4000), 1), np.linspace(-0.5, 0.4, p)
+    drawn = np.array([gate.privatize(vector) for _ in range(4000)])
     assert np.abs(drawn) == pytest.approx(plan.size)
     assert np.abs(drawn.mean(axis=0) - vector).max() < 4.5 * plan.size / math.sqrt(4000)
     with pytest.raises(RuntimeError, match="more than is planned"):
-        door.emit(vector)
+        gate.privatize(vector)
 
 
 def replace_releases(plan: SignPlan, releases: int) -> SignPlan:
@@ -427,8 +427,8 @@ def test_a_sign_shows_what_is_claimed_and_a_coin_that_is_less_fair_is_caught() -
             2.0, relation=PairRelation(pairs=1), dim=1, limit=1.0, batch=9, batches=1, epochs=1, name=""
         )
         claimed = plan.epsilon
-        door = SignDoor(dataclasses.replace(plan, releases=20_000, coin=int(times * plan.coin)), None)
-        seen = np.array([[door.emit(np.array([x]))[0] for _ in range(10_000)] for x in (-1.0, 1.0)])
+        gate = SignGate(dataclasses.replace(plan, releases=20_000, coin=int(times * plan.coin)), None)
+        seen = np.array([[gate.privatize(np.array([x]))[0] for _ in range(10_000)] for x in (-1.0, 1.0)])
         return least_epsilon(seen[0], seen[1], 0.0), claimed
 
     shown_, claimed = audited(1.0)
@@ -439,8 +439,10 @@ def test_a_sign_shows_what_is_claimed_and_a_coin_that_is_less_fair_is_caught() -
 
 def test_entries_move_by_what_is_claimed_under_staircases_and_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     means: list[Any] = []
-    for door in (VectorDoor, SignDoor):
-        monkeypatch.setattr(door, "emit", lambda _, vector: means.append(vector) or np.zeros_like(vector))
+    for gate in (VectorGate, SignGate):
+        monkeypatch.setattr(
+            gate, "privatize", lambda _, vector: means.append(vector) or np.zeros_like(vector)
+        )
     X, alike, other = neighbours(RIM)
     for noise in ("staircase", "duchi"):
         model = batch.DPPMetricLearner(4.0, 0.0, noise=noise, epochs=1, **{**HARD, "clip": 0.5})
@@ -457,8 +459,10 @@ def test_perturbed_inputs(delta: float, monkeypatch: pytest.MonkeyPatch) -> None
     """docs/privacy, Lemma 83: features once an individual, each label by a coin, half the budget each."""
     X, alike, _ = neighbours(0)
     X[0], X[1] = [1.0, 0.0], [-1.0, 0.0]  # as far apart as a replacement is
-    emit, rows = VectorDoor.emit, []
-    monkeypatch.setattr(VectorDoor, "emit", lambda door, row: rows.append(row.copy()) or emit(door, row))
+    privatize, rows = VectorGate.privatize, []
+    monkeypatch.setattr(
+        VectorGate, "privatize", lambda gate, row: rows.append(row.copy()) or privatize(gate, row)
+    )
     model = batch.DPPMetricLearner(4.0, delta, noise="inputs", relation="node").fit(X, alike, WHEEL)
     assert len(rows) == len(X)
     labels, features = model.privacy.card
@@ -488,9 +492,9 @@ def test_noise_of_the_size_of_a_batch_tells_and_no_epsilon_is_printed() -> None:
     def size(last: bool) -> float:
         """Of what is added in rows whose gradient is 0 but for the last pair's: the noise alone."""
         model = batch.DPPMetricLearner(0.5, 0.0, margin=0.1, batch_size=1, connected=False, **given)
-        emit = model._reduced(PairRelation(pairs=1), 1, np.random.default_rng())
+        privatize = model._reduced(PairRelation(pairs=1), 1, np.random.default_rng())
         gradient, peaks = model._gradient(X, pairs[2:], np.array([last]), np.array([0]), np.eye(n), 0.1)
-        return float(np.abs(emit(gradient, np.eye(n), peaks)[0]).mean())
+        return float(np.abs(privatize(gradient, np.eye(n), peaks)[0]).mean())
 
     seen = np.array([[size(last) for _ in range(100)] for last in (False, True)])
     assert least_epsilon(seen[0], seen[1], 1.5 * float(np.median(seen[0]))) > 0.5

@@ -20,7 +20,7 @@ from streampair import auc, buffers, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy import Influence, epsilon_from, mu_from
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
-from streampair.privacy.report import Standing, build_report
+from streampair.privacy.report import AccountStatus, build_report
 
 ROWS = list(datasets.Phishing())
 SMALL: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "horizon": 60, "features": ["a", "b"]}
@@ -368,19 +368,19 @@ def test_other_losses_and_buffers_run() -> None:
     for loss in (losses.Logistic(), losses.SquaredHinge(), losses.Square()):
         model = learned(60, loss=loss, buffer=buffers.FIFO(1), clip=0.5, strategy="blt")
         assert model.privacy.epsilon_spent == pytest.approx(1.0)
-    assert learned(10, clip=100.0).run.rule.plan.diameter == 4.0  # type: ignore[union-attr]
+    assert learned(10, clip=100.0).run.state.plan.diameter == 4.0  # type: ignore[union-attr]
 
 
 def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
     run = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"], solver="gradients").run
     for _ in range(100):
         run.null()
-    spent = run.rule.plan.mu_spent(100)
+    spent = run.state.plan.mu_spent(100)
 
     def told(promised: float) -> Any:
         settings = dataclasses.replace(run.settings, mu=promised, epsilon=epsilon_from(promised, 1e-5))
         rest: dict[str, Any] = {"warmed": False, "mu_warmup": 0.0, "card": (), "horizon_left": 0}
-        return build_report(settings, run.rule, Standing(), declared=True, seeded=False, **rest)
+        return build_report(settings, run.state, AccountStatus(), declared=True, seeded=False, **rest)
 
     report = told(spent / 1.1)
     assert report.mu_spent == spent

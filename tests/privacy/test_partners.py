@@ -13,7 +13,7 @@ from streampair import auc, buffers, losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Influence
-from streampair.privacy.mechanisms.ftrl import PartnerRun, partner_of
+from streampair.privacy.mechanisms.ftrl import AnchorFTRLState, partner_of
 
 Gradient = Callable[[np.ndarray, np.ndarray, float, np.ndarray, float, float], np.ndarray]
 CLIPS = (0.25, 1.0, 9.0)
@@ -147,13 +147,13 @@ def test_a_record_moves_the_gradient_of_its_own_slot_alone(monkeypatch: pytest.M
     for x, y in ((rows, labels), (other, flipped)):
         model = made(warmup=100)
         model.learn_many(x[:200], y[:200])
-        before = model.run.rule.released.copy()  # type: ignore[union-attr]
+        before = model.run.state.released.copy()  # type: ignore[union-attr]
         # The weights of both go the same way from here: what is left is what the record itself moves.
-        rule = model.run.rule  # type: ignore[union-attr]
-        assert isinstance(rule, PartnerRun)
+        rule = model.run.state  # type: ignore[union-attr]
+        assert isinstance(rule, AnchorFTRLState)
         sums.append([before])
         for i in range(200, 300):
-            rule.door.vectors[0] = 0.0
+            rule.gate.vectors[0] = 0.0
             model.learn_many(x[i : i + 1], y[i : i + 1])
             sums[-1].append(rule.released.copy())
     steps = [np.diff(np.array(each), axis=0) for each in sums]
@@ -164,14 +164,14 @@ def test_a_record_moves_the_gradient_of_its_own_slot_alone(monkeypatch: pytest.M
 
 
 def test_the_account_is_that_of_one_step() -> None:
-    with_buffer = made(partner=None, solver="gradients", warmup=100).run.rule.plan  # type: ignore[union-attr]
-    plan = made(warmup=100).run.rule.plan  # type: ignore[union-attr]
+    with_buffer = made(partner=None, solver="gradients", warmup=100).run.state.plan  # type: ignore[union-attr]
+    plan = made(warmup=100).run.state.plan  # type: ignore[union-attr]
     assert plan.influence.pattern(300).tolist() == [1.0]
     assert plan.diameter == with_buffer.diameter
     assert 1.5 < with_buffer.sigma / plan.sigma < 1.9
     assert plan.release().lemma == "docs/privacy, Lemma 61 and Lemma 16"
     assert plan.mu_spent(300) == pytest.approx(plan.mu)
-    entity = made(warmup=100, entity=EntityLimit(3, 5)).run.rule.plan  # type: ignore[union-attr]
+    entity = made(warmup=100, entity=EntityLimit(3, 5)).run.state.plan  # type: ignore[union-attr]
     assert entity.influence.pattern(300).tolist() == [1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0]
 
 
@@ -180,7 +180,7 @@ def test_no_record_is_kept() -> None:
     model = made(warmup=100)
     model.learn_many(rows, labels)
     assert model.buffer_records == 0
-    state = model.run.rule.to_state()  # type: ignore[union-attr]
+    state = model.run.state.to_state()  # type: ignore[union-attr]
     assert state["buffer"]["rows"].shape == (1, 2)
     assert np.linalg.norm(state["buffer"]["rows"]) <= abs(state["buffer"]["labels"][0])
     assert "No record is kept" in model.privacy.details
@@ -190,12 +190,12 @@ def test_a_state_with_a_partner_outside_its_ball_is_refused() -> None:
     rows, labels = stream(200)
     model = made(warmup=100)
     model.learn_many(rows, labels)
-    rule = model.run.rule  # type: ignore[union-attr]
+    rule = model.run.state  # type: ignore[union-attr]
     state = rule.to_state()
     for damage in ([0.6, 0.0], [math.nan, 0.0]):
         broken = {**state, "buffer": {**state["buffer"], "rows": np.array([damage])}}
         with pytest.raises(ValueError, match="no release gives"):
-            made(warmup=100).run.rule.load_state(broken)  # type: ignore[union-attr]
+            made(warmup=100).run.state.load_state(broken)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_leaves_tell_more_than_noise_from_some_thousand_records_on() -> None:
     assert enough is not None
     assert enough > found.trees_from
     for horizon, has in ((found.trees_from, True), (found.trees_from // 2, False)):
-        rule = auc.PrivateForest(1.0, horizon=horizon, **options).run.rule  # type: ignore[arg-type]
+        rule = auc.PrivateForest(1.0, horizon=horizon, **options).run.state  # type: ignore[arg-type]
         assert hasattr(rule, "trees") is has
     assert privacy.plan(40_000, 1000).trees_from is None
     assert privacy.plan(1000, 4, family="ranking").trees_from is None

@@ -1,7 +1,7 @@
-"""Everything public is computed from what has left through the doors (docs/privacy 9.9).
+"""Everything public is computed from what has left through the gates (docs/privacy 9.9).
 
 Stream B is run with the released values of stream A put in the place of its own: then all that an observer
-sees must be what stream A showed, bit for bit. Whatever looks past a door, at a raw label mean, a raw sum or
+sees must be what stream A showed, bit for bit. Whatever looks past a gate, at a raw label mean, a raw sum or
 a raw variance, is seen by this, and by no test of the noise.
 """
 
@@ -16,11 +16,11 @@ import pytest
 
 from streampair import auc, buffers, metric, ranking
 from streampair.privacy.mechanisms import second_moments as moments_module
-from streampair.privacy.mechanisms.base import ExactSums
+from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
 from streampair.privacy.mechanisms.gradient_perturbation import NoisyGradients
 from streampair.privacy.mechanisms.output_perturbation import SecretIterate
-from streampair.privacy.mechanisms.private_auc import EvaluatedRun
+from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.standardization import Warmup
 
 NAMES = ["a", "b", "c"]
@@ -75,7 +75,7 @@ def stream(model: Any, seed: int) -> list[tuple[dict[str, Any], Any]]:
 
 
 class Tape:
-    """What left through the doors, in order: recorded in one run, played in another."""
+    """What left through the gates, in order: recorded in one run, played in another."""
 
     def __init__(self) -> None:
         self.released: list[np.ndarray] = []
@@ -91,15 +91,15 @@ class Tape:
 
 
 def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
-    """Put the tape behind every door: noise is chosen so that the tape's value leaves."""
+    """Put the tape behind every gate: noise is chosen so that the tape's value leaves."""
     sums, summed, noisy, output = (
-        ExactSums.emit, SummedGradients.emit, NoisyGradients.emit, SecretIterate.emit,
+        NoisySums.privatize, SummedGradients.privatize, NoisyGradients.privatize, SecretIterate.privatize,
     )  # fmt: skip
 
-    def emit_sums(self: Any, noise: np.ndarray) -> np.ndarray:
+    def privatize_sums(self: Any, noise: np.ndarray) -> np.ndarray:
         return tape.next(sums(self, noise))
 
-    def emit_summed(
+    def privatize_summed(
         self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
     ) -> None:
         grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
@@ -108,7 +108,7 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
         summed(self, rows, labels, grid * (wanted - self.total - cells)[None, :].astype(float), rates, t)
         assert np.array_equal(self.total, wanted)
 
-    def emit_noisy(
+    def privatize_noisy(
         self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
     ) -> None:
         grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
@@ -116,16 +116,16 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
         noisy(self, rows, labels, grid * (wanted - cells)[None, :].astype(float), rates, t)
         assert np.array_equal(self.last, grid * wanted)
 
-    def emit_output(self: Any, normals: np.ndarray, t: int) -> None:
+    def privatize_output(self: Any, normals: np.ndarray, t: int) -> None:
         plan, cells = self._plan, np.frombuffer(self.cells(), dtype=np.int64)
         scale = plan.sigmas[t] / plan.grids[t]
         wanted = tape.next(cells + np.floor(scale * normals + 0.5).astype(np.int64))
         output(self, (wanted - cells) / scale, t)
 
-    monkeypatch.setattr(ExactSums, "emit", emit_sums)
-    monkeypatch.setattr(SummedGradients, "emit", emit_summed)
-    monkeypatch.setattr(NoisyGradients, "emit", emit_noisy)
-    monkeypatch.setattr(SecretIterate, "emit", emit_output)
+    monkeypatch.setattr(NoisySums, "privatize", privatize_sums)
+    monkeypatch.setattr(SummedGradients, "privatize", privatize_summed)
+    monkeypatch.setattr(NoisyGradients, "privatize", privatize_noisy)
+    monkeypatch.setattr(SecretIterate, "privatize", privatize_output)
 
 
 def public(model: Any) -> list[Any]:
@@ -179,7 +179,7 @@ def test_without_the_tape_the_streams_differ() -> None:
     assert run(LEARNERS["moments"], 0) != run(LEARNERS["moments"], 1)
 
 
-# ---- mutants: each looks past a door --------------------------------------------------------------
+# ---- mutants: each looks past a gate --------------------------------------------------------------
 
 
 def raw_label_mean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,59 +206,59 @@ def raw_variances(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def raw_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, solve, trace = moments_module.leader_of, moments_module.MomentsRun._release, [0.0]
+    true, solve, trace = moments_module.ridge_of, moments_module.MomentsState._release, [0.0]
 
     def release(self: Any, source: Any) -> None:
-        door = self.total if self._at_horizon() else self.block
-        trace[0] = float(np.abs(door.to_state()).sum())
+        gate = self.total if self._at_horizon() else self.block
+        trace[0] = float(np.abs(gate.to_state()).sum())
         solve(self, source)
 
-    monkeypatch.setattr(moments_module.MomentsRun, "_release", release)
+    monkeypatch.setattr(moments_module.MomentsState, "_release", release)
     monkeypatch.setattr(
-        moments_module, "leader_of", lambda second, cross, rate, *rest: true(second, cross, rate, trace[0])
+        moments_module, "ridge_of", lambda second, cross, rate, *rest: true(second, cross, rate, trace[0])
     )
 
 
-def raw_step(door: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
+def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     """A step size by the norm of the exact gradient."""
 
     def twin(monkeypatch: pytest.MonkeyPatch) -> None:
-        true = door.emit
+        true = gate.privatize
 
-        def emit(
+        def privatize(
             self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
         ) -> None:
             size = 1.0 + float(np.abs(self.cells(rows, labels, t)).sum())
             true(self, rows, labels, noise, rates / size, t)
 
-        monkeypatch.setattr(door, "emit", emit)
+        monkeypatch.setattr(gate, "privatize", privatize)
 
     return twin
 
 
 def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases weighted by the exact iterate."""
-    true = SecretIterate.emit
+    true = SecretIterate.privatize
 
-    def emit(self: SecretIterate, normals: np.ndarray, t: int) -> None:
+    def privatize(self: SecretIterate, normals: np.ndarray, t: int) -> None:
         self.weight *= 1.0 + abs(int(np.frombuffer(self.cells(), dtype=np.int64).sum()) % 7)
         true(self, normals, t)
 
-    monkeypatch.setattr(SecretIterate, "emit", emit)
+    monkeypatch.setattr(SecretIterate, "privatize", privatize)
 
 
 def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """An AUC of as many windows as have enough positives, by the exact counts."""
-    true = EvaluatedRun._went
+    true = WithPrivateAUCState._went
 
-    def went(self: EvaluatedRun, stream: Any) -> None:
+    def went(self: WithPrivateAUCState, stream: Any) -> None:
         positives = int(self.sums.to_state()[0].sum())
         before = sum(self._sizes)
         true(self, stream)
         if sum(self._sizes) > before:
             self._sums[-1] = self._sums[-1] + positives
 
-    monkeypatch.setattr(EvaluatedRun, "_went", went)
+    monkeypatch.setattr(WithPrivateAUCState, "_went", went)
 
 
 TWINS = [

@@ -94,7 +94,7 @@ def test_a_slot_is_in_one_window(horizon: int | None) -> None:
 @pytest.mark.parametrize("more", [{}, {"forks": 2, "window": 50}, {"entity": EntityLimit(3, 10)}])
 def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, auc_share=0.2, **more)
-    plan, forks = model.run.rule.plan, more.get("forks", 0)
+    plan, forks = model.run.state.plan, more.get("forks", 0)
     learning = model.settings.mu_learning**2
     told = plan.histograms.mu_spent(300) ** 2 + forks * plan.histograms.fork_mu2(50)
     assert told == pytest.approx(0.2 * learning)
@@ -116,12 +116,14 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
 def first_counts(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """The first histogram, noise and all, of records so much alike that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(private_auc.Beside, "advance", lambda self, values: self._chain.advance(values))
+        monkeypatch.setattr(
+            private_auc.ExtendedChain, "advance", lambda self, values: self._chain.advance(values)
+        )
     model = MAKERS["gradients"](200, auc_share=0.2, noise_key=bytes(32))
     for slot in range(200):
         y = label if slot == 7 else True
         model.learn_one(dict.fromkeys(NAMES, 0.5), y, Origin(context=str(slot).encode()))
-    return np.asarray(model.run.rule.histograms)
+    return np.asarray(model.run.state.histograms)
 
 
 @pytest.mark.parametrize("twin", [False, True])
@@ -249,7 +251,7 @@ def shown(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:
     model.run.use(Same())  # type: ignore[union-attr]
     x, y = stream(900)
     out = []
-    window = model.run.rule.plan.histograms.window  # type: ignore[union-attr]
+    window = model.run.state.plan.histograms.window  # type: ignore[union-attr]
     for at, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
         model.learn_one(*((row, label) if at != slot or content is None else content))
         if at % 50 == 49 or at in (slot, slot + 1):
@@ -307,7 +309,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
 def test_a_plan_of_another_noise_is_refused() -> None:
     model = MAKERS["moments"](200, auc_share=0.1)
     plan = model.plan()
-    assert plan["plan"]["rule"]["auc_sigma"] == model.run.rule.plan.auc_sigma
+    assert plan["plan"]["rule"]["auc_sigma"] == model.run.state.plan.auc_sigma
     MAKERS["moments"](200, auc_share=0.1).load_plan(plan)
     plan["plan"]["rule"]["auc_sigma"] *= 0.9
     with pytest.raises(SnapshotError, match="auc_sigma"):
@@ -318,6 +320,6 @@ def test_the_audit_has_a_part_for_it_without_an_end_too() -> None:
     model = auc.PairFTRL(20.0, 1e-3, warmup=0, features=["a"], auc_share=0.5)
     *_, part = privacy.audit(model, slots=8, runs=30).parts
     assert part.part == "auc"
-    assert part.slots == model.run.rule.plan.histograms.window  # type: ignore[union-attr]
+    assert part.slots == model.run.state.plan.histograms.window  # type: ignore[union-attr]
     assert not part.failures
     assert part.exact == pytest.approx(part.accounted)

@@ -81,7 +81,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
     outs = []
     for _ in range(600):
         model = metric.NoisyOGD(1.0, 1e-3, 2, features=["a", "b", "c"], warmup=0)
-        rule = model.run.rule
+        rule = model.run.state
         assert rule is not None
         object.__setattr__(rule.plan, "rates", lambda start, count: np.full(count, 1e-3))
         model.learn_null()

@@ -115,8 +115,8 @@ def test_noise_that_weights_follow_is_no_difference_of_the_classes(
 ) -> None:
     """Where all is noise the weights agree with it: the twin takes that for knowledge, and is sure of it."""
     if twin:
-        true = second_moments.leader_of
-        monkeypatch.setattr(second_moments, "leader_of", lambda *given: (true(*given)[0], 0.0))
+        true = second_moments.ridge_of
+        monkeypatch.setattr(second_moments, "ridge_of", lambda *given: (true(*given)[0], 0.0))
     loss = float(np.mean([beyond_a_coin(seed) for seed in range(20)]))
     assert (loss < 0.1) is not twin
 

@@ -12,13 +12,13 @@ from harness.learners import KEY, NAMES, frozen, stream
 from scipy import stats
 
 from streampair import auc, buffers, losses, ranking
-from streampair.base.targets import RelevanceTask
+from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import dp_steps
 from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.second_moments import (
-    MomentsRun,
-    RankingRun,
+    MomentsState,
+    RankingMomentsState,
     plan_second_moments,
     second_moments_diameter,
 )
@@ -40,7 +40,7 @@ class Silent:
 def summed(x: np.ndarray, y: float, mean: float, weight: float) -> np.ndarray:
     """What one record adds to a block, by the code that learns: in units of the records."""
     cells = np.zeros(DIM * (DIM + 1) // 2 + DIM, dtype=np.int64)
-    label = RelevanceTask(RANGE).label(y)
+    label = RelevanceTarget(RANGE).label(y)
     dp_steps.leader_sums(x[None], np.array([label]), mean, weight, GRID, cells)
     return cells * GRID
 
@@ -71,7 +71,7 @@ def moves(rng: np.random.Generator, mean: float, weight: float) -> float:
 def test_no_relevance_moves_a_sum_by_more_than_the_diameter(mean: float) -> None:
     rng = np.random.default_rng(0)
     bound = second_moments_diameter()
-    run = RankingRun(plan_second_moments(0.5, features=DIM, base=10.0, radius=30.0))
+    run = RankingMomentsState(plan_second_moments(0.5, features=DIM, base=10.0, radius=30.0))
     run.centre(mean)
     found = max(moves(rng, mean, run._weight) for _ in range(5))
     assert found <= bound * (1 + 1e-9)
@@ -126,14 +126,14 @@ def test_the_leader_is_that_of_all_pairs() -> None:
     # One release, at the horizon: those before it count the earliest records more.
     plan = plan_second_moments(1e4, features=DIM, base=1e4, radius=30.0, horizon=n)
     object.__setattr__(plan, "grid", GRID)
-    run = RankingRun(plan)
+    run = RankingMomentsState(plan)
     run.centre(float(y.mean()))
     run.learn(x, y, Silent())  # type: ignore[arg-type]
     i, j = np.triu_indices(n, 1)
     best = np.linalg.lstsq(x[i] - x[j], y[i] - y[j], rcond=None)[0]
     assert run.average == pytest.approx(best, abs=1e-4)
     # The mutant reads the sums as those of two classes.
-    other = MomentsRun(plan)
+    other = MomentsState(plan)
     other.centre(float(y.mean()))
     other.learn(x, y, Silent())  # type: ignore[arg-type]
     assert np.linalg.norm(other.average - best) > 0.05
@@ -145,7 +145,7 @@ def test_a_relevance_that_is_none_makes_a_null_slot_and_zero_does_not() -> None:
         model = ranking.PairFTRL(solver="moments", warmup=4, seed=1, features=["a", "b"])
         model.run.skip_warmup()
         model.learn_one({"a": 0.5, "b": 0.1}, middle)
-        outs.append((model.run.rule.block.cells(), model.null_slots))
+        outs.append((model.run.state.block.cells(), model.null_slots))
     assert outs[0][1] == 0
     assert any(outs[0][0])
     assert all(count == 1 for _, count in outs[1:])
@@ -154,7 +154,7 @@ def test_a_relevance_that_is_none_makes_a_null_slot_and_zero_does_not() -> None:
 
 def test_the_solver_follows_the_parameters() -> None:
     model = ranking.PairFTRL(horizon=1000, features=["a", "b"])
-    assert isinstance(model.run.rule, RankingRun)
+    assert isinstance(model.run.state, RankingMomentsState)
     assert model.pair_loss == losses.Square()
     assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
     assert "the mean relevance" in model.privacy.mechanism
@@ -167,7 +167,7 @@ def test_the_solver_follows_the_parameters() -> None:
         {"horizon": 99},
         {"solver": "gradients"},
     ):
-        assert not isinstance(ranking.PairFTRL(**{"features": ["a"], **options}).run.rule, MomentsRun)
+        assert not isinstance(ranking.PairFTRL(**{"features": ["a"], **options}).run.state, MomentsState)
     with pytest.raises(ConfigError, match="moments"):
         ranking.PairFTRL(solver="moments", clip=1.0)
     with pytest.raises(ConfigError, match="solver"):
@@ -199,7 +199,7 @@ def test_a_state_is_of_the_solver_that_was_asked_for() -> None:
     saved = model.to_state()
     other = make()
     other.load_state(saved)
-    assert isinstance(other.run.rule, RankingRun)
+    assert isinstance(other.run.state, RankingMomentsState)
     assert frozen(other) == frozen(model)
     for solver in ("moments", "gradients"):
         with pytest.raises(SnapshotError, match="solver"):

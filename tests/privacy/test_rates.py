@@ -15,7 +15,7 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Origin
 from streampair.privacy.mechanisms import prevalence
-from streampair.privacy.mechanisms.prevalence import SHARE, RatePlan
+from streampair.privacy.mechanisms.prevalence import SHARE, PrevalencePlan
 
 NAMES = ["a", "b", "c"]
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -60,7 +60,7 @@ def test_a_record_moves_labels_and_scores_by_at_most_three() -> None:
 
 def test_what_leaves_moves_no_further_than_the_plan_says() -> None:
     """The sums as they are rounded, over random pairs of records and weights of any size."""
-    plan, rng, most = RatePlan(1.0, features=2), np.random.default_rng(0), 0.0
+    plan, rng, most = PrevalencePlan(1.0, features=2), np.random.default_rng(0), 0.0
     for _ in range(400):
         w, sums = rng.choice([0.5, 1.5, 9.0]) * rng.normal(size=2), np.zeros((2, 7), dtype=np.int64)
         for side in sums:
@@ -73,7 +73,7 @@ def test_what_leaves_moves_no_further_than_the_plan_says() -> None:
 
 @pytest.mark.parametrize("horizon", [None, 1, 60, 100, 101, 777, 20_000])
 def test_a_slot_is_in_one_block(horizon: int | None) -> None:
-    plan = RatePlan(0.05, horizon=horizon)
+    plan = PrevalencePlan(0.05, horizon=horizon)
     ends = [0]
     while ends[-1] < (horizon or 10_000):
         ends.append(plan.end(ends[-1]))
@@ -84,7 +84,7 @@ def test_a_slot_is_in_one_block(horizon: int | None) -> None:
 
 def shown(twin: float, runs: int = 300) -> float:
     """mu that the releases of a block show, for records that reach the bound; `twin` scales the noise."""
-    plan, rng = RatePlan(3.0, features=2), np.random.default_rng(1)
+    plan, rng = PrevalencePlan(3.0, features=2), np.random.default_rng(1)
     sums = np.zeros((2, plan.cells), dtype=np.int64)
     for side, s, x in zip(sums, (1.0, -1.0), np.eye(2), strict=True):
         dp_steps.score_sums(x[None], np.array([s]), np.array([9.0, 0.0]), 1024.0, side)
@@ -112,7 +112,7 @@ def test_an_audit_shows_nine_tenths_and_catches_less_noise() -> None:
 @pytest.mark.parametrize("more", [{}, {"forks": 2, "window": 50}, {"entity": EntityLimit(3, 10)}])
 def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, positive_rate="released", **more)
-    plan = model.run.rule.plan
+    plan = model.run.state.plan
     forks = more.get("forks", 0)
     for part, budget in ((plan.plan, 1.0 - SHARE), (plan.rate, SHARE)):
         spent = part.mu_spent(300) ** 2 + forks * part.fork_mu2(50)
@@ -125,7 +125,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     names = [line["name"] for line in model.privacy.card]
     assert "labels and scores of a block, for probabilities" in names
     # What a learner without them would spend is the budget already.
-    plain = MAKERS[name](300, **more).run.rule.plan
+    plain = MAKERS[name](300, **more).run.state.plan
     assert math.hypot(plain.mu_spent(300), plan.rate.mu_spent(300)) > (
         model.settings.mu if not forks else plan.mu_spent(300)
     )
@@ -134,23 +134,25 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
 def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """Noise of the first block of records that are all alike, so that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(prevalence.Beside, "advance", lambda self, values: self._chain.advance(values))
+        monkeypatch.setattr(
+            prevalence.ExtendedChain, "advance", lambda self, values: self._chain.advance(values)
+        )
     model = MAKERS["PairFTRL"](200, positive_rate="released", warmup=0, noise_key=bytes(32))
     held: list[np.ndarray] = []
-    emit = model.run.rule.sums.emit
+    privatize = model.run.state.sums.privatize
 
     class Door:
-        release = model.run.rule.sums.release
+        release = model.run.state.sums.release
 
         def __getattr__(self, name: str) -> Any:
             return getattr(model_sums, name)
 
-        def emit(self, noise: np.ndarray) -> np.ndarray:
+        def privatize(self, noise: np.ndarray) -> np.ndarray:
             held.append(noise.copy())
-            return np.asarray(emit(noise))
+            return np.asarray(privatize(noise))
 
-    model_sums = model.run.rule.sums
-    model.run.rule.sums = Door()
+    model_sums = model.run.state.sums
+    model.run.state.sums = Door()
     for slot in range(200):
         y = label if slot == 7 else True
         model.learn_one(dict.fromkeys(NAMES, 0.5), y, Origin(context=str(slot).encode()))
@@ -188,7 +190,7 @@ def test_probabilities_are_worth_more_than_a_constant(name: str) -> None:
 def test_before_a_release_a_score_of_zero_is_a_coin_and_then_has_the_rate() -> None:
     x, y = stream(500)
     model = MAKERS["NoisyOGD"](2000, positive_rate="released", seed=1)
-    first = model.run.rule.plan.rate.first
+    first = model.run.state.plan.rate.first
     model.learn_many(x[: first - 1], y[: first - 1])
     assert model._proba(0.0) == 0.5
     model.learn_many(x[first - 1 : first], y[first - 1 : first])

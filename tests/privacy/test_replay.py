@@ -108,13 +108,13 @@ def noise_of(model: auc.PairFTRL, data: list[Event], origin: Origin | None = Non
     """The noise of each learning slot: what the sum moved by, less the gradient; the first from `origin`."""
     out = []
     for x, y in data:
-        rule = model.run.rule
+        rule = model.run.state
         assert rule is not None
-        before, steps = rule.door.total.copy(), rule.steps
+        before, steps = rule.gate.total.copy(), rule.steps
         model.learn_one(x, y, origin)
         origin = None
         if rule.steps > steps:
-            out.append(rule.door.total - before - rule.door._scratch[2])
+            out.append(rule.gate.total - before - rule.gate._scratch[2])
     return np.array(out)
 
 
@@ -191,10 +191,10 @@ def test_the_short_way_of_a_keyed_slot_gives_the_bits_of_the_long_one(options: d
     """One kernel from the cipher's words on, against normals, noise and step by themselves."""
     data = [event for event in events(60) if "b" in event[0]]
     short, long = make(**options), make(**options)
-    rule = long.run.rule
+    rule = long.run.state
 
     def learn_chained(row: Any, label: Any, chain: ChainedNoise) -> None:
-        chain.advance(rule.door.cells(row, label, rule.steps).tobytes())
+        chain.advance(rule.gate.cells(row, label, rule.steps).tobytes())
         rule.learn(row, label, chain)
 
     rule.learn_chained = learn_chained

@@ -24,13 +24,13 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
     assert model.run is not None
     nominal = plan_ftrl(
         model.settings.mu,
-        dim=model.run.rule.plan.dim,
+        dim=model.run.state.plan.dim,
         influence=model.settings.buffer.influence,
         diameter=2.0,
         clip=1.0,
         radius=3.0,
         horizon=model.settings.horizon,
-        strategy=model.run.rule.plan.strategy,
+        strategy=model.run.state.plan.strategy,
     )
     out = []
     for t in range(steps):
@@ -40,7 +40,7 @@ def residuals(model: auc.PairFTRL, steps: int, *, restore_at: int | None = None)
             model.load_state(state)
         model.learn_null()
         assert model.run is not None
-        out.append(model.run.rule.door.total * nominal.grid)
+        out.append(model.run.state.gate.total * nominal.grid)
     noisy = np.diff(np.array(out), axis=0, prepend=np.zeros((1, nominal.dim)))
     strategy = nominal.strategy
     column = strategy.column(steps) if isinstance(strategy, BLT) else strategy.column[:steps]
@@ -101,5 +101,5 @@ def test_noise_that_is_used_twice_is_rejected() -> None:
     assert one.run is not None
     assert two.run is not None
     assert other.run is not None
-    assert np.array_equal(one.run.rule.door.total, two.run.rule.door.total)
-    assert not np.array_equal(one.run.rule.door.total, other.run.rule.door.total)
+    assert np.array_equal(one.run.state.gate.total, two.run.state.gate.total)
+    assert not np.array_equal(one.run.state.gate.total, other.run.state.gate.total)

@@ -16,7 +16,7 @@ from harness.table_canaries import (
     CANARIES,
     LEAST,
     Secrets,
-    bare_door,
+    bare_gate,
     broken,
     canary,
     claims,
@@ -35,7 +35,7 @@ from streampair.privacy.contraction import giga_steps
 from streampair.privacy.mechanisms import offline
 from streampair.privacy.mechanisms.offline import (
     LaplaceStream,
-    VectorDoor,
+    VectorGate,
     contraction,
     descent_moves,
     mean_move,
@@ -51,7 +51,7 @@ LESS_NOISE = 0.7
 
 @pytest.fixture
 def secrets() -> Iterator[Secrets]:
-    with bare_door() as held:
+    with bare_gate() as held:
         yield held
 
 
@@ -360,11 +360,11 @@ def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
     The attacker knows the coins, and how far a record moves each release when those before it are equal: that
     is matched with what is released, and the std is that of what is seen.
     """
-    tables, emit = next(worst_tables(300)), VectorDoor.emit
+    tables, privatize = next(worst_tables(300)), VectorGate.privatize
     sides = (tables[:2], tables[2:])
     bare, tape = Secrets(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorDoor, "emit", lambda _, vector: bare.emit(vector))
+        patch.setattr(VectorGate, "privatize", lambda _, vector: bare.privatize(vector))
         report = make().fit(*sides[0]).privacy
         tape = bare.pop()
         bare.tape = list(tape)
@@ -375,12 +375,12 @@ def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
     for run, side in np.ndindex(runs, 2):
         kept: list[Any] = []
 
-        def spy(self: VectorDoor, vector: Any, kept: list[Any] = kept) -> Any:
-            kept.append(emit(self, vector))
+        def spy(self: VectorGate, vector: Any, kept: list[Any] = kept) -> Any:
+            kept.append(privatize(self, vector))
             return kept[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(VectorDoor, "emit", spy)
+            patch.setattr(VectorGate, "privatize", spy)
             # The coins are those of the seed, the noise is another one each time.
             noise = itertools.count(1000 * (2 * run + side))
             patch.setattr(offline, "NormalStream", lambda seed, noise=noise: NormalStream(next(noise)))
@@ -429,20 +429,20 @@ def test_what_is_public_is_computed_from_releases(
 ) -> None:
     """Table B under the releases of table A is A to the last bit: weights, scores, report."""
     X, y, X2, y2 = next(worst_tables(40))
-    emit, tape = VectorDoor.emit, []
+    privatize, tape = VectorGate.privatize, []
 
-    def record(door: VectorDoor, vector: Any) -> Any:
-        tape.append(emit(door, vector))
+    def record(gate: VectorGate, vector: Any) -> Any:
+        tape.append(privatize(gate, vector))
         return tape[-1]
 
-    def play(door: VectorDoor, vector: Any) -> Any:
-        emit(door, vector)
+    def play(gate: VectorGate, vector: Any) -> Any:
+        privatize(gate, vector)
         return tape.pop(0)
 
-    monkeypatch.setattr(VectorDoor, "emit", record)
+    monkeypatch.setattr(VectorGate, "privatize", record)
     given = {"random_state": 7} if learner in DRAWING else {}  # the coins
     one = learner(1.0, delta, **given).fit(X, y)
-    monkeypatch.setattr(VectorDoor, "emit", play)
+    monkeypatch.setattr(VectorGate, "privatize", play)
     other = learner(1.0, delta, **given).fit(X2, y2)
     assert one.coef_.tobytes() == other.coef_.tobytes()
     assert str(one.privacy) == str(other.privacy)
@@ -450,11 +450,11 @@ def test_what_is_public_is_computed_from_releases(
 
 
 def test_a_door_lets_no_more_out_than_is_planned() -> None:
-    door = VectorDoor(plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, **LEMMA), None)
-    first = door.emit(np.zeros(2))
+    gate = VectorGate(plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, **LEMMA), None)
+    first = gate.privatize(np.zeros(2))
     assert (first / offline.power_of_two_below(0.01 * 0.1 / math.sqrt(2)) % 1.0 == 0.0).all()
     with pytest.raises(RuntimeError, match="more than is planned"):
-        door.emit(np.zeros(2))
+        gate.privatize(np.zeros(2))
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.0])

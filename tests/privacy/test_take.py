@@ -191,7 +191,7 @@ def released(how: str, bad: Any) -> Any:
             model.score_one(x)
             model.learn_one(x, True)
     assert model.run is not None
-    rule: Any = model.run.rule
+    rule: Any = model.run.state
     assert rule.releases == 0  # the block is open
     return model.slots, np.frombuffer(rule.block.cells(), dtype=np.int64) * rule.plan.grid, rule.plan
 
@@ -222,7 +222,7 @@ def test_by_moments_records_that_release_nothing_are_a_batch_bit_for_bit(kind: A
     for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
         alone.learn_one(dict(enumerate(row)), label)
     batch.learn_many(rows, labels)
-    assert alone.run.rule.quiet is (not isinstance(alone, metric.PairFTRL))  # most slots are
+    assert alone.run.state.releases_nothing is (not isinstance(alone, metric.PairFTRL))  # most slots are
     assert alone.null_slots == batch.null_slots > 0
     assert pack(alone.to_state()) == pack(batch.to_state())
 
@@ -269,9 +269,9 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
             ready = None
         elif how == "rows" and part and all(whole(x) for x in xs):
             table = np.array([[x[name] for name in reversed(NAMES)] for x in xs])
-            ready = model.ready_rows(NAMES[::-1], table, ys, where, nulls=nulls)
+            ready = model.prepare_rows(NAMES[::-1], table, ys, where, nulls=nulls)
         else:
-            ready = model.ready_many(xs, ys, where, nulls=nulls)
+            ready = model.prepare_many(xs, ys, where, nulls=nulls)
         if ready is None:
             for x, y, origin in part:
                 before, score = model.refused_records, "none"
@@ -340,7 +340,7 @@ def test_batches_are_taken_at_once(name: str) -> None:
     for at in (1, 24, 47):
         part = rows[at : at + 23]
         where = Origins(entities=[i % 5 for i in range(at, at + 23)])
-        ready = many.ready_many([x for x, _ in part], [y for _, y in part], where)
+        ready = many.prepare_many([x for x, _ in part], [y for _, y in part], where)
         assert ready is not None
         got += ready.take()
     assert got == scores
@@ -348,7 +348,7 @@ def test_batches_are_taken_at_once(name: str) -> None:
     twin = MAKES[name](seed=1)
     twin.take(*rows[0], Origin(entity=0))
     ys = [y for _, y in rows[1:]]
-    ready = twin.ready_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
+    ready = twin.prepare_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
     assert ready is not None
     ready.take()
     assert state(one) != state(twin)
@@ -357,21 +357,21 @@ def test_batches_are_taken_at_once(name: str) -> None:
 def test_what_a_batch_does_not_take_changes_nothing() -> None:
     model = auc.PairFTRL(1.0, 1e-3, 60, noise_key=KEY)
     xs, ys = ([part[i] for part in stream(model, 20)] for i in (0, 1))
-    assert model.ready_many(xs, ys) is None  # nobody knows the names
+    assert model.prepare_many(xs, ys) is None  # nobody knows the names
     model.take(xs[0], ys[0])
     before = state(model)
     for how in KINDS:  # until it is taken
-        ready = model.ready_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:])
+        ready = model.prepare_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:])
         refuses = how in ("text", "nan", "infinite", "beyond", "empty", "none")
         assert (list(ready.refused) if ready else ready) == [4] * refuses
-    assert model.ready_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
-    assert list(model.ready_rows(NAMES, np.full((2, 5), math.nan), ys[:2]).refused) == [0, 1]
+    assert model.prepare_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
+    assert list(model.prepare_rows(NAMES, np.full((2, 5), math.nan), ys[:2]).refused) == [0, 1]
     assert state(model) == before
     # Records may name their own entities, as long as nobody has said whose they are.
     entities = MAKES["auc-entities-field"](noise_key=KEY)
     own = [{**x, "who": i % 3} for i, x in enumerate(xs)]
-    assert entities.ready_many(own, ys) is None
-    assert entities.ready_many(own, ys, Origins(entities=[1] * 20)) is not None
+    assert entities.prepare_many(own, ys) is None
+    assert entities.prepare_many(own, ys, Origins(entities=[1] * 20)) is not None
 
 
 def test_an_origin_is_of_one_record() -> None:

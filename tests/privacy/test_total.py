@@ -226,7 +226,7 @@ def block_sum(step: Any, bad: Any) -> Any:
     frame.at[40, "a"] = bad
     with contextlib.suppress(RecordError):  # what a loop over frames does to go on
         model.learn_many(frame, pd.Series([True] * 100))
-    rule = learner.run.rule  # type: ignore[union-attr]
+    rule = learner.run.state  # type: ignore[union-attr]
     assert rule.releases == 0  # the block is open
     return np.frombuffer(rule.block.cells(), dtype=np.int64) * rule.plan.grid, rule.plan  # type: ignore[attr-defined]
 

@@ -12,11 +12,16 @@ from harness.learners import PRIVATE, stream, taught
 from streampair import auc, metric, ranking
 from streampair.kernels.vectors import project_ball
 from streampair.privacy.mechanisms import metric_moments
-from streampair.privacy.mechanisms.base import BesideRun
-from streampair.privacy.mechanisms.dp_forest import WoodsRun
-from streampair.privacy.mechanisms.metric_moments import MetricRun, metric_of, noise_of_metric, seen_of
-from streampair.privacy.mechanisms.output_perturbation import OutputRun
-from streampair.privacy.mechanisms.second_moments import MomentsRun, leader_of, noise_of_leader, unpacked
+from streampair.privacy.mechanisms.base import StateWrapper
+from streampair.privacy.mechanisms.dp_forest import DPForestState
+from streampair.privacy.mechanisms.metric_moments import (
+    MetricMomentsState,
+    metric_of,
+    noise_of_metric,
+    seen_of,
+)
+from streampair.privacy.mechanisms.output_perturbation import OutputPerturbationState
+from streampair.privacy.mechanisms.second_moments import MomentsState, noise_of_leader, ridge_of, unpacked
 
 Floats = np.ndarray
 Told = Callable[..., Floats]
@@ -55,7 +60,7 @@ def spread_and_told(case: str, told: Told, draws: int = 400) -> tuple[Floats, Fl
     for _ in range(draws):
         second, cross = unpacked(exact + std * rng.normal(size=len(exact)), d)
         cross = cross.copy()
-        w, _ = leader_of(second, cross, RATE, ridge, std * std)
+        w, _ = ridge_of(second, cross, RATE, ridge, std * std)
         project_ball(w, radius)
         found.append(w)
         said.append(told(second, cross, ridge, std * std, np.full(d, std * std), radius))
@@ -216,12 +221,16 @@ def test_where_it_is_not_known_nothing_is_told() -> None:
         model = make(seed=1)
         assert model.weights_noise is None
         noise = taught(model, 60).weights_noise
-        rule = model.run.rule
-        while isinstance(rule, BesideRun):
+        rule = model.run.state
+        while isinstance(rule, StateWrapper):
             rule = rule.inner
-        known = isinstance(rule, MomentsRun) and not isinstance(rule, (MetricRun, WoodsRun))
-        known = known or (isinstance(rule, MetricRun) and bool(rule.average.any()))  # two classes are seen
-        known = known or (isinstance(rule, OutputRun) and rule.releases > 0)  # points at random do not count
+        known = isinstance(rule, MomentsState) and not isinstance(rule, (MetricMomentsState, DPForestState))
+        known = known or (
+            isinstance(rule, MetricMomentsState) and bool(rule.average.any())
+        )  # two classes are seen
+        known = known or (
+            isinstance(rule, OutputPerturbationState) and rule.releases > 0
+        )  # points at random do not count
         assert (noise is not None) is known, name
         if noise is not None:
             assert noise.keys() == model.weights.keys()
@@ -236,7 +245,7 @@ def test_where_it_is_not_known_nothing_is_told() -> None:
 
 def as_it_was_put_in(model: Any) -> float:
     """Standard deviation of what noise adds to a weight if no step after it answered: of FTRL, in full."""
-    run = model.run.rule
+    run = model.run.state
     plan, n = run.plan, run.steps
     rates, c = plan.rates(0, n), plan.strategy.column[:n]
     drawn = np.zeros(n)  # of one normal, in what noise adds to the sum: C^-1

@@ -16,13 +16,19 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, random_trees
 from streampair.privacy import EntityLimit
 from streampair.privacy.mechanisms.base import Relation
-from streampair.privacy.mechanisms.dp_forest import WoodsPlan, WoodsRun, shares, woods_diameter, worthwhile
-from streampair.privacy.mechanisms.second_moments import MomentsRun
-from streampair.records.random_trees import BINS, DEPTH, TREES, Trees, WoodDesign
+from streampair.privacy.mechanisms.dp_forest import (
+    DPForestPlan,
+    DPForestState,
+    dp_forest_diameter,
+    shares,
+    worthwhile,
+)
+from streampair.privacy.mechanisms.second_moments import MomentsState
+from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees
 
 D = 2
 NAMES = [0, 1]
-PLAN = WoodsPlan(0.3, D, 200.0, 5000, 30.0)
+PLAN = DPForestPlan(0.3, D, 200.0, 5000, 30.0)
 
 
 def ring(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +45,7 @@ def forest(n: int, **options: Any) -> auc.PrivateForest:
 
 def design_of(values: np.ndarray) -> np.ndarray:
     """Designs of standardised values, as after a warm-up that found mean 0 and variance 1 / 4."""
-    design = WoodDesign(NAMES, {})
+    design = RandomTreeDesign(NAMES, {})
     design.cap = 3.0 / math.sqrt(D)
     design.standardise(np.zeros(D), np.full(D, 2.0 / math.sqrt(D)))
     ready = np.empty((len(values), design.width))
@@ -79,7 +85,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     assert norms.max() <= PLAN.blank_move + PLAN.grid * math.sqrt(PLAN.packed)
     # Twins: without the leaves' part, or with one label of two, the bound would be passed.
     assert apart.max() > math.hypot(2.1214, math.sqrt(2 * D) * mark) * 1.01
-    assert apart.max() > woods_diameter(D, leaf / math.sqrt(2), mark)
+    assert apart.max() > dp_forest_diameter(D, leaf / math.sqrt(2), mark)
 
 
 def test_the_diameter_is_that_of_the_slow_reference() -> None:
@@ -107,7 +113,7 @@ def test_the_shares_of_mu() -> None:
 def test_the_account_is_that_of_moments_of_another_diameter(options: dict[str, Any]) -> None:
     """What a run spends is its budget, under the releases that it makes: no cheaper, and no dearer."""
     given = {"horizon": 5000, **options}
-    plan = WoodsPlan(0.3, D, 200.0, given.pop("horizon"), 30.0, **given)
+    plan = DPForestPlan(0.3, D, 200.0, given.pop("horizon"), 30.0, **given)
     horizon = plan.horizon or 10**6
     spent = plan.mu_spent(horizon) ** 2 + plan.forks * plan.fork_mu2(plan.window)
     assert spent <= 0.09 * (1 + 1e-9)
@@ -119,7 +125,7 @@ def test_the_account_is_that_of_moments_of_another_diameter(options: dict[str, A
 
 def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
     """One record replaced at each of many slots: what all releases together see, in units of their noise."""
-    plan = WoodsPlan(0.5, D, 20.0, 150, 30.0, anytime=0.6)
+    plan = DPForestPlan(0.5, D, 20.0, 150, 30.0, anytime=0.6)
     rows = design_of(np.random.default_rng(2).uniform(-1.0, 1.0, (150, D)))
     labels = np.ones(150)
     other = design_of(np.array([[1.0, 1.0]]))[0], -1.0
@@ -131,7 +137,7 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
             return np.zeros(count)
 
     def seen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        run, shown = WoodsRun(plan), []
+        run, shown = DPForestState(plan), []
         run._solve = lambda: None  # type: ignore[method-assign]
         for i in range(len(x)):
             before = run.releases
@@ -190,7 +196,7 @@ def test_batches_replay_and_copies_give_the_bits_of_one_by_one(horizon: int | No
             scores.append(one.take(record, label))
         else:
             one.learn_null()
-    ready = many.ready_many(records, labels)
+    ready = many.prepare_many(records, labels)
     assert ready is not None
     found = ready.take()
     assert [v for i, v in enumerate(found) if i != 5] == scores
@@ -217,12 +223,12 @@ def test_a_model_is_that_of_its_release_whenever_it_is_asked_for() -> None:
     early, late = (forest(4000, seed=3, epsilon=20.0, warmup=400) for _ in range(2))
     for model in (early, late):
         model.learn_many(x[:2000], y[:2000])
-    wanted = early.run.rule.average.copy()
+    wanted = early.run.state.average.copy()
     assert wanted[D:].any()
-    releases = early.run.rule.releases
+    releases = early.run.state.releases
     late.learn_many(x[2000:], y[2000:])
-    assert late.run.rule.releases == releases
-    assert (late.run.rule.average == wanted).all()
+    assert late.run.state.releases == releases
+    assert (late.run.state.average == wanted).all()
 
 
 def test_models_are_post_processing() -> None:
@@ -230,11 +236,11 @@ def test_models_are_post_processing() -> None:
     x, y = ring(4000)
     a = forest(4000, seed=3, epsilon=20.0)
     a.learn_many(x, y)
-    rule = a.run.rule
-    assert isinstance(rule, WoodsRun)
+    rule = a.run.state
+    assert isinstance(rule, DPForestState)
     b = forest(4000, seed=4, epsilon=20.0)
     b.learn_many(x[::-1] * 0.5, ~y)
-    other = b.run.rule
+    other = b.run.state
     assert not (other.average == rule.average).all()
     other._weighted[:], other._numbers[:] = rule._weighted, rule._numbers
     other._start[:] = rule._start
@@ -249,7 +255,7 @@ def test_metadata_does_not_depend_on_content() -> None:
     a, b = (forest(900, warmup=100, epsilon=20.0) for _ in range(2))
     a.learn_many(x, y)
     b.learn_many(np.full_like(x, math.nan), np.array([None] * 900, dtype=object))
-    assert isinstance(a.run.rule, WoodsRun)
+    assert isinstance(a.run.state, DPForestState)
     assert (a.slots, a.privacy.releases, a.plan()) == (b.slots, b.privacy.releases, b.plan())
 
 
@@ -260,12 +266,12 @@ def test_short_streams_have_the_linear_score_alone() -> None:
     assert not worthwhile(1.0, 1e-4, 16_000, features=100)
     assert worthwhile(1.0, 1e-4, 64_000, features=100)
     short, long = forest(1000, epsilon=1.0), forest(None, epsilon=1.0)  # type: ignore[arg-type]
-    assert type(short.run.rule) is MomentsRun
-    assert type(long.run.rule) is WoodsRun
+    assert type(short.run.state) is MomentsState
+    assert type(long.run.state) is DPForestState
     # Unless somebody says how many trees there are.
     said = forest(1000, epsilon=1.0, trees=3, depth=2)
-    assert isinstance(said.run.rule, WoodsRun)
-    assert said.run.rule.plan.leaves == 12
+    assert isinstance(said.run.state, DPForestState)
+    assert said.run.state.plan.leaves == 12
     assert "3 random trees" in said.privacy.details
 
 

@@ -18,9 +18,16 @@ from streampair import auc
 from streampair.kernels import random_trees
 from streampair.preprocessing import OneHot
 from streampair.privacy.mechanisms import dp_forest, synthetic_sample
-from streampair.privacy.mechanisms.dp_forest import Fitted, Ridge, WoodsPlan, WoodsRun, half_odds, weights_of
+from streampair.privacy.mechanisms.dp_forest import (
+    DPForestPlan,
+    DPForestState,
+    Fitted,
+    Ridge,
+    half_odds,
+    weights_of,
+)
 from streampair.privacy.mechanisms.synthetic_sample import Rows, Told, rows_of
-from streampair.records.random_trees import BINS, Trees, WoodDesign, fields_of, marks_of
+from streampair.records.random_trees import BINS, RandomTreeDesign, Trees, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
 
@@ -263,11 +270,11 @@ def test_columns_of_one_field_are_told_by_their_names() -> None:
 def test_a_replaced_category_moves_two_bins_of_its_field() -> None:
     """Lemma 90 with fields of several columns: q fields, not d columns, are in the diameter."""
     names = ["a", *(f"b={v}" for v in range(5)), *(f"c={v}" for v in range(3))]
-    design = WoodDesign(names, dict.fromkeys(names[1:], (0.0, 1.0)))
+    design = RandomTreeDesign(names, dict.fromkeys(names[1:], (0.0, 1.0)))
     d = len(names)
     design.standardise(np.zeros(d), np.full(d, 0.3))
     design.cap = 1.0
-    plan = WoodsPlan(0.3, d, 200.0, 5000, 30.0, fields=fields_of(names))
+    plan = DPForestPlan(0.3, d, 200.0, 5000, 30.0, fields=fields_of(names))
     assert plan.sizes == (1, 5, 3)
     assert (
         plan.dim
@@ -287,7 +294,7 @@ def test_a_replaced_category_moves_two_bins_of_its_field() -> None:
     allowed = plan.diameter**2 - 4.5 - 4 * plan.trees * plan.leaf**2
     assert apart.max() * plan.mark**2 == pytest.approx(allowed)
     # As many columns would have less of a part each.
-    assert plan.mark > WoodsPlan(0.3, d, 200.0, 5000, 30.0).mark * 1.7
+    assert plan.mark > DPForestPlan(0.3, d, 200.0, 5000, 30.0).mark * 1.7
 
 
 def test_rows_are_made_up_of_one_category_each() -> None:
@@ -343,8 +350,8 @@ def test_a_pair_of_categories_that_no_line_knows() -> None:
 
 def test_leaves_learn_from_records_with_gaps() -> None:
     """A gap takes a side of its own; the linear part is null, and so is a record of gaps alone."""
-    plan = WoodsPlan(0.3, 2, 200.0, 5000, 30.0)
-    design = WoodDesign([0, 1], {})
+    plan = DPForestPlan(0.3, 2, 200.0, 5000, 30.0)
+    design = RandomTreeDesign([0, 1], {})
     design.cap = 1.0
     design.standardise(np.zeros(2), np.full(2, 0.5))
     raw = np.array([[0.3, -0.4], [math.nan, -0.4], [math.inf, -0.4], [math.nan, math.nan], [0.0, -0.4]])
@@ -356,7 +363,7 @@ def test_leaves_learn_from_records_with_gaps() -> None:
     assert (leaves[1] == leaves[2]).all()
     assert not (leaves[1] == leaves[4]).all()  # a gap is no 0
     assert bins.sum(axis=1).tolist() == [2.0, 1.0, 1.0, 0.0, 2.0]
-    run = WoodsRun(plan)
+    run = DPForestState(plan)
     run._put_centre(0.0)
     for rows, linear in ((ready[:1], True), (ready[1:3], False)):
         before = run.block.cells()

@@ -72,7 +72,7 @@ def test_ready_many_is_score_one_then_learn_one(model: Any, cuts: list[int], see
     for cut in cuts:
         batch = rows[at : at + cut]
         at += cut
-        ready = many.ready_many([x for x, _ in batch], [y for _, y in batch])
+        ready = many.prepare_many([x for x, _ in batch], [y for _, y in batch])
         assert ready is not None
         assert ready.take() == one_by_one(one, batch)
         assert frozen(one) == frozen(many)
@@ -83,13 +83,13 @@ def test_what_ready_many_does_not_take_changes_nothing(model: Any) -> None:
     learner = model.clone()
     rows = stream(model, 20)
     xs, ys = [x for x, _ in rows], [y for _, y in rows]
-    assert learner.ready_many(xs, ys) is None  # nobody knows the names
+    assert learner.prepare_many(xs, ys) is None  # nobody knows the names
     for x, y in rows:
         learner.learn_one(x, y)
     before = frozen(learner)
     for other in ({**xs[5], "new": 1.0}, {"f0": 1.0}):
-        assert learner.ready_many([*xs[:5], other, *xs[6:]], ys) is None
-    assert learner.ready_many([], []) is None
+        assert learner.prepare_many([*xs[:5], other, *xs[6:]], ys) is None
+    assert learner.prepare_many([], []) is None
     assert frozen(learner) == before
 
 
@@ -113,9 +113,9 @@ def test_what_is_refused_or_null_leaves_no_trace_in_its_batch(model: Any, tables
         xs, ys = [x for x, _ in rows[at : at + cut]], [y for _, y in rows[at : at + cut]]
         null = [i - at for i in nulls if at <= i < at + cut]
         if tables:
-            ready = many.ready_rows(list(first), np.array([list(x.values()) for x in xs]), ys, nulls=null)
+            ready = many.prepare_rows(list(first), np.array([list(x.values()) for x in xs]), ys, nulls=null)
         else:
-            ready = many.ready_many(xs, ys, nulls=null)
+            ready = many.prepare_many(xs, ys, nulls=null)
         scores = ready.take()
         for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
             try:
@@ -134,7 +134,7 @@ def test_a_history_that_is_full_takes_nothing() -> None:
     rows = stream(learner, 40)
     for x, y in rows[:20]:
         learner.learn_one(x, y)
-    assert learner.ready_many([x for x, _ in rows[20:]], [y for _, y in rows[20:]]) is None
+    assert learner.prepare_many([x for x, _ in rows[20:]], [y for _, y in rows[20:]]) is None
     assert learner.records == 20
 
 
@@ -150,7 +150,7 @@ def test_methods_of_a_subclass_are_not_passed_over() -> None:
     for x, y in stream(learner, 10):
         learner.learn_one(x, y)
     rows = stream(learner, 10)
-    assert learner.ready_many([x for x, _ in rows], [y for _, y in rows]) is None
+    assert learner.prepare_many([x for x, _ in rows], [y for _, y in rows]) is None
 
 
 def test_a_frame_that_cannot_be_used_is_not_learned() -> None:

@@ -316,7 +316,7 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     X, y = _many(fresh, 900)
     fresh.learn_many(X[:300], y[:300])  # what happens once: names, room, the draws of noise in advance
     if isinstance(model, auc.PrivateForest):
-        fresh.run.rule._due = 10**9
+        fresh.run.state._due = 10**9
     short, long = (X[300:350], y[300:350]), (X[350:900], y[350:900])
     once = model.clone(options)  # and what happens once in a process: kernels are loaded
     for part in (slice(300), slice(300, 350), slice(350, 900)):

@@ -65,7 +65,7 @@ def test_a_label_of_another_type_is_refused(make: Any, positive: Any, other: Any
     for labels in ([positive, other], pd.Series([positive, other], dtype=object)):
         with pytest.raises(RecordError, match="in row 1, the label is"):
             model.learn_many(row, pd.Series(labels))
-    ready = model.ready_many([x, x], [positive, other])
+    ready = model.prepare_many([x, x], [positive, other])
     assert list(ready.refused) == [1]
     assert frozen(model) == before
 
@@ -196,7 +196,7 @@ def test_the_first_label_that_ranks_low_is_known_however_it_came(make: Any, back
     many.learn_many(X, y)
     both.score_learn_many(X, y)
     ready.learn_one(*rows[0])
-    ready.ready_many([x for x, _ in rows[1:]], [y for _, y in rows[1:]]).take()
+    ready.prepare_many([x for x, _ in rows[1:]], [y for _, y in rows[1:]]).take()
     assert frozen(one) == frozen(many) == frozen(both) == frozen(ready)
     saved = make(positive="yes")
     saved.load_state(one.to_state())
@@ -225,9 +225,9 @@ def test_a_record_that_is_refused_tells_no_label(make: Any) -> None:
         model.learn_one(bad, "no")
     with pytest.raises(RecordError):
         model.learn_many(pd.DataFrame([{"a": float("inf")}]), pd.Series(["no"]))
-    ready = model.ready_many([bad, {"a": 1.0}], ["no", "yes"])
+    ready = model.prepare_many([bad, {"a": 1.0}], ["no", "yes"])
     ready.take()
-    model.ready_many([{"a": 1.0}], ["no"])  # not taken
+    model.prepare_many([{"a": 1.0}], ["no"])  # not taken
     assert model.predict_one({"a": -1.0}) in (None, "yes")
     assert "negative" not in model.to_state()
     model.learn_one({"a": 1.0}, "other")
@@ -286,7 +286,7 @@ def test_a_private_learner_warns_once_and_counts(make: Any) -> None:
         for x, y in rows[:4]:
             model.learn_one(x, y)
         model.learn_many(pd.DataFrame([x for x, _ in rows[4:8]]), pd.Series([y for _, y in rows[4:8]]))
-        ready = model.ready_many([x for x, _ in rows[8:]], [y for _, y in rows[8:]])
+        ready = model.prepare_many([x for x, _ in rows[8:]], [y for _, y in rows[8:]])
         if ready is not None:
             ready.take()
     assert len(caught) == 1
@@ -298,7 +298,7 @@ def test_a_private_learner_warns_once_and_counts(make: Any) -> None:
     assert model.null_slots == model.slots == (14 if ready is not None else 10)
 
 
-@pytest.mark.parametrize("way", ["learn_one", "take", "learn_many", "ready_many"])
+@pytest.mark.parametrize("way", ["learn_one", "take", "learn_many", "prepare_many"])
 def test_each_way_to_learn_warns(way: str) -> None:
     model = PRIVATE["auc-blt"](features=FEATURES)
     x = stream(1)[0][0]
@@ -306,7 +306,7 @@ def test_each_way_to_learn_warns(way: str) -> None:
         "learn_one": lambda: model.learn_one(x, 2),
         "take": lambda: model.take(x, 2),
         "learn_many": lambda: model.learn_many(pd.DataFrame([x]), pd.Series([2])),
-        "ready_many": lambda: model.ready_many([x], [2]).take(),
+        "prepare_many": lambda: model.prepare_many([x], [2]).take(),
     }
     with pytest.warns(UserWarning, match="a label of type int"):
         ways[way]()

@@ -63,6 +63,6 @@ def test_batches_and_copies_say_it_too(make: Any) -> None:
     model.learn_one(xs[0], 1)
     other = copy.deepcopy(model)
     with pytest.warns(UserWarning, match="'amount' had texts"):
-        model.ready_many(xs, [1] * 120).take()
+        model.prepare_many(xs, [1] * 120).take()
     with pytest.warns(UserWarning, match="'amount' had texts"):
         [other.learn_one(x, 0) for x in xs]

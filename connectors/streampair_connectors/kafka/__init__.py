@@ -27,15 +27,14 @@ from streampair_connectors.kafka.offset_metadata import (
     write_register_offline,
 )
 from streampair_connectors.kafka.producer import Producer, Routes
-from streampair_connectors.kafka.record_reader import Lookup
-from streampair_connectors.kafka.static_membership import Takeovers
+from streampair_connectors.kafka.record_reader import RecordReader
+from streampair_connectors.kafka.static_membership import StaticMemberConflicts
 from streampair_connectors.kafka.transactions import PartitionProducer, transactional_id
 
 __all__ = [
     "Committed",
     "Consumer",
     "LogTopic",
-    "Lookup",
     "Message",
     "Missing",
     "Partition",
@@ -43,8 +42,9 @@ __all__ = [
     "Producer",
     "Reader",
     "RecordLike",
+    "RecordReader",
     "Routes",
-    "Takeovers",
+    "StaticMemberConflicts",
     "check_codecs",
     "check_register",
     "cluster_id",

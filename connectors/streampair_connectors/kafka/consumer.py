@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.structs import OffsetAndMetadata
 
-from streampair.errors import Fenced, SourceError
+from streampair.errors import FencedError, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.kafka.client import (
@@ -27,7 +27,7 @@ from streampair_connectors.kafka.client import (
 )
 from streampair_connectors.kafka.static_membership import (
     Assignor,
-    Takeovers,
+    StaticMemberConflicts,
     describe_group,
     end_poll,
     is_fenced,
@@ -66,7 +66,7 @@ class Consumer:
         on_revoked: Callable[[list[Partition]], Awaitable[None]],
         on_assigned: Callable[[list[Partition]], Awaitable[None]],
         on_lost: Callable[[Partition], None] = lambda partition: None,
-        takeovers: Takeovers | None = None,
+        takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
     ) -> None:
         self._config = config
@@ -78,7 +78,7 @@ class Consumer:
         self._assignor = Assignor()
         self._instance_id = config.instance_id()
         if takeovers is None and self._instance_id is not None:
-            takeovers = Takeovers(self._instance_id)
+            takeovers = StaticMemberConflicts(self._instance_id)
         self._takeovers = takeovers
         self._is_member = False
         # Since when the caller does not poll, and the longest that it did not; None: it polls.
@@ -191,7 +191,7 @@ class Consumer:
         self._is_member = False
         return not self._taken_over(self._takeovers).retriable
 
-    def _taken_over(self, takeovers: Takeovers) -> SourceError:
+    def _taken_over(self, takeovers: StaticMemberConflicts) -> SourceError:
         """Count one. The error of too many is raised by the next `poll`."""
         log.warning(
             "taken_over",
@@ -340,7 +340,7 @@ class Consumer:
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
             lost = isinstance(error, kafka_errors.CommitFailedError | kafka_errors.IllegalStateError)
             if lost or is_fenced(error):
-                raise Fenced(
+                raise FencedError(
                     f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in registers)} away: "
                     f"{say(error)}",
                     fix="none is needed: the member that has it now goes on at the last commit",
@@ -362,8 +362,8 @@ class Consumer:
         await stop_quietly(self._consumer.stop(), seconds)
 
 
-def _given_away(partitions: Iterable[Partition], error: BaseException) -> Fenced:
-    return Fenced(
+def _given_away(partitions: Iterable[Partition], error: BaseException) -> FencedError:
+    return FencedError(
         f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in partitions)} away: {say(error)}",
         fix="none is needed: the member that has it now goes on at the last commit",
     )

@@ -15,7 +15,7 @@ from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.admin import add_partitions, create_topics, describe_topics
 from streampair_connectors.kafka.client import Partition, RecordLike, client_options, stop_quietly, within
 from streampair_connectors.kafka.producer import PART
-from streampair_connectors.kafka.record_reader import Lookup
+from streampair_connectors.kafka.record_reader import RecordReader
 
 __all__ = ["SETTINGS", "LogTopic"]
 
@@ -46,7 +46,7 @@ class LogTopic:
         What it is read with; None: a connection for each reading.
     """
 
-    def __init__(self, config: KafkaConfig, name: str, lookup: Lookup | None = None) -> None:
+    def __init__(self, config: KafkaConfig, name: str, lookup: RecordReader | None = None) -> None:
         self._config = config
         self.name = name
         self._lookup = lookup
@@ -134,7 +134,7 @@ class LogTopic:
         """
         place = Partition(self.name, partition)
         found: list[RecordLike] = []
-        lookup = Lookup(self._config) if self._lookup is None else self._lookup
+        lookup = RecordReader(self._config) if self._lookup is None else self._lookup
         try:
             first, end = await lookup.range(place)
             async with contextlib.aclosing(lookup.span(place, first, end)) as batches:

@@ -19,12 +19,12 @@ from streampair_connectors.kafka.client import (
     within,
 )
 
-__all__ = ["Batches", "Lookup"]
+__all__ = ["Batches", "RecordReader"]
 
 Batches = AsyncGenerator[Sequence[RecordLike], None]
 
 
-class Lookup:
+class RecordReader:
     """Reads what a lane asks for at its start: single records, and spans that it replays.
 
     Transactions that are not committed are not seen, as the lane has never seen them.

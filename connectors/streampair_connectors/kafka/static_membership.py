@@ -5,7 +5,8 @@ back to whoever comes with its id. aiokafka 0.14 sends the id when it joins, but
 Three things follow, and are dealt with here:
 
 - A member whose id somebody else has taken is told only that it is unknown; it joins again, and takes the id
-  back. Two workers with one id would do that to each other at every heartbeat: `Takeovers` counts.
+  back. Two workers with one id would do that to each other at every heartbeat; `StaticMemberConflicts` counts
+  such takeovers.
 - Error 82, that an id was taken, has no name in the client: it gets one, so that it can be told from others.
 - A leader that comes back under its id is not asked to assign anything. Partitions that were added meanwhile
   stay with nobody, until some member makes the group assign anew: `describe_group` shows it, `Assignor.ask`
@@ -34,7 +35,7 @@ from streampair_connectors.kafka.client import client_options, stop_quietly, wit
 __all__ = [
     "Assignor",
     "Group",
-    "Takeovers",
+    "StaticMemberConflicts",
     "describe_group",
     "end_poll",
     "is_fenced",
@@ -61,7 +62,7 @@ def is_fenced(error: BaseException) -> bool:
     return isinstance(error, FencedInstanceIdError) or FencedInstanceIdError.__name__ in str(error)
 
 
-class Takeovers:
+class StaticMemberConflicts:
     """Counts how often others have taken this worker's group instance id.
 
     Once is what a restart looks like to the one that is replaced; again and again, that two are running.

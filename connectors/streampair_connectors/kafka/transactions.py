@@ -35,7 +35,7 @@ from aiokafka.protocol.transaction import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
-from streampair.errors import Fenced, OutcomeUnknown, SourceError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.client import (
     FATAL,
@@ -236,7 +236,7 @@ class PartitionProducer:
         Fenced
             Somebody else writes for this partition now, or the broker has ended this producer. Whether this
             transaction was committed before that is not known.
-        OutcomeUnknown
+        CommitOutcomeUnknownError
             The commit was sent, its answer did not come.
         SourceError
             Nothing of this transaction is ever committed. Retriable: a broker was away; while `usable`, the
@@ -263,7 +263,7 @@ class PartitionProducer:
         sends = [(target, messages) for target, messages in sends if messages]
         producer, answers = self._producer, self._answers
         if producer is None or answers is None:
-            raise Fenced(
+            raise FencedError(
                 f"the producer for {self._name} has ended: its last transaction failed, or an answer of the "
                 "broker was lost, so that a request may still arrive late",
                 fix="none is needed: the lane is opened again, with a new producer",
@@ -349,7 +349,7 @@ class PartitionProducer:
         except _CLIENT as error:
             if _is_fenced(error):
                 raise self._translate(error) from None
-            raise OutcomeUnknown(
+            raise CommitOutcomeUnknownError(
                 f"it is not known whether a transaction for {self._name} was committed: {say(error)}",
                 fix="none is needed: the lane is opened again, and reads which",
             ) from None
@@ -357,7 +357,7 @@ class PartitionProducer:
     def _translate(self, error: BaseException) -> SourceError:
         """Our error for one before the commit."""
         if _is_fenced(error):
-            return Fenced(
+            return FencedError(
                 f"another worker writes for {self._name}, or a transaction "
                 f"was open for more than {self._timeout_seconds:g} s: {say(error)}",
                 fix="none is needed if workers came or went; else look for a second one of the same app, or "

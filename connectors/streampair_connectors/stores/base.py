@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from streampair.engine import Append, Commit
+from streampair.engine import Commit, LogAppend
 from streampair_connectors.kafka import Committed, Message, Partition
 
 __all__ = ["LaneStore", "Store"]
@@ -40,11 +40,11 @@ class LaneStore(Protocol):
         """Cut off what a crash has torn: all but the first `used` bytes of the log."""
         ...
 
-    async def append(self, append: Append) -> None:
+    async def append(self, append: LogAppend) -> None:
         """Make frames durable, and then the register, before returning."""
         ...
 
-    async def line(self, append: Append) -> None:
+    async def line(self, append: LogAppend) -> None:
         """Take the line of the outputs that come next: durable, with the register, before any leaves."""
         ...
 

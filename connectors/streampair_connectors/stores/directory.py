@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from streampair.engine import Append, Commit
-from streampair.errors import Fenced, OutcomeUnknown, SourceError, StoreError
+from streampair.engine import Commit, LogAppend
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.config.permissions import check_directory
 from streampair_connectors.kafka import (
@@ -188,7 +188,7 @@ class DirectoryLane:
                 os.truncate(self._log, used)
                 _flush_file(self._log)
 
-    def append(self, append: Append) -> None:
+    def append(self, append: LogAppend) -> None:
         """Add frames to the log, durably."""
         with self._failing("written"):
             _write_durably(self._log, b"".join(append.frames), os.O_CREAT | os.O_APPEND)
@@ -398,7 +398,7 @@ class DiskLane:
         self._files = files
         self._partition = partition
         self._start = start
-        self._lines: list[Append] = []
+        self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None
         self._unknown = False  # whether an append has failed, so that nobody knows what is durable
@@ -420,11 +420,11 @@ class DiskLane:
         """Cut off a torn end."""
         await asyncio.to_thread(self._files.cut, used)
 
-    async def append(self, append: Append) -> None:
+    async def append(self, append: LogAppend) -> None:
         """The log, then the register."""
         await self._write(append)
 
-    async def line(self, append: Append) -> None:
+    async def line(self, append: LogAppend) -> None:
         """Keep it for `release`: a register costs as much as some thousand records."""
         self._lines.append(append)
         if self.waiting_since is None:
@@ -462,9 +462,9 @@ class DiskLane:
         await self._write(commit)
         await asyncio.to_thread(self._files.compact, commit)
 
-    async def _write(self, append: Append) -> None:
+    async def _write(self, append: LogAppend) -> None:
         if self._unknown:
-            raise OutcomeUnknown(
+            raise CommitOutcomeUnknownError(
                 "an earlier entry of this lane may be stored, or may not be",
                 fix="nothing need be done: the lane is opened again and reads which of the two it is",
             )
@@ -473,14 +473,14 @@ class DiskLane:
         await self._register(append)
         self._unknown = False
 
-    async def _register(self, append: Append) -> None:
+    async def _register(self, append: LogAppend) -> None:
         """Write the register; nothing goes on before it is known to be stored."""
         offset = self._start if append.next_offset is None else append.next_offset
         deadline = time.monotonic() + _REGISTER_SECONDS
         while True:
             try:
                 await commit_register(self._store.consumer, {self._partition: (offset, append.register)})
-            except Fenced:
+            except FencedError:
                 raise
             except SourceError as error:
                 if not error.retriable or self._store.give_up.is_set() or time.monotonic() >= deadline:

@@ -15,7 +15,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.kafka import Partition, read_register
 from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.inspection import States, open_states
-from streampair_connectors.stores.offline import alone, from_snapshot
+from streampair_connectors.stores.offline import from_snapshot, require_no_members
 from streampair_connectors.worker.factory import draws_key
 
 __all__ = ["export_state", "import_state"]
@@ -47,7 +47,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
         A worker runs, a lane cannot be read, or the file is there.
     """
     async with open_states(config) as states:
-        await alone(config)
+        await require_no_members(config)
         seal, lanes = _seal(states), []
         for partition in await states.store.lanes():
             at_rest = await states.store.look(partition)
@@ -109,7 +109,7 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
             fix="import it with the configuration that it was exported with, but for [store]",
         )
     async with open_states(config) as states:
-        await alone(config)
+        await require_no_members(config)
         seal = _seal(states) if body.sealed else Seal()
         checked = []
         for lane in body.lanes:

@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streampair.engine import Facts, LogDamaged, LoggedLane, Wanted
-from streampair.engine.recovery import Acceptance, How, Known, NothingToAccept
+from streampair.engine import ExternalState, LogDamagedError, LoggedLane, ReplayRequest
+from streampair.engine.recovery import Acceptance, How, NothingToAcceptError, RecoveredState
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey, epsilon_from
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Committed, Lookup, Partition, read_register
-from streampair_connectors.stores.offline import AtRest, alone, offline_store
+from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
+from streampair_connectors.stores.offline import StoredLane, offline_store, require_no_members
 from streampair_connectors.worker.factory import build_logged_lane, taken_cells
 from streampair_connectors.worker.lane_manager import facts_of
 
@@ -105,7 +105,7 @@ class Plan:
     partition: int
     accepted: Acceptance
     delta: float | None
-    seen: AtRest
+    seen: StoredLane
     used: int
     start: int
 
@@ -126,10 +126,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Seen:
-    at_rest: AtRest
+    at_rest: StoredLane
     lane: LoggedLane
-    wanted: Wanted
-    facts: Facts
+    wanted: ReplayRequest
+    facts: ExternalState
     committed: Committed | None
 
 
@@ -137,7 +137,7 @@ class States:
     """Looks at the lanes of an application; made by `open_states`."""
 
     def __init__(
-        self, config: Config, lookup: Lookup | None, partitions: int, cluster: str, compacted: bool
+        self, config: Config, lookup: RecordReader | None, partitions: int, cluster: str, compacted: bool
     ) -> None:
         self.config = config
         self.store = offline_store(config)
@@ -165,12 +165,12 @@ class States:
         StreampairError
             None is, a worker runs, or a lane cannot go on so.
         """
-        await alone(self.config)
+        await require_no_members(self.config)
         plans, nothing = [], None
         for partition in await self.store.lanes() if partitions is None else partitions:
             try:
                 plans.append(await self._plan(how, partition))
-            except NothingToAccept as error:
+            except NothingToAcceptError as error:
                 if partitions is not None:
                     raise
                 nothing = error
@@ -191,7 +191,7 @@ class States:
         seen = await self._see(partition)
         lane, wanted = seen.lane, seen.wanted
         if seen.at_rest.damage is not None and lane.log.chain.damage is None:
-            lane.log.chain.damage = LogDamaged(seen.at_rest.damage.problem, fix=seen.at_rest.damage.fix)
+            lane.log.chain.damage = LogDamagedError(seen.at_rest.damage.problem, fix=seen.at_rest.damage.fix)
         content = wanted.content
         snapshot = None if content is None else seen.at_rest.snapshot(content)
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -211,7 +211,7 @@ class States:
         lane = self.make(partition)
         wanted = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
-            return _Seen(at_rest, lane, wanted, Facts(registers=False), None)
+            return _Seen(at_rest, lane, wanted, ExternalState(registers=False), None)
         facts = await facts_of(
             self._lookup,
             source,
@@ -244,7 +244,7 @@ class States:
             raise
         except StreampairError as error:  # another key or configuration: it is shown unverified
             refused, at_rest = error, await self.store.look(partition)
-            known, sequence = Known.of(Chain.peek(at_rest.frames)), -1
+            known, sequence = RecoveredState.of(Chain.peek(at_rest.frames)), -1
         else:
             at_rest, log = seen.at_rest, seen.lane.log
             known, sequence = log.known, log.chain.sequence
@@ -330,7 +330,7 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
     SourceError
         No broker answers, or the input topic does not exist.
     """
-    lookup: Lookup | None = None
+    lookup: RecordReader | None = None
     try:
         settings = config.require_kafka()
         topics = await kafka.describe_topics(settings)
@@ -347,7 +347,7 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
             raise
         yield States(config, None, 1, "", False)
         return
-    lookup = Lookup(settings)
+    lookup = RecordReader(settings)
     try:
         yield States(config, lookup, topics[config.input.topic], cluster, compacted)
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from streampair.engine import Append
+from streampair.engine import LogAppend
 from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors import kafka
@@ -20,13 +20,21 @@ from streampair_connectors.stores.directory import DirectoryStore
 from streampair_connectors.stores.topic import TopicLane, TopicLog, context_of, key_missing, seal_of
 from streampair_connectors.worker.factory import draws_key, lane_id
 
-__all__ = ["AtRest", "Offline", "OfflineDirectory", "OfflineTopic", "alone", "from_snapshot", "offline_store"]
+__all__ = [
+    "OfflineDirectory",
+    "OfflineStore",
+    "OfflineTopic",
+    "StoredLane",
+    "from_snapshot",
+    "offline_store",
+    "require_no_members",
+]
 
 _TRIES = 5  # a worker may begin a log anew between two looks at it
 
 
 @dataclass(frozen=True)
-class AtRest:
+class StoredLane:
     """What a store holds of a lane.
 
     Attributes
@@ -44,14 +52,14 @@ class AtRest:
     damage: StoreError | None = None
 
 
-class Offline(Protocol):
+class OfflineStore(Protocol):
     """A store whose lanes nobody holds, or which is only looked at."""
 
     async def lanes(self) -> list[int]:
         """Partitions of the input of which it holds anything."""
         ...
 
-    async def look(self, partition: int) -> AtRest:
+    async def look(self, partition: int) -> StoredLane:
         """Read a lane; takes no lock and fences nobody."""
         ...
 
@@ -59,7 +67,9 @@ class Offline(Protocol):
         """The noise key that the store keeps, where the configuration declares none."""
         ...
 
-    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+    async def amend(
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+    ) -> None:
         """Make an entry durable behind the first `used` bytes of the log, then the register at `offset`.
 
         Raises
@@ -80,12 +90,12 @@ class Offline(Protocol):
         ...
 
 
-def offline_store(config: Config) -> Offline:
+def offline_store(config: Config) -> OfflineStore:
     """The store of a configuration."""
     return OfflineTopic(config) if config.store.in_kafka else OfflineDirectory(config)
 
 
-async def alone(config: Config) -> None:
+async def require_no_members(config: Config) -> None:
     """Refuse while the group has members.
 
     Raises
@@ -114,7 +124,7 @@ class OfflineDirectory:
         numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
         return sorted({int(number) for number in numbers if number.isdigit()})
 
-    async def look(self, partition: int) -> AtRest:
+    async def look(self, partition: int) -> StoredLane:
         """The files of a lane."""
         name = self._name(partition)
         path = self._directory / f"{name}.log"
@@ -140,7 +150,7 @@ class OfflineDirectory:
                 )
             return states[content[:32]]
 
-        return AtRest(frames, snapshot)
+        return StoredLane(frames, snapshot)
 
     def secret(self) -> bytes | None:
         """The key in `APP.noise-key`."""
@@ -154,9 +164,11 @@ class OfflineDirectory:
             )
         return self._store().secret(name, fresh=False)
 
-    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+    async def amend(
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+    ) -> None:
         """The log, then the register; as a worker does."""
-        await alone(self._config)
+        await require_no_members(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if await asyncio.to_thread(files.read) != seen.frames:
@@ -172,7 +184,7 @@ class OfflineDirectory:
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Log and snapshot."""
-        await alone(self._config)
+        await require_no_members(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if files.read():
@@ -202,12 +214,12 @@ class OfflineTopic:
         """Partitions of the log topic that hold anything."""
         return [p for p in range(await self._count()) if (found := await self.look(p)).frames or found.damage]
 
-    async def look(self, partition: int) -> AtRest:
+    async def look(self, partition: int) -> StoredLane:
         """A partition of the log topic, read without a producer."""
         if partition >= await self._count():
-            return AtRest(b"", lambda content: b"")
+            return StoredLane(b"", lambda content: b"")
         stored = await TopicLog.read(self._topic, partition, self._seal, self._context(partition))
-        return AtRest(stored.frames, stored.snapshot, stored.damage)
+        return StoredLane(stored.frames, stored.snapshot, stored.damage)
 
     def secret(self) -> bytes | None:
         """None: the topic keeps none.
@@ -221,9 +233,11 @@ class OfflineTopic:
             raise key_missing()
         return None
 
-    async def amend(self, partition: int, seen: AtRest, used: int, append: Append, offset: int) -> None:
+    async def amend(
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+    ) -> None:
         """In one transaction; where the log is damaged, it begins anew with what is whole."""
-        await alone(self._config)
+        await require_no_members(self._config)
         lane = await self._open(partition, offset)
         try:
             if (found := await self.look(partition)).frames != seen.frames:
@@ -239,7 +253,7 @@ class OfflineTopic:
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """In one transaction."""
-        await alone(self._config)
+        await require_no_members(self._config)
         config = self._config
         topics = await kafka.describe_topics(self._kafka)
         await self._topic.ensure(

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from streampair.engine.recovery import Known
+from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
 from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SnapshotError, StoreError
@@ -342,7 +342,7 @@ def _together(
 
 def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
     """The account in a log; None if it is no private lane's."""
-    known = Known.of(Chain.peek(frames))
+    known = RecoveredState.of(Chain.peek(frames))
     if known is None:
         return None
     genesis, tip, ledger = known.genesis, known.tip, known.ledger or {}

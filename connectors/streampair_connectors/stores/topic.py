@@ -21,16 +21,16 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from streampair.engine import Append, Commit
-from streampair.errors import ConfigError, OutcomeUnknown, SourceError, StoreError
+from streampair.engine import Commit, LogAppend
+from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Committed,
     LogTopic,
-    Lookup,
     Message,
     Partition,
     PartitionProducer,
+    RecordReader,
     ended,
     read_register,
     size_of,
@@ -90,7 +90,7 @@ class TopicStore:
     """
 
     def __init__(
-        self, config: Config, *, partitions: int, private: bool, lookup: Lookup | None = None
+        self, config: Config, *, partitions: int, private: bool, lookup: RecordReader | None = None
     ) -> None:
         self._config = config
         self._kafka = config.require_kafka()
@@ -289,7 +289,7 @@ class TopicLane:
         self._on_close = on_close
         self._context = context_of(config.app, partition)
         self._limit = config.output.max_message_bytes - _MARGIN
-        self._lines: list[Append] = []
+        self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None  # everything waits for its commit
         self._stored: TopicLog | None = None
@@ -350,7 +350,7 @@ class TopicLane:
         """A transaction leaves no torn end."""
         raise StoreError("the log in Kafka has a torn end", fix="look for what else writes to its topic")
 
-    async def append(self, append: Append) -> None:
+    async def append(self, append: LogAppend) -> None:
         """Frames and register, in a transaction of their own."""
         await self._transaction([(self._log, self._framed(append))], append)
         if self._is_new:
@@ -370,7 +370,7 @@ class TopicLane:
                 ) from None
             self._is_new = False
 
-    async def line(self, append: Append) -> None:
+    async def line(self, append: LogAppend) -> None:
         """Keep it for the commit, which makes it durable before the outputs that wait with it."""
         self._lines.append(append)
 
@@ -408,7 +408,7 @@ class TopicLane:
         await self._producer.stop()
 
     async def rewrite(
-        self, frames: Sequence[bytes], content: str | None, snapshot: bytes | None, append: Append | None
+        self, frames: Sequence[bytes], content: str | None, snapshot: bytes | None, append: LogAppend | None
     ) -> None:
         """Begin the log anew, from its last snapshot on, and delete what lay before.
 
@@ -422,7 +422,7 @@ class TopicLane:
             What follows; None: nothing, and offset and register stay as they are.
         """
         kept = [*frames, *(() if append is None else append.frames)]
-        entries = self._framed(Append(tuple(kept), "", None))
+        entries = self._framed(LogAppend(tuple(kept), "", None))
         if content is not None and snapshot is not None:
             entries = self._cut_up(content, snapshot) + entries
         if append is None:
@@ -433,7 +433,7 @@ class TopicLane:
             stored = await self._transaction([(self._log, entries)], append)
         await self._topic.trim(self._log.partition, stored[self._log][0])
 
-    def _framed(self, append: Append) -> list[Message]:
+    def _framed(self, append: LogAppend) -> list[Message]:
         messages, key = [], _frame_key(self._context)
         for frame in append.frames:
             head = frame[:8] + frame[12:44]
@@ -450,7 +450,7 @@ class TopicLane:
         return messages
 
     async def _transaction(
-        self, sends: list[tuple[Partition, list[Message]]], append: Append
+        self, sends: list[tuple[Partition, list[Message]]], append: LogAppend
     ) -> dict[Partition, list[int]]:
         offset = self._start if append.next_offset is None else append.next_offset
         pause = 0.1
@@ -479,7 +479,7 @@ class TopicLane:
             await ended(task)
         finally:
             given_up.cancel()
-        raise OutcomeUnknown(
+        raise CommitOutcomeUnknownError(
             f"the broker did not answer in time, so it is not known whether the last commit of "
             f"{self._source.topic}/{self._source.partition} is stored",
             fix="none is needed: whoever opens the lane next reads whether it is",

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
 from streampair_connectors.stores import Store
 from streampair_connectors.worker.lane_manager import OpenLane
 
@@ -61,7 +61,7 @@ async def for_each(
     for held, result in zip(lanes, results, strict=True):
         if result is None:
             done.append(held)
-        elif isinstance(result, Fenced | OutcomeUnknown):
+        elif isinstance(result, FencedError | CommitOutcomeUnknownError):
             fenced.append((held, result))
         elif failed is None or not isinstance(result, StreampairError):
             failed = result
@@ -150,7 +150,7 @@ class Checkpoint:
         try:
             await held.store.commit(commit)
         except BaseException as error:
-            known = {Fenced: "fenced", OutcomeUnknown: "unknown"}
+            known = {FencedError: "fenced", CommitOutcomeUnknownError: "unknown"}
             self._count(next((name for kind, name in known.items() if isinstance(error, kind)), "failed"))
             raise
         self._count("committed")

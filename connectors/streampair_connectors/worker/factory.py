@@ -18,7 +18,17 @@ import numpy as np
 from river import base, compose
 
 from streampair import losses
-from streampair.engine import Breaker, Event, Facts, Lane, LoggedLane, Record, RegretConfig, Rows, Shadow
+from streampair.engine import (
+    Breaker,
+    Event,
+    ExternalState,
+    Lane,
+    LoggedLane,
+    Record,
+    RegretConfig,
+    Rows,
+    Shadow,
+)
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
@@ -315,7 +325,7 @@ def _first_batches(config: Config) -> None:
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
         return  # what somebody else's does with records that do not exist is not known
     lane.read(b"")
-    lane.start(Facts(registers=False))
+    lane.start(ExternalState(registers=False))
 
     def feed(count: int, value: bytes = b"") -> float:
         """Seconds of work; 0 if something was compiled."""

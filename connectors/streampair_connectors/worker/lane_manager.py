@@ -8,20 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from streampair.engine import (
-    DeadLetter,
-    Facts,
-    LoggedLane,
-    Place,
-    Record,
-    Wanted,
-)
+from streampair.engine import DeadLetter, ExternalState, LoggedLane, Record, RecordRef, ReplayRequest
 from streampair.engine.durable_lane import place_of
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Committed, Lookup, Partition
+from streampair_connectors.kafka import Committed, Partition, RecordReader
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
@@ -174,15 +167,15 @@ def refuse_other_store(config: Config, partition: Partition) -> None:
 
 
 async def facts_of(
-    lookup: Lookup,
+    lookup: RecordReader,
     partition: Partition,
-    wanted: Wanted,
+    wanted: ReplayRequest,
     committed: Committed | None,
     *,
     span: tuple[int, int],
     partitions: int,
     cluster: str,
-) -> Facts:
+) -> ExternalState:
     """What stands outside of a lane's log.
 
     Parameters
@@ -200,12 +193,12 @@ async def facts_of(
         Of the input topic.
     """
 
-    async def place(offset: int, *, exactly: bool) -> Place | None:
+    async def place(offset: int, *, exactly: bool) -> RecordRef | None:
         record = await lookup.one(partition, offset, exactly=exactly)
         return None if record is None else place_of(cast("Record", record))
 
     first = wanted.first
-    return Facts(
+    return ExternalState(
         register=None if committed is None else committed.metadata,
         offset=None if committed is None else committed.offset,
         partitions=partitions,
@@ -236,7 +229,7 @@ class Opener:
         self,
         config: Config,
         store: Store,
-        lookup: Lookup,
+        lookup: RecordReader,
         decode: Decoder,
         telemetry: Telemetry,
         *,

@@ -325,7 +325,7 @@ class Replay:
 
         Raises
         ------
-        SourceError, ConfigError, LaneStopped
+        SourceError, ConfigError, LaneStoppedError
             As the message says.
         """
         with open_source(self.config, self.path) as source:

@@ -17,11 +17,18 @@ from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
-from streampair.errors import Fenced, OutcomeUnknown, SourceError, StreampairError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, Config, KafkaConfig
-from streampair_connectors.kafka import Consumer, Lookup, Partition, Producer, RecordLike, Takeovers
+from streampair_connectors.kafka import (
+    Consumer,
+    Partition,
+    Producer,
+    RecordLike,
+    RecordReader,
+    StaticMemberConflicts,
+)
 from streampair_connectors.kafka.topics import check_topics, output_topics
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
@@ -97,12 +104,12 @@ class Worker:
         self._backlog = Backlog(config.app)
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
-        self._takeovers = None if name is None else Takeovers(name)
+        self._takeovers = None if name is None else StaticMemberConflicts(name)
         self._consumer: Consumer
         self._producer: Producer
         self._store: Store
         self._outputs: Outputs
-        self._lookup: Lookup
+        self._lookup: RecordReader
         self._opener: Opener
         self._checkpoint: Checkpoint
 
@@ -125,7 +132,7 @@ class Worker:
         SourceError
             No broker answers at the start, a topic does not exist, Kafka refuses, or outputs
             could not be stored before the stop timeout.
-        StoreError, SnapshotError, ConfigError, LaneStopped
+        StoreError, SnapshotError, ConfigError, LaneStoppedError
             As the message says.
         """
         self._health.starting()
@@ -210,7 +217,7 @@ class Worker:
             on_lost=self._on_lost,
             takeovers=self._takeovers,
         )
-        self._lookup = Lookup(self._kafka)
+        self._lookup = RecordReader(self._kafka)
         watch: asyncio.Task[None] | None = None
         guard: asyncio.Task[None] | None = None
         self._in_session = True
@@ -478,7 +485,7 @@ class Worker:
             if partition in self._assigned:
                 try:
                     self._consumer.seek(partition, held.reads_on)
-                except Fenced as error:
+                except FencedError as error:
                     await self._fenced(partition, error)
             else:
                 del self._held[partition]  # its next owner waits for it
@@ -517,7 +524,7 @@ class Worker:
         for partition, task in work.items():
             try:
                 self._position(task.result())
-            except (Fenced, OutcomeUnknown) as error:
+            except (FencedError, CommitOutcomeUnknownError) as error:
                 await self._fenced(partition, error)
 
     def _position(self, held: OpenLane) -> None:

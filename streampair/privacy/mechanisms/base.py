@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 __all__ = [
     "ONE_RECORD",
     "Asked",
-    "Beside",
-    "BesideRun",
     "Companion",
-    "ExactSums",
+    "ExtendedChain",
     "Link",
     "Mechanism",
+    "MechanismState",
+    "NoisySums",
     "Plan",
     "Relation",
     "Release",
-    "Run",
     "Settings",
+    "StateWrapper",
     "near",
     "normal_link",
     "rate_link",
@@ -148,7 +148,7 @@ class Asked(NamedTuple):
     scores: Floats
 
 
-class Run(abc.ABC):
+class MechanismState(abc.ABC):
     """An update rule with its state: what `Mechanism.start` makes."""
 
     #: What values are scaled and shifted by, centred with and multiplied by, (4, d): a view of the design's.
@@ -195,7 +195,7 @@ class Run(abc.ABC):
         return None
 
     @property
-    def steady(self) -> int:
+    def slots_until_release(self) -> int:
         """Number of next slots before each of which `average` is that of now; at least 1."""
         return 1
 
@@ -207,7 +207,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def released(self) -> Floats:
-        """What has left through the door last, before any post-processing: for the audit."""
+        """What has left through the gate last, before any post-processing: for the audit."""
 
     @property
     @abc.abstractmethod
@@ -240,11 +240,11 @@ class Run(abc.ABC):
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
 
     @property
-    def quiet(self) -> bool:
-        """Whether `learn_quietly` takes the next slot: it is not the first, and nothing leaves with it."""
+    def releases_nothing(self) -> bool:
+        """Whether `accumulate` takes the next slot: it is not the first, and nothing leaves with it."""
         return False
 
-    def learn_quietly(self, design: Design) -> None:
+    def accumulate(self, design: Design) -> None:
         """`learn` of the raw record in the scratch of the design, whose label becomes NaN if it is null."""
         raise NotImplementedError
 
@@ -312,7 +312,7 @@ _MOST_CELLS = 2.0**44
 _NORMAL_ERROR = 1e-15
 
 
-def check_cells(cells: Any, what: str) -> None:
+def check_overflow(cells: Any, what: str) -> None:
     """Refuse noise whose rounded sums might not fit 64-bit integers; `cells`: how many steps of the grid."""
     if not np.max(cells, initial=0.0) < _MOST_CELLS:
         raise ConfigError(
@@ -444,8 +444,8 @@ class Release:
         }
 
 
-class ExactSums:
-    """Integer sums over records, which leave through `emit` alone.
+class NoisySums:
+    """Integer sums over records, which leave through `privatize` alone.
 
     Parameters
     ----------
@@ -465,11 +465,11 @@ class ExactSums:
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy.mechanisms.base import ExactSums, Relation, Release
+    >>> from streampair.privacy.mechanisms.base import NoisySums, Relation, Release
     >>> kind = Release("a sum", "x in [-1, 1]", Relation(), "", 2.0, 4.0, 0.5, 0.25, 1, 1, 0.5)
-    >>> sums = ExactSums(kind, (1,))
+    >>> sums = NoisySums(kind, (1,))
     >>> sums.add(lambda cells: cells.__iadd__(3))
-    >>> sums.emit(np.array([0.7]))
+    >>> sums.privatize(np.array([0.7]))
     array([2.])
     """
 
@@ -484,11 +484,11 @@ class ExactSums:
         """Let a kernel add records: it gets them, and the sums behind them."""
         kernel(*records, self.__cells)
 
-    def absorb(self, other: ExactSums, times: int = 1) -> None:
+    def absorb(self, other: NoisySums, times: int = 1) -> None:
         """Add another's sums, over other records, so many times."""
         self.__cells += times * other.__cells
 
-    def emit(self, noise: Floats) -> Floats:
+    def privatize(self, noise: Floats) -> Floats:
         """The sums under noise, in units of the records: rounded, added in integers, times the grid.
 
         Parameters
@@ -628,13 +628,13 @@ class Settings:
         """Whether probabilities know the share of positives."""
         return self.mechanism.label_mean or any(companion.calibrated for companion in self.companions)
 
-    def start(self, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+    def start(self, *, seed: int | None, saved: Mapping[str, Any] | None) -> MechanismState:
         """A run of the mechanism, inside those of its companions: parameters as of `Mechanism.start`."""
         if not self.companions:
             return self.mechanism.start(self, seed=seed, saved=saved)
         *others, outer = self.companions
 
-        def start_inner(settings: Settings, saved: Mapping[str, Any] | None) -> Run:
+        def start_inner(settings: Settings, saved: Mapping[str, Any] | None) -> MechanismState:
             return replace(settings, companions=tuple(others)).start(seed=seed, saved=saved)
 
         return outer.start(self, saved, start_inner)
@@ -644,11 +644,11 @@ class Settings:
         words = [self.mechanism.describe(self), *(companion.describe() for companion in self.companions)]
         return " ".join(filter(None, words))
 
-    def notes(self, run: Run) -> list[str]:
+    def notes(self, run: MechanismState) -> list[str]:
         """What the report has to say besides; `run`: what `start` has made."""
         notes: list[str] = []
         for companion in reversed(self.companions):
-            assert isinstance(run, BesideRun)
+            assert isinstance(run, StateWrapper)
             notes = [*companion.notes(run), *notes]
             run = run.inner
         return [*self.mechanism.notes(self, run), *notes]
@@ -702,7 +702,9 @@ class Mechanism(abc.ABC):
         return losses.Hinge() if loss is None else loss
 
     @abc.abstractmethod
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> Run:
+    def start(
+        self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
+    ) -> MechanismState:
         """A run, without a record.
 
         Parameters
@@ -723,7 +725,7 @@ class Mechanism(abc.ABC):
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
 
-    def notes(self, settings: Settings, run: Run) -> list[str]:
+    def notes(self, settings: Settings, run: MechanismState) -> list[str]:
         """What the report has to say besides."""
         return []
 
@@ -740,8 +742,8 @@ class Companion(abc.ABC):
         self,
         settings: Settings,
         saved: Mapping[str, Any] | None,
-        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
-    ) -> BesideRun:
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
+    ) -> StateWrapper:
         """A run around that of the mechanism.
 
         Parameters
@@ -763,8 +765,8 @@ class Companion(abc.ABC):
         return []
 
 
-class Beside:
-    """A chain whose step depends on more than its caller says."""
+class ExtendedChain:
+    """A noise chain that also hashes `more` at each step."""
 
     def __init__(self, chain: ChainedNoise, more: bytes) -> None:
         self._chain, self._more = chain, more
@@ -779,8 +781,8 @@ class Beside:
         return self._chain.words(count)
 
 
-class BesideRun(Run):
-    """A run, and something beside it.
+class StateWrapper(MechanismState):
+    """A mechanism state that adds a release to those of `inner`.
 
     Parameters
     ----------
@@ -788,9 +790,9 @@ class BesideRun(Run):
         What learns.
     """
 
-    inner: Run
+    inner: MechanismState
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MechanismState) -> None:
         self.inner = run
         self.steps = run.steps
         self.spread, self.cap, self.secret_iterate = run.spread, run.cap, run.secret_iterate
@@ -821,13 +823,13 @@ class BesideRun(Run):
         return self.inner.auc
 
     @property
-    def door(self) -> Any:
+    def gate(self) -> Any:
         """Through which gradients leave."""
-        return self.inner.door  # type: ignore[attr-defined]
+        return self.inner.gate  # type: ignore[attr-defined]
 
     @property
     def released(self) -> Floats:
-        """What has left through the door of what learns, last."""
+        """What has left through the gate of what learns, last."""
         return self.inner.released
 
     @property

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from streampair.privacy.correlated import BLT
-from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, Settings, check_cells, under
-from streampair.privacy.mechanisms.second_moments import Moments, MomentsRun, second_moments_diameter
+from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, Settings, check_overflow, under
+from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, second_moments_diameter
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-    from streampair.privacy.mechanisms.base import Run
+    from streampair.privacy.mechanisms.base import MechanismState
     from streampair.privacy.noise import Stream
 
 __all__ = [
     "BLOCKS",
-    "Forgetting",
-    "ForgettingPlan",
-    "ForgettingRun",
+    "DecayedMoments",
+    "DecayedMomentsPlan",
+    "DecayedMomentsState",
     "fading_root",
-    "plan_forgetting",
+    "plan_decayed_moments",
 ]
 
 BLOCKS = 8
@@ -95,7 +95,7 @@ def _variances(keep: float) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class ForgettingPlan:
+class DecayedMomentsPlan:
     """The mechanism, calibrated.
 
     Parameters
@@ -155,7 +155,7 @@ class ForgettingPlan:
         # In units of sigma: the releases, and each second view of a window.
         spent = self._rows_mu2(None) + self.forks * self.fork_mu2(self.window)
         put(sigma=math.sqrt(spent) / self.mu)
-        check_cells(20.0 * self.sigma / self.grid, "noise")
+        check_overflow(20.0 * self.sigma / self.grid, "noise")
         noise = math.sqrt(2.0 * self.features**3 / self.information(_ROWS * self.length))
         put(spread=min(1.0 + 1.25 * math.sqrt(noise), 2.0))
 
@@ -241,7 +241,7 @@ class ForgettingPlan:
         )
 
 
-def plan_forgetting(
+def plan_decayed_moments(
     mu: float,
     *,
     features: int,
@@ -250,22 +250,22 @@ def plan_forgetting(
     forks: int = 0,
     window: int = 4096,
     relation: Relation = ONE_RECORD,
-) -> ForgettingPlan:
-    """Calibrate the noise for a budget; parameters as in `ForgettingPlan`.
+) -> DecayedMomentsPlan:
+    """Calibrate the noise for a budget; parameters as in `DecayedMomentsPlan`.
 
     Examples
     --------
     >>> from streampair.privacy import mu_from
-    >>> from streampair.privacy.mechanisms.decayed_moments import plan_forgetting
-    >>> plan = plan_forgetting(mu_from(1.0, 1e-4), features=9, half_life=8000, radius=30.0)
+    >>> from streampair.privacy.mechanisms.decayed_moments import plan_decayed_moments
+    >>> plan = plan_decayed_moments(mu_from(1.0, 1e-4), features=9, half_life=8000, radius=30.0)
     >>> plan.releases(10**6), round(plan.mu_spent(10**6) / plan.mu, 12), plan.mu_spent(10**9) == plan.mu
     (1000, 1.0, True)
     """
-    return ForgettingPlan(mu, features, half_life, radius, forks, window, relation)
+    return DecayedMomentsPlan(mu, features, half_life, radius, forks, window, relation)
 
 
-class ForgettingRun(MomentsRun):
-    """State of one run: that of `MomentsRun`, where `_running` is T and the newest T says all that is known.
+class DecayedMomentsState(MomentsState):
+    """State of decayed moments: `MomentsState`, where `_running` is T and the newest T is all that is known.
 
     Parameters
     ----------
@@ -273,9 +273,9 @@ class ForgettingRun(MomentsRun):
         The calibrated mechanism.
     """
 
-    plan: ForgettingPlan  # type: ignore[assignment]  # it has what a run of moments asks of its own
+    plan: DecayedMomentsPlan  # type: ignore[assignment]  # it has what a run of moments asks of its own
 
-    def __init__(self, plan: ForgettingPlan) -> None:
+    def __init__(self, plan: DecayedMomentsPlan) -> None:
         super().__init__(plan)  # type: ignore[arg-type]
 
     def numbers(self) -> list[float]:
@@ -286,7 +286,7 @@ class ForgettingRun(MomentsRun):
     def _release(self, stream: Stream) -> None:
         """One noisy sum of a block, and the leader of what is left of all blocks so far."""
         plan, numbers = self.plan, self._numbers
-        noisy = self.block.emit(self._noise.rows(1, stream)[0])
+        noisy = self.block.privatize(self._noise.rows(1, stream)[0])
         self._running *= plan.keep
         self._running += noisy
         numbers[0] = slots = plan.keep * numbers[0] + plan.length
@@ -302,7 +302,7 @@ class ForgettingRun(MomentsRun):
 
 
 @dataclass(frozen=True)
-class Forgetting(Moments):
+class DecayedMoments(Moments):
     """The leader of the squared loss over all pairs, in which a record counts half after `half_life` slots.
 
     Parameters
@@ -317,10 +317,10 @@ class Forgetting(Moments):
 
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
-    ) -> ForgettingRun:
+    ) -> DecayedMomentsState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         assert settings.features is not None
-        plan = plan_forgetting(
+        plan = plan_decayed_moments(
             settings.mu,
             features=settings.features,
             half_life=self.half_life,
@@ -329,7 +329,7 @@ class Forgetting(Moments):
             window=settings.window,
             relation=settings.relation,
         )
-        return ForgettingRun(under(plan, saved))
+        return DecayedMomentsState(under(plan, saved))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""
@@ -343,7 +343,7 @@ class Forgetting(Moments):
             "only, so each has the whole budget (parallel composition)."
         )
 
-    def notes(self, settings: Settings, run: Run) -> list[str]:
+    def notes(self, settings: Settings, run: MechanismState) -> list[str]:
         """What is said of a stream without end."""
         return [
             "A record is in one block, so what is spent on it does not grow with the stream. What is "

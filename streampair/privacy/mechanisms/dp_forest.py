@@ -16,12 +16,12 @@ from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
     MOST_CENTRE,
     Moments,
-    MomentsRun,
+    MomentsState,
     SecondMomentsPlan,
     second_moments_diameter,
 )
 from streampair.privacy.mechanisms.synthetic_sample import SEED, Rows, Told, dot, rows_of, spread_out
-from streampair.records.random_trees import BINS, DEPTH, TREES, Trees, WoodDesign, marks_of
+from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,15 +32,15 @@ __all__ = [
     "MOST_DEPTH",
     "MOST_TREES",
     "Answer",
+    "DPForest",
+    "DPForestPlan",
+    "DPForestState",
     "Fitted",
     "Ridge",
-    "Woods",
-    "WoodsPlan",
-    "WoodsRun",
+    "dp_forest_diameter",
     "half_odds",
     "shares",
     "weights_of",
-    "woods_diameter",
     "worthwhile",
 ]
 
@@ -351,7 +351,7 @@ def shares(features: int) -> tuple[float, float, float]:
     return 1.0 - _BINS - leaves, leaves, _BINS
 
 
-def woods_diameter(fields: int, leaf: float, mark: float, trees: int = TREES) -> float:
+def dp_forest_diameter(fields: int, leaf: float, mark: float, trees: int = TREES) -> float:
     """Replacement diameter of `(x x', s x, leaf (1, r) of each tree's leaf, mark for each field's bin)`.
 
     For |x| <= 1, |s| <= 1 and r = 1 or -1. In a tree where two records are in different leaves, their sums
@@ -361,15 +361,15 @@ def woods_diameter(fields: int, leaf: float, mark: float, trees: int = TREES) ->
 
     Examples
     --------
-    >>> from streampair.privacy.mechanisms.dp_forest import woods_diameter
-    >>> round(woods_diameter(2, 0.0, 0.0), 6), round(woods_diameter(2, 1.0, 0.0), 6)
+    >>> from streampair.privacy.mechanisms.dp_forest import dp_forest_diameter
+    >>> round(dp_forest_diameter(2, 0.0, 0.0), 6), round(dp_forest_diameter(2, 1.0, 0.0), 6)
     (2.12132, 20.112185)
     """
     return math.sqrt(_MOMENTS * _MOMENTS + 4.0 * trees * leaf * leaf + 2.0 * fields * mark * mark)
 
 
 @dataclass(frozen=True, eq=False)
-class WoodsPlan(SecondMomentsPlan):
+class DPForestPlan(SecondMomentsPlan):
     """The mechanism, calibrated: that of `SecondMomentsPlan`, whose sums are longer.
 
     Parameters
@@ -435,8 +435,8 @@ class WoodsPlan(SecondMomentsPlan):
 
     @property
     def diameter(self) -> float:
-        """As of `woods_diameter`."""
-        return woods_diameter(len(self.sizes), self.leaf, self.mark, self.trees)
+        """As of `dp_forest_diameter`."""
+        return dp_forest_diameter(len(self.sizes), self.leaf, self.mark, self.trees)
 
     @property
     def blank_move(self) -> float:
@@ -478,7 +478,7 @@ def worthwhile(
     return sigma * math.sqrt(2.0**depth) <= most * horizon
 
 
-class WoodsRun(MomentsRun):
+class DPForestState(MomentsState):
     """A run whose sums hold leaves too, and whose models are a linear score and one of the leaves.
 
     Parameters
@@ -487,9 +487,9 @@ class WoodsRun(MomentsRun):
         The calibrated mechanism.
     """
 
-    plan: WoodsPlan
+    plan: DPForestPlan
 
-    def __init__(self, plan: WoodsPlan) -> None:
+    def __init__(self, plan: DPForestPlan) -> None:
         super().__init__(plan)
         self.trees = Trees(plan.sizes, plan.trees, plan.depth)
         self._w = np.zeros(plan.features + plan.leaves + plan.marks)
@@ -559,7 +559,7 @@ class WoodsRun(MomentsRun):
 
 
 @dataclass(frozen=True)
-class Woods(Moments):
+class DPForest(Moments):
     """A forest of random trees, from leaf sums of blocks of records.
 
     Parameters
@@ -574,22 +574,26 @@ class Woods(Moments):
     depth: int = DEPTH
     fields: tuple[int, ...] = ()
 
-    run: ClassVar[type[MomentsRun]] = WoodsRun
+    run: ClassVar[type[MomentsState]] = DPForestState
 
-    def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> WoodDesign:
+    def design(
+        self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]
+    ) -> RandomTreeDesign:
         """From a record to its linear vector and its leaves."""
-        return WoodDesign(names, bounds, self.trees, self.depth)
+        return RandomTreeDesign(names, bounds, self.trees, self.depth)
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> WoodsRun:
+    def start(
+        self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
+    ) -> DPForestState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return WoodsRun(under(self.planned(settings), saved))
+        return DPForestState(under(self.planned(settings), saved))
 
-    def planned(self, settings: Settings) -> WoodsPlan:
+    def planned(self, settings: Settings) -> DPForestPlan:
         """The plan, fitted here."""
         assert settings.features is not None
         learning = settings.learning
         alone = not settings.forks and settings.entity is None
-        return WoodsPlan(
+        return DPForestPlan(
             settings.mu_learning,
             settings.features,
             float(settings.warmup),

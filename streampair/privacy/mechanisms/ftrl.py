@@ -17,11 +17,11 @@ from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Asked,
     Mechanism,
+    MechanismState,
     Relation,
     Release,
-    Run,
     Settings,
-    check_cells,
+    check_overflow,
     strategy_from,
     under,
 )
@@ -41,12 +41,12 @@ __all__ = [
     "FTRL",
     "PARTNER",
     "TOEPLITZ_LIMIT",
+    "AnchorFTRL",
+    "AnchorFTRLState",
     "Batch",
     "ExactGradients",
     "FTRLPlan",
-    "FTRLRun",
-    "PartnerRun",
-    "Partnered",
+    "FTRLState",
     "check_strategy",
     "choose_strategy",
     "empty_buffer",
@@ -92,7 +92,7 @@ def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
 
 
 class ExactGradients:
-    """Gradients of records paired with a buffer; a subclass lets them out, under noise, in `emit`.
+    """Gradients of records paired with a buffer; a subclass lets them out, under noise, in `privatize`.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class FTRLPlan:
         if self.forks:
             total = math.hypot(total, math.sqrt(self.forks) * self._window_norm(self.window))
         object.__setattr__(self, "sigma", total / self.mu)
-        check_cells(20.0 * self.sigma / self.grid, "noise")
+        check_overflow(20.0 * self.sigma / self.grid, "noise")
 
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
@@ -351,7 +351,7 @@ def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
 
 
 class SummedGradients(ExactGradients):
-    """The door: the running sum of rounded gradients, which leaves under rounded noise.
+    """The gate: the running sum of rounded gradients, which leaves under rounded noise.
 
     Attributes
     ----------
@@ -365,7 +365,7 @@ class SummedGradients(ExactGradients):
         super().__init__(release, buffer, scalars, dim)
         self.total = np.zeros(dim, dtype=np.int64)
 
-    def emit(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
+    def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
         """Release a sum a row, under the noise (n, dim) that it adds to the one before, and step."""
         b = self.buffer
         dp_steps.ftrl_steps(
@@ -373,7 +373,7 @@ class SummedGradients(ExactGradients):
             b.labels, b.ages,
         )  # fmt: skip
 
-    def emit_keyed(
+    def privatize_keyed(
         self,
         row: Floats,
         label: Floats,
@@ -383,7 +383,7 @@ class SummedGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`emit` of one slot whose cells are known, with normals made of `words`: one compiled call."""
+        """`privatize` of one slot whose cells are known, with normals made of `words`: one compiled call."""
         b = self.buffer
         dp_steps.ftrl_keyed(
             row, label, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
@@ -400,7 +400,7 @@ class SummedGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`emit_keyed` of row `at` of a batch; then score and cells of the next one."""
+        """`privatize_keyed` of row `at` of a batch; then score and cells of the next one."""
         b = self.buffer
         dp_steps.ftrl_turn(
             *batch, at, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
@@ -408,7 +408,7 @@ class SummedGradients(ExactGradients):
         )  # fmt: skip
 
 
-class FTRLRun(Run):
+class FTRLState(MechanismState):
     """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy 4.3, 7).
 
     Parameters
@@ -424,10 +424,10 @@ class FTRLRun(Run):
     def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
         self.steps = 0
-        self.door = SummedGradients(
+        self.gate = SummedGradients(
             plan.release(), buffer, [plan.clip, plan.radius, plan.grid, plan.sigma], plan.dim
         )
-        self._average: Floats = self.door.vectors[1]
+        self._average: Floats = self.gate.vectors[1]
         strategy = plan.strategy
         self._noise: BLTNoise | ToeplitzNoise
         if isinstance(strategy, BLT):
@@ -450,16 +450,16 @@ class FTRLRun(Run):
     @property
     def released(self) -> Floats:
         """The noisy sum of the gradients, (d,), before the projection."""
-        return np.asarray(self.door.total * self.plan.grid, dtype=np.float64)
+        return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
 
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        return self.door.buffer.filled(self.steps)
+        return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
         """The running sum of the gradients."""
-        return (self.door.release,)
+        return (self.gate.release,)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -468,7 +468,7 @@ class FTRLRun(Run):
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
-        cells = self.door.cells(row, label, self.steps)
+        cells = self.gate.cells(row, label, self.steps)
         chain.advance(cells.tobytes())
         noise = self._noise
         if not isinstance(noise, BLTNoise):
@@ -479,7 +479,7 @@ class FTRLRun(Run):
             self._eta(1)
             first = self.steps - self._rates_from
         words = chain.words(self.plan.dim)
-        self.door.emit_keyed(row, label, words, noise, cells, self._rates[first], self.steps)
+        self.gate.privatize_keyed(row, label, words, noise, cells, self._rates[first], self.steps)
         self.steps += 1
 
     def take(
@@ -491,13 +491,13 @@ class FTRLRun(Run):
             super().take(rows, labels, stream, records, asked)
             return
         batch, dim, first = Batch.of(rows, labels, asked), self.plan.dim, self.steps
-        cells = self.door.turns(batch, first)
+        cells = self.gate.turns(batch, first)
         for at in range(0, len(rows), _CHUNK):
             rates = self._eta(min(_CHUNK, len(rows) - at)).tolist()
             for i, (record, rate) in enumerate(zip(records[at : at + _CHUNK], rates, strict=True), at):
                 stream.record(record)
                 stream.advance(cells.tobytes())
-                self.door.turn(batch, i, stream.words(dim), noise, cells, rate, first + i)
+                self.gate.turn(batch, i, stream.words(dim), noise, cells, rate, first + i)
                 self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
@@ -506,7 +506,7 @@ class FTRLRun(Run):
             part = rows[at : at + _CHUNK]
             count = len(part)
             noise = self._noise.rows(count, stream)
-            self.door.emit(part, labels[at : at + count], noise, self._eta(count), self.steps)
+            self.gate.privatize(part, labels[at : at + count], noise, self._eta(count), self.steps)
             self.steps += count
 
     def _eta(self, count: int) -> Floats:
@@ -523,9 +523,9 @@ class FTRLRun(Run):
         return {
             "steps": self.steps,
             "strategy": strategy_to_state(self.plan.strategy),
-            "vectors": self.door.vectors.copy(),
-            "total": self.door.total.copy(),
-            "buffer": self.door.buffer.to_state(self.steps),
+            "vectors": self.gate.vectors.copy(),
+            "total": self.gate.total.copy(),
+            "buffer": self.gate.buffer.to_state(self.steps),
             "noise": self._noise.to_state(),
         }
 
@@ -540,11 +540,11 @@ class FTRLRun(Run):
         steps = int(state["steps"])
         if steps < 0 or (isinstance(self._noise, ToeplitzNoise) and len(state["noise"]) != steps):
             raise ValueError("as many rows of noise as steps are needed")
-        self.door.buffer.load_state(state["buffer"], steps)
+        self.gate.buffer.load_state(state["buffer"], steps)
         self._noise.load_state(state["noise"])
         self.steps = steps
-        self.door.vectors[:] = vectors
-        self.door.total[:] = total
+        self.gate.vectors[:] = vectors
+        self.gate.total[:] = total
 
 
 @dataclass(frozen=True)
@@ -559,9 +559,9 @@ class FTRL(Mechanism):
 
     strategy: StrategyName = "auto"
 
-    run: ClassVar[type[FTRLRun]] = FTRLRun
+    run: ClassVar[type[FTRLState]] = FTRLState
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLRun:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
         """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
         asked = settings
         assert asked.dim is not None
@@ -626,7 +626,7 @@ def partner_of(cross: Floats, centre: float) -> Floats:
     return np.asarray(-centre * half * covariance)
 
 
-class PartnerRun(FTRLRun):
+class AnchorFTRLState(FTRLState):
     """A run of `FTRL` that pairs each record with one point: 0 until the warm-up's release.
 
     The place of the buffer holds it, and the mean of the labels, which says which class is the frequent one.
@@ -640,7 +640,7 @@ class PartnerRun(FTRLRun):
 
     def begin_with(self, cross: Floats) -> None:
         """Make the partner."""
-        buffer = self.door.buffer
+        buffer = self.gate.buffer
         buffer.rows[0] = partner_of(cross, self._centre)
         buffer.labels[0] = self._centre
 
@@ -656,13 +656,13 @@ class PartnerRun(FTRLRun):
 
 
 @dataclass(frozen=True)
-class Partnered(FTRL):
+class AnchorFTRL(FTRL):
     """`FTRL` that pairs each record with a point between the classes, which the warm-up has released."""
 
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
     released_partner: ClassVar[bool] = True
-    run: ClassVar[type[FTRLRun]] = PartnerRun
+    run: ClassVar[type[FTRLState]] = AnchorFTRLState
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
         """As of the moments, whose warm-up releases the same."""

@@ -14,11 +14,11 @@ from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Asked,
     Mechanism,
+    MechanismState,
     Relation,
     Release,
-    Run,
     Settings,
-    check_cells,
+    check_overflow,
     power_of_two_below,
     under,
 )
@@ -34,13 +34,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Noisy", "NoisyPlan", "NoisyRun", "plan_noisy"]
+__all__ = [
+    "GradientPerturbation",
+    "GradientPerturbationPlan",
+    "GradientPerturbationState",
+    "plan_gradient_perturbation",
+]
 
 _CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyPlan:
+class GradientPerturbationPlan:
     """Noise in every gradient, fed back into the iterate (docs/privacy 4.2), calibrated.
 
     Parameters
@@ -85,7 +90,7 @@ class NoisyPlan:
         object.__setattr__(self, "sensitivity", float(np.linalg.norm(self._moves())))
         total = math.hypot(self.sensitivity, math.sqrt(self.forks) * self._window_norm(self.window))
         object.__setattr__(self, "sigma", total / self.mu)
-        check_cells(20.0 * self.sigma / self.grid, "noise")
+        check_overflow(20.0 * self.sigma / self.grid, "noise")
 
     def _moves(self) -> Floats:
         """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its own on."""
@@ -135,7 +140,7 @@ class NoisyPlan:
         return rates
 
 
-def plan_noisy(
+def plan_gradient_perturbation(
     mu: float,
     *,
     dim: int,
@@ -147,7 +152,7 @@ def plan_noisy(
     forks: int = 0,
     window: int = 0,
     relation: Relation = ONE_RECORD,
-) -> NoisyPlan:
+) -> GradientPerturbationPlan:
     """Calibrate the noise of docs/privacy 4.2 for a budget.
 
     `sigma = ||D v + gamma sqrt(d) 1[v > 0]|| / mu`: without a horizon `D sqrt(1 + 1/s) / mu` for a FIFO
@@ -161,16 +166,19 @@ def plan_noisy(
     Examples
     --------
     >>> from streampair.privacy import Influence
-    >>> from streampair.privacy.mechanisms.gradient_perturbation import plan_noisy
-    >>> plan = plan_noisy(1.0, dim=4, influence=Influence.fifo(4), diameter=2.0, clip=1.0, radius=3.0)
+    >>> from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
+    >>> influence = Influence.fifo(4)
+    >>> plan = plan_gradient_perturbation(1.0, dim=4, influence=influence, diameter=2.0, clip=1.0, radius=3.0)
     >>> round(plan.sigma, 2), round(plan.mu_spent(10**9), 12)
     (2.25, 1.0)
     """
-    return NoisyPlan(mu, dim, influence, diameter, clip, radius, horizon, forks, window, relation)
+    return GradientPerturbationPlan(
+        mu, dim, influence, diameter, clip, radius, horizon, forks, window, relation
+    )
 
 
 class NoisyGradients(ExactGradients):
-    """The door: each averaged gradient, rounded, leaves under rounded noise of its own."""
+    """The gate: each averaged gradient, rounded, leaves under rounded noise of its own."""
 
     __slots__ = ()
 
@@ -180,7 +188,7 @@ class NoisyGradients(ExactGradients):
         noisy: Floats = self._scratch[2].copy()
         return noisy
 
-    def emit(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
+    def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
         """Release a gradient a row, under noise (n, dim), and step."""
         b = self.buffer
         dp_steps.noisy_steps(
@@ -197,7 +205,7 @@ class NoisyGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`emit` of row `at` of a batch, whose cells are known, with normals made of `words`.
+        """`privatize` of row `at` of a batch, whose cells are known, with normals made of `words`.
 
         Then score and cells of the next one.
         """
@@ -208,7 +216,7 @@ class NoisyGradients(ExactGradients):
         )  # fmt: skip
 
 
-class NoisyRun(Run):
+class GradientPerturbationState(MechanismState):
     """State of a run with noise in every gradient; the noisy iterate is all that it knows (4.2).
 
     Parameters
@@ -221,13 +229,13 @@ class NoisyRun(Run):
         Strength of the ridge term, which depends on no data.
     """
 
-    plan: NoisyPlan
+    plan: GradientPerturbationPlan
 
-    def __init__(self, plan: NoisyPlan, buffer: PairBuffer, l2: float = 0.0) -> None:
+    def __init__(self, plan: GradientPerturbationPlan, buffer: PairBuffer, l2: float = 0.0) -> None:
         self.plan = plan
         self.steps = 0
-        self.door = NoisyGradients(plan.release(), buffer, [plan.clip, plan.radius, plan.grid, l2], plan.dim)
-        self._average: Floats = self.door.vectors[1]
+        self.gate = NoisyGradients(plan.release(), buffer, [plan.clip, plan.radius, plan.grid, l2], plan.dim)
+        self._average: Floats = self.gate.vectors[1]
 
     @property
     def average(self) -> Floats:
@@ -242,25 +250,25 @@ class NoisyRun(Run):
     @property
     def released(self) -> Floats:
         """The noisy gradient of the last slot, (p,), before the projection: for the audit."""
-        return self.door.last
+        return self.gate.last
 
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        return self.door.buffer.filled(self.steps)
+        return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
         """The gradients."""
-        return (self.door.release,)
+        return (self.gate.release,)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
         plan = self.plan
-        return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self.door.scalars[3])]
+        return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self.gate.scalars[3])]
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
-        chain.advance(self.door.cells(row, label, self.steps).tobytes())
+        chain.advance(self.gate.cells(row, label, self.steps).tobytes())
         self.learn(row, label, chain)
 
     def take(
@@ -271,12 +279,12 @@ class NoisyRun(Run):
             super().take(rows, labels, stream, records, asked)
             return
         batch, plan, first = Batch.of(rows, labels, asked), self.plan, self.steps
-        cells = self.door.turns(batch, first)
+        cells = self.gate.turns(batch, first)
         rates = plan.rates(first, len(rows)).tolist()
         for i, (record, rate) in enumerate(zip(records, rates, strict=True)):
             stream.record(record)
             stream.advance(cells.tobytes())
-            self.door.turn(batch, i, stream.words(plan.dim), plan.sigma, cells, rate, first + i)
+            self.gate.turn(batch, i, stream.words(plan.dim), plan.sigma, cells, rate, first + i)
             self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
@@ -286,15 +294,15 @@ class NoisyRun(Run):
             part, y = rows[at : at + _CHUNK], labels[at : at + _CHUNK]
             rates = self.plan.rates(self.steps, len(part))
             noise = self.plan.sigma * stream.take(len(part) * dim).reshape(len(part), dim)
-            self.door.emit(part, y, noise, rates, self.steps)
+            self.gate.privatize(part, y, noise, rates, self.steps)
             self.steps += len(part)
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the buffer among them holds raw records."""
         return {
             "steps": self.steps,
-            "vectors": self.door.vectors.copy(),
-            "buffer": self.door.buffer.to_state(self.steps),
+            "vectors": self.gate.vectors.copy(),
+            "buffer": self.gate.buffer.to_state(self.steps),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -302,13 +310,13 @@ class NoisyRun(Run):
         vectors, steps = state["vectors"], int(state["steps"])
         if vectors.shape != (2, self.plan.dim) or steps < 0:
             raise ValueError("weights of another shape")
-        self.door.buffer.load_state(state["buffer"], steps)
+        self.gate.buffer.load_state(state["buffer"], steps)
         self.steps = steps
-        self.door.vectors[:] = vectors
+        self.gate.vectors[:] = vectors
 
 
 @dataclass(frozen=True)
-class Noisy(Mechanism):
+class GradientPerturbation(Mechanism):
     """Gradient descent under noise in every gradient; the noisy iterate is all that is kept.
 
     Parameters
@@ -319,11 +327,13 @@ class Noisy(Mechanism):
 
     l2: float = 0.0
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> NoisyRun:
+    def start(
+        self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
+    ) -> GradientPerturbationState:
         """A run; what was fitted for a saved one is taken from it."""
         asked = settings
         assert asked.dim is not None
-        plan = plan_noisy(
+        plan = plan_gradient_perturbation(
             asked.mu_learning,
             dim=asked.dim,
             influence=asked.buffer.influence,
@@ -335,7 +345,7 @@ class Noisy(Mechanism):
             window=asked.window,
             relation=asked.relation,
         )
-        return NoisyRun(under(plan, saved), empty_buffer(asked, seed), self.l2)
+        return GradientPerturbationState(under(plan, saved), empty_buffer(asked, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

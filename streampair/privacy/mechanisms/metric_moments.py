@@ -11,7 +11,7 @@ import numpy as np
 
 from streampair.kernels import dp_steps, metric, symmetric, vectors
 from streampair.privacy.mechanisms.base import under
-from streampair.privacy.mechanisms.second_moments import Moments, MomentsRun, projected, unpacked
+from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, projected, unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MetricMoments",
-    "MetricRun",
+    "MetricMomentsState",
     "metric_of",
     "noise_of_metric",
     "seen_of",
@@ -247,7 +247,7 @@ def _outer(rows: Floats) -> Floats:
     return out
 
 
-class MetricRun(MomentsRun):
+class MetricMomentsState(MomentsState):
     """A run whose labels are numbers of classes: other sums, and a matrix for a model.
 
     Parameters
@@ -300,9 +300,11 @@ class MetricMoments(Moments):
     label_cross: ClassVar[bool] = False
     prefix: ClassVar[str] = "means and variances"
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MetricRun:
+    def start(
+        self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
+    ) -> MetricMomentsState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return MetricRun(under(self.planned(settings), saved), self.classes)
+        return MetricMomentsState(under(self.planned(settings), saved), self.classes)
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for as many classes."""

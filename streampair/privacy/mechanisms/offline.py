@@ -19,10 +19,10 @@ from streampair.kernels import random
 from streampair.privacy.accounting import PrivacyReport, delta_from, epsilon_from, mu_from
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    ExactSums,
+    NoisySums,
     Relation,
     Release,
-    check_cells,
+    check_overflow,
     power_of_two_below,
 )
 from streampair.privacy.noise import NormalStream
@@ -39,7 +39,7 @@ __all__ = [
     "LaplaceStream",
     "TablePlan",
     "TableReport",
-    "VectorDoor",
+    "VectorGate",
     "contraction",
     "descent_moves",
     "epsilon_of_draws",
@@ -281,8 +281,8 @@ class TablePlan:
     scale: int
 
     def __post_init__(self) -> None:
-        check_cells(20.0 * self.sigma / self.grid, "noise")
-        check_cells(80.0 * self.scale, "noise")
+        check_overflow(20.0 * self.sigma / self.grid, "noise")
+        check_overflow(80.0 * self.scale, "noise")
 
     @property
     def pure(self) -> bool:
@@ -456,8 +456,8 @@ def _rounded(vector: Floats, inverse: float, cells: NDArray[np.int64]) -> None:
     cells += np.floor(vector * inverse + 0.5).astype(np.int64)
 
 
-class VectorDoor:
-    """The door of `TablePlan`: vectors leave it rounded, under the noise of the plan.
+class VectorGate:
+    """The gate of `TablePlan`: vectors leave it rounded, under the noise of the plan.
 
     Parameters
     ----------
@@ -476,12 +476,12 @@ class VectorDoor:
 
     def __init__(self, plan: TablePlan, seed: int | None) -> None:
         self._plan = plan
-        self._sums = ExactSums(plan.release, (plan.dim,))
+        self._sums = NoisySums(plan.release, (plan.dim,))
         self._normals = NormalStream(seed)
         self._laplace = LaplaceStream(seed)
         self.emitted = 0
 
-    def emit(self, vector: Floats) -> Floats:
+    def privatize(self, vector: Floats) -> Floats:
         """The vector (p,) under fresh noise.
 
         Raises
@@ -497,8 +497,8 @@ class VectorDoor:
         self._sums.add(_rounded, vector, 1.0 / plan.grid)
         if plan.pure:
             cells = plan.pure_noise(self._laplace)
-            return self._sums.emit(plan.grid * cells.astype(np.float64))
-        return self._sums.emit(plan.sigma * self._normals.take(plan.dim))
+            return self._sums.privatize(plan.grid * cells.astype(np.float64))
+        return self._sums.privatize(plan.sigma * self._normals.take(plan.dim))
 
 
 class TableReport(PrivacyReport):

@@ -25,11 +25,11 @@ from streampair.privacy.contraction import (
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Mechanism,
+    MechanismState,
     Relation,
     Release,
-    Run,
     Settings,
-    check_cells,
+    check_overflow,
     near,
     power_of_two_below,
     under,
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LONGEST_OUTPUT",
-    "Output",
-    "OutputPlan",
-    "OutputRun",
+    "OutputPerturbation",
+    "OutputPerturbationPlan",
+    "OutputPerturbationState",
     "check_allocation",
     "entity_spend",
-    "plan_output",
-    "plan_output_paper",
+    "plan_output_perturbation",
+    "plan_output_perturbation_paper",
 ]
 
 LONGEST_OUTPUT = 4_000_000
@@ -70,7 +70,7 @@ _POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
-class OutputPlan:
+class OutputPerturbationPlan:
     """Releases of a run without noise, each under fresh noise (docs/privacy 4.1), calibrated.
 
     Parameters
@@ -133,7 +133,7 @@ class OutputPlan:
     FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
 
     def __post_init__(self) -> None:
-        check_cells(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
+        check_overflow(20.0 * np.where(np.isfinite(self.sigmas), self.sigmas, 0.0) / self.grids, "noise")
 
     @property
     def horizon(self) -> int:
@@ -259,7 +259,7 @@ def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
     return out
 
 
-def plan_output(
+def plan_output_perturbation(
     mu: float,
     *,
     dim: int,
@@ -277,13 +277,13 @@ def plan_output(
     group: int = 1,
     relation: Relation = ONE_RECORD,
     scale: float | None = None,
-) -> OutputPlan:
+) -> OutputPerturbationPlan:
     """Calibrate the noise of docs/privacy 4.1 for a budget, by the worst single record or entity.
 
     Parameters
     ----------
     mu, dim, influence, diameter, clip, radius, alpha, smoothness
-        As in `OutputPlan`.
+        As in `OutputPerturbationPlan`.
     horizon
         Learning steps n.
     releases
@@ -294,7 +294,7 @@ def plan_output(
     forks, window
         Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     group, relation
-        As in `OutputPlan`.
+        As in `OutputPerturbationPlan`.
     scale
         That of a saved plan with these parameters, which is taken as it is; None: by the budget.
 
@@ -308,8 +308,8 @@ def plan_output(
     Examples
     --------
     >>> from streampair.privacy import Influence
-    >>> from streampair.privacy.mechanisms.output_perturbation import plan_output
-    >>> plan = plan_output(
+    >>> from streampair.privacy.mechanisms.output_perturbation import plan_output_perturbation
+    >>> plan = plan_output_perturbation(
     ...     1.0, dim=4, influence=Influence.fifo(8), diameter=2.0, clip=1.0, radius=1.0,
     ...     alpha=0.1, smoothness=4.0, horizon=1000,
     ... )
@@ -327,7 +327,7 @@ def plan_output(
     shape = np.full(horizon, math.inf)
     released = _released(horizon, releases)
     shape[released] = _power(sensitivities[released], power)
-    draft = OutputPlan(
+    draft = OutputPerturbationPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
         grids, shape, group, relation,
     )  # fmt: skip
@@ -335,13 +335,13 @@ def plan_output(
     fitted = math.sqrt(spend) / mu
     if scale is not None:
         fitted = near("scale", scale, fitted)
-    return OutputPlan(
+    return OutputPerturbationPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
         grids, shape * fitted, group, relation, fitted,
     )  # fmt: skip
 
 
-def plan_output_paper(
+def plan_output_perturbation_paper(
     epsilon: float,
     delta: float,
     *,
@@ -354,7 +354,7 @@ def plan_output_paper(
     smoothness: float,
     horizon: int,
     scale: float | None = None,
-) -> OutputPlan:
+) -> OutputPerturbationPlan:
     """The noise of H20's Algorithm 1 to the letter, with its sensitivities by exact recursion.
 
     `T_1 = max(ceil(16 L'^2 / alpha^2), 7)` random outputs, then
@@ -368,7 +368,7 @@ def plan_output_paper(
     lipschitz
         G of the loss with its ridge term.
     dim, influence, diameter, radius, alpha, smoothness, horizon, scale
-        As in `plan_output`.
+        As in `plan_output_perturbation`.
 
     Raises
     ------
@@ -388,7 +388,7 @@ def plan_output_paper(
     grids = np.ones(horizon)
     grids[first:] = power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
     mu = mu_from(epsilon, delta)
-    plan = OutputPlan(
+    plan = OutputPerturbationPlan(
         mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
         sensitivities, grids, sigmas, scale=fitted,
     )  # fmt: skip
@@ -479,7 +479,7 @@ _CHUNK = 1024
 
 
 class SecretIterate:
-    """The door: iterates without noise, which leave rounded, under fresh noise each.
+    """The gate: iterates without noise, which leave rounded, under fresh noise each.
 
     Parameters
     ----------
@@ -509,7 +509,7 @@ class SecretIterate:
         "weight",
     )
 
-    def __init__(self, plan: OutputPlan, buffer: PairBuffer, last: bool) -> None:
+    def __init__(self, plan: OutputPerturbationPlan, buffer: PairBuffer, last: bool) -> None:
         self._plan = plan
         self.buffer = buffer
         self._last = last
@@ -534,7 +534,7 @@ class SecretIterate:
             self.published[:] = point
 
     def step(self, rows: Floats, labels: Floats, steps: int) -> None:
-        """A step a row, in secret; what can be released of each stays until `emit`."""
+        """A step a row, in secret; what can be released of each stays until `privatize`."""
         b, span = self.buffer, slice(steps, steps + len(rows))
         self.__cells = np.empty((len(rows), self._plan.dim), dtype=np.int64)
         dp_steps.output_steps(
@@ -546,7 +546,7 @@ class SecretIterate:
         """What noise will be added to, as bytes: for the chain that keys the noise alone."""
         return self.__cells.tobytes()
 
-    def emit(self, normals: Floats, steps: int) -> None:
+    def privatize(self, normals: Floats, steps: int) -> None:
         """Release those of the last `step` that are planned, under the plan's noise made of `normals`."""
         span = slice(steps, steps + len(self.__cells))
         self.weight = dp_steps.output_releases(
@@ -578,7 +578,7 @@ class SecretIterate:
         self.weight = float(state["weight"])
 
 
-class OutputRun(Run):
+class OutputPerturbationState(MechanismState):
     """State of a run whose iterates are without noise and secret, and of their noisy releases (4.1).
 
     Published is the average of the releases, weighted by their precision: post-processing, so free, and much
@@ -596,26 +596,26 @@ class OutputRun(Run):
         Start at a random point w_0 of the ball, which the ridge term pulls to (H20, Algorithm 2).
     """
 
-    plan: OutputPlan
+    plan: OutputPerturbationPlan
     secret_iterate = True
 
     def __init__(
-        self, plan: OutputPlan, buffer: PairBuffer, *, last: bool = False, scattered: bool = False
+        self, plan: OutputPerturbationPlan, buffer: PairBuffer, *, last: bool = False, scattered: bool = False
     ) -> None:
         self.plan = plan
         self.steps = 0
-        self.door = SecretIterate(plan, buffer, last)
+        self.gate = SecretIterate(plan, buffer, last)
         self._scattered = scattered
 
     @property
     def average(self) -> Floats:
         """The published weights, shape (p,): a view."""
-        return self.door.published
+        return self.gate.published
 
     @property
     def noise(self) -> Floats | None:
         """That of the average of the releases: each has its own noise, and is weighed by its precision."""
-        weight, average = self.door.weight, self.door.average
+        weight, average = self.gate.weight, self.gate.average
         if not weight > 0.0:
             return None
         moves = projected(np.eye(self.plan.dim) / math.sqrt(weight), average, self.plan.radius)
@@ -629,16 +629,16 @@ class OutputRun(Run):
     @property
     def released(self) -> Floats:
         """The average of the releases, (p,), before the projection: for the audit."""
-        return self.door.average.copy()
+        return self.gate.average.copy()
 
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        return self.door.buffer.filled(self.steps)
+        return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
         """The iterates."""
-        return (self.door.release,)
+        return (self.gate.release,)
 
     def _scatter(self, stream: Stream) -> Floats:
         """A uniform point of the ball: d coordinates of one on the sphere in d + 2 dimensions."""
@@ -673,22 +673,22 @@ class OutputRun(Run):
             chain.advance(b"")  # these slots make no step and release nothing of the data
             chain = None
         if centre:
-            self.door.scatter(self._scatter(stream), centre=True)
+            self.gate.scatter(self._scatter(stream), centre=True)
         for _ in range(random):
-            self.door.scatter(self._scatter(stream), centre=False)
-        self.door.step(rows, labels, self.steps)
+            self.gate.scatter(self._scatter(stream), centre=False)
+        self.gate.step(rows, labels, self.steps)
         if chain is not None:
-            chain.advance(self.door.cells() if shown else b"")
+            chain.advance(self.gate.cells() if shown else b"")
         if shown:
-            self.door.emit(stream.take(shown * dim), self.steps)
+            self.gate.privatize(stream.take(shown * dim), self.steps)
         self.steps += n
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the iterate without noise among them is as secret as the data."""
         return {
             "steps": self.steps,
-            **self.door.to_state(),
-            "buffer": self.door.buffer.to_state(self.steps),
+            **self.gate.to_state(),
+            "buffer": self.gate.buffer.to_state(self.steps),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -696,13 +696,13 @@ class OutputRun(Run):
         steps = int(state["steps"])
         if not 0 <= steps <= self.plan.horizon:
             raise ValueError("steps beyond the horizon")
-        self.door.load_state(state)
-        self.door.buffer.load_state(state["buffer"], steps)
+        self.gate.load_state(state)
+        self.gate.buffer.load_state(state["buffer"], steps)
         self.steps = steps
 
 
 @dataclass(frozen=True)
-class Output(Mechanism):
+class OutputPerturbation(Mechanism):
     """Strongly convex descent without noise, in secret, whose iterates are released under fresh noise.
 
     Parameters
@@ -778,7 +778,9 @@ class Output(Mechanism):
         noise = math.sqrt(settings.dim) / (settings.learning * settings.mu_learning)
         return 2.0 * diameter / settings.radius * math.sqrt(noise)
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> OutputRun:
+    def start(
+        self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
+    ) -> OutputPerturbationState:
         """A run; what was fitted for a saved one is taken from it."""
         asked = settings
         assert asked.learning is not None
@@ -793,11 +795,11 @@ class Output(Mechanism):
             alpha = near("alpha", saved["alpha"], alpha)
             smoothness = near("smoothness", saved["smoothness"], smoothness)
             scale = saved["scale"]
-        plan: OutputPlan
+        plan: OutputPerturbationPlan
         if self.paper:
             # The paper's G is that of the whole loss, the ridge term included.
             ridge = alpha * asked.radius * (2.0 if self.centred else 1.0)
-            plan = plan_output_paper(
+            plan = plan_output_perturbation_paper(
                 asked.epsilon,
                 asked.delta,
                 dim=asked.dim,
@@ -811,7 +813,7 @@ class Output(Mechanism):
                 scale=scale,
             )
         else:
-            plan = plan_output(
+            plan = plan_output_perturbation(
                 asked.mu_learning,
                 dim=asked.dim,
                 influence=asked.buffer.influence,
@@ -829,7 +831,7 @@ class Output(Mechanism):
                 relation=asked.relation,
                 scale=scale,
             )
-        return OutputRun(
+        return OutputPerturbationState(
             under(plan, saved),
             empty_buffer(asked, seed),
             last=self.paper,
@@ -845,11 +847,11 @@ class Output(Mechanism):
             f"noise.{settings.warmup_words()}"
         )
 
-    def notes(self, settings: Settings, run: Run) -> list[str]:
+    def notes(self, settings: Settings, run: MechanismState) -> list[str]:
         """What the paper's constants give by the exact account."""
         if not self.paper:
             return []
-        plan: OutputPlan = run.plan
+        plan: OutputPerturbationPlan = run.plan
         exact = epsilon_from(plan.mu_spent(plan.horizon), settings.delta)
         return [
             f"Noise and steps are those of Huai et al. (2020), whose constants promise epsilon "

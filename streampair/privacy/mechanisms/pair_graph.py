@@ -11,7 +11,7 @@ import scipy
 
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.base import Relation, Release, check_cells, power_of_two_below
+from streampair.privacy.mechanisms.base import Relation, Release, check_overflow, power_of_two_below
 from streampair.privacy.mechanisms.offline import (
     ExactRelease,
     LaplaceStream,
@@ -30,7 +30,7 @@ __all__ = [
     "PairRelation",
     "PairsPlan",
     "PersonsPlan",
-    "SignDoor",
+    "SignGate",
     "SignPlan",
     "StaircasePlan",
     "flipped",
@@ -190,10 +190,10 @@ def plan_pairs(
         sigma = moved * math.sqrt(epochs) / mu if noise is None else noise
     elif noise is None:
         steps = epochs * relation.pairs * (sensitivity / grid + dim) / epsilon
-        check_cells(steps, "noise")
+        check_overflow(steps, "noise")
         scale = max(math.ceil(steps), 1)
     else:
-        check_cells(noise / grid, "noise")
+        check_overflow(noise / grid, "noise")
         scale = max(math.ceil(noise / grid), 1)
     return PairsPlan(
         name=name,
@@ -232,7 +232,7 @@ class StaircasePlan(PairsPlan):
     inner: int
 
     def __post_init__(self) -> None:
-        check_cells(80.0 * self.scale * self.width, "noise")
+        check_overflow(80.0 * self.scale * self.width, "noise")
 
     def _moved(self, share: float = 1.0) -> float:
         return share * self.sensitivity + self.grid
@@ -269,7 +269,7 @@ def plan_staircase(
     mu_from(epsilon, 1e-6)  # its check
     grid = float(power_of_two_below(0.01 * sensitivity))
     turns = epochs * relation.pairs * dim / epsilon
-    check_cells(turns, "noise")
+    check_overflow(turns, "noise")
     scale, width = max(math.ceil(turns), 1), math.ceil(sensitivity / grid) + 1
     inner = min(max(round(width / (1.0 + math.exp(0.5 / scale))), 1), width)
     return StaircasePlan(
@@ -375,8 +375,8 @@ def plan_signs(
     )
 
 
-class SignDoor:
-    """The door of `SignPlan`: of each vector leave signs, more often along it than against it.
+class SignGate:
+    """The gate of `SignPlan`: of each vector leave signs, more often along it than against it.
 
     Parameters
     ----------
@@ -396,7 +396,7 @@ class SignDoor:
     def __init__(self, plan: SignPlan, seed: int | None) -> None:
         self._plan, self._stream, self.emitted = plan, LaplaceStream(seed), 0
 
-    def emit(self, vector: Floats) -> Floats:
+    def privatize(self, vector: Floats) -> Floats:
         """Signs times `SignPlan.size` (p,), whose mean is the vector.
 
         Raises

@@ -13,16 +13,16 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
     Asked,
-    Beside,
-    BesideRun,
     Companion,
-    ExactSums,
+    ExtendedChain,
     Link,
+    MechanismState,
+    NoisySums,
     Plan,
     Release,
-    Run,
     Settings,
-    check_cells,
+    StateWrapper,
+    check_overflow,
     near,
     normal_link,
     rate_link,
@@ -37,7 +37,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GRID", "RELEASED", "SHARE", "RatePlan", "RatedPlan", "RatedRun", "WithPrevalence", "checked_rate"]
+__all__ = [
+    "GRID",
+    "RELEASED",
+    "SHARE",
+    "PrevalencePlan",
+    "WithPrevalence",
+    "WithPrevalencePlan",
+    "WithPrevalenceState",
+    "checked_rate",
+]
 
 SHARE = 0.02
 """Of mu^2, for all that probabilities need."""
@@ -50,7 +59,7 @@ _FIRST = 100.0  # slots times mu of the first block: its mean label has a noise 
 
 
 @dataclass(frozen=True)
-class RatePlan:
+class PrevalencePlan:
     """What is released of labels and scores, calibrated.
 
     Parameters
@@ -84,7 +93,7 @@ class RatePlan:
         slots = 100 * math.ceil(_FIRST * math.sqrt(SHARE) * self.records / self.mu / 100.0)
         object.__setattr__(self, "first", slots)
         object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
-        check_cells(20.0 * self.sigma / GRID, "noise of the share of positives")
+        check_overflow(20.0 * self.sigma / GRID, "noise of the share of positives")
 
     @property
     def sensitivity(self) -> float:
@@ -134,7 +143,7 @@ class RatePlan:
         return count
 
 
-class RatedPlan:
+class WithPrevalencePlan:
     """A plan of gradients, and beside it one of labels and scores: their mu^2 add up.
 
     Parameters
@@ -145,7 +154,7 @@ class RatedPlan:
         Of labels and scores; None: a share is declared.
     """
 
-    def __init__(self, plan: Plan, rate: RatePlan | None) -> None:
+    def __init__(self, plan: Plan, rate: PrevalencePlan | None) -> None:
         self.plan = plan
         self.rate = rate
 
@@ -203,7 +212,7 @@ def checked_rate(value: Any) -> float | None:
     return float(value)
 
 
-class RatedRun(BesideRun):
+class WithPrevalenceState(StateWrapper):
     """A run of gradients, with probabilities.
 
     Parameters
@@ -218,9 +227,11 @@ class RatedRun(BesideRun):
         The share of positives; None: it is released.
     """
 
-    plan: RatedPlan
+    plan: WithPrevalencePlan
 
-    def __init__(self, plan: RatedPlan, run: Run, settings: Settings, declared: float | None) -> None:
+    def __init__(
+        self, plan: WithPrevalencePlan, run: MechanismState, settings: Settings, declared: float | None
+    ) -> None:
         super().__init__(run)
         self.plan = plan
         self._declared = declared
@@ -230,7 +241,7 @@ class RatedRun(BesideRun):
         self._sums = np.zeros(0)  # released sums over all blocks
         if plan.rate is not None:
             self._sums = np.zeros(plan.rate.cells)
-            self.sums = ExactSums(plan.rate.release(settings), (plan.rate.cells,))
+            self.sums = NoisySums(plan.rate.release(settings), (plan.rate.cells,))
             self._due = plan.rate.end(0)
 
     # ---- what is released ------------------------------------------------------------------------------
@@ -259,7 +270,7 @@ class RatedRun(BesideRun):
             return
         self._add(row, label)
         due = self.steps + 1 == self._due
-        beside: Any = Beside(chain, self.sums.cells()) if due else chain
+        beside: Any = ExtendedChain(chain, self.sums.cells()) if due else chain
         self.inner.learn_chained(row, label, beside)
         self._went(chain)
 
@@ -298,7 +309,7 @@ class RatedRun(BesideRun):
         assert rate is not None
         if self.steps != self._due:
             return
-        out = self.sums.emit(rate.sigma * stream.take(rate.cells))
+        out = self.sums.privatize(rate.sigma * stream.take(rate.cells))
         self.sums.clear()
         self._sums += out
         if self._w.any():
@@ -434,13 +445,13 @@ class WithPrevalence(Companion):
         self,
         settings: Settings,
         saved: Mapping[str, Any] | None,
-        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
-    ) -> RatedRun:
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
+    ) -> WithPrevalenceState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         rate = None
         inner = settings
         if self.declared is None:
-            rate = RatePlan(
+            rate = PrevalencePlan(
                 math.sqrt(SHARE) * settings.mu_learning,
                 settings.forks,
                 settings.learning,
@@ -452,7 +463,7 @@ class WithPrevalence(Companion):
                 saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
         run = start_inner(inner, saved)
-        return RatedRun(RatedPlan(run.plan, rate), run, settings, self.declared)
+        return WithPrevalenceState(WithPrevalencePlan(run.plan, rate), run, settings, self.declared)
 
     def describe(self) -> str:
         """What is done, for the report."""
@@ -463,7 +474,7 @@ class WithPrevalence(Companion):
             f"slots, each released once under Gaussian noise for {SHARE:.0%} of mu^2."
         )
 
-    def notes(self, run: RatedRun) -> list[str]:
+    def notes(self, run: WithPrevalenceState) -> list[str]:
         """What the report has to say besides."""
         if self.declared is None:
             return []

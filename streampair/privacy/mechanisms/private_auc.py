@@ -13,15 +13,15 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
     Asked,
-    Beside,
-    BesideRun,
     Companion,
-    ExactSums,
+    ExtendedChain,
+    MechanismState,
+    NoisySums,
     Plan,
     Release,
-    Run,
     Settings,
-    check_cells,
+    StateWrapper,
+    check_overflow,
     near,
     unit_link,
 )
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BINS",
     "AucPlan",
-    "EvaluatedPlan",
-    "EvaluatedRun",
     "PrivateAUC",
     "WithPrivateAUC",
+    "WithPrivateAUCPlan",
+    "WithPrivateAUCState",
     "checked_share",
     "keep",
 ]
@@ -176,7 +176,7 @@ class AucPlan:
     def __post_init__(self) -> None:
         sigma = math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu
         object.__setattr__(self, "sigma", sigma)
-        check_cells(20.0 * sigma, "noise of the histograms of the AUC")
+        check_overflow(20.0 * sigma, "noise of the histograms of the AUC")
         # Slots and their number are public: rounded up to a hundred, so that no last digit moves them.
         window = 100 * math.ceil(_WINDOW * sigma / 100.0)
         if self.horizon is not None:  # windows as long as each other, about: a short one is nearly all noise
@@ -260,7 +260,7 @@ class AucPlan:
         )
 
 
-class EvaluatedPlan:
+class WithPrivateAUCPlan:
     """The plan of what learns, and beside it one of histograms: their mu^2 add up.
 
     Parameters
@@ -325,7 +325,7 @@ def checked_share(value: Any) -> float:
     return float(value)
 
 
-class EvaluatedRun(BesideRun):
+class WithPrivateAUCState(StateWrapper):
     """A run, and the histograms of its scores.
 
     Parameters
@@ -338,12 +338,12 @@ class EvaluatedRun(BesideRun):
         What is promised.
     """
 
-    plan: EvaluatedPlan
+    plan: WithPrivateAUCPlan
 
-    def __init__(self, plan: EvaluatedPlan, run: Run, settings: Settings) -> None:
+    def __init__(self, plan: WithPrivateAUCPlan, run: MechanismState, settings: Settings) -> None:
         super().__init__(run)
         self.plan = plan
-        self.sums = ExactSums(plan.histograms.release(settings), (2, BINS))
+        self.sums = NoisySums(plan.histograms.release(settings), (2, BINS))
         self._sums: list[Floats] = []  # noisy counts that have left, and of how many windows each
         self._sizes: list[int] = []
         self._scale = np.array([1.0, 0.0])
@@ -372,12 +372,12 @@ class EvaluatedRun(BesideRun):
         """Everything that scales or shapes the noise."""
         return [*self.inner.numbers(), self.plan.histograms.sigma]
 
-    def held(self, weights: Floats) -> EvaluatedRun:
+    def held(self, weights: Floats) -> WithPrivateAUCState:
         """The same histograms, beside weights that stay as they are: for the audit.
 
         Given the releases of what learns, only the histograms tell more of a record.
         """
-        other = object.__new__(EvaluatedRun)
+        other = object.__new__(WithPrivateAUCState)
         other.__dict__.update(self.__dict__)
         other.inner = _Held(self.inner, weights)
         other._sums, other._sizes = [], []
@@ -391,7 +391,7 @@ class EvaluatedRun(BesideRun):
         self._count(np.array([vectors.dot(self.average, row[0])]), label)
         beside: Any = chain
         if self.steps + 1 == self._due:
-            beside = Beside(chain, self.sums.cells())
+            beside = ExtendedChain(chain, self.sums.cells())
         self.inner.learn_chained(row, label, beside)
         self._went(chain)
 
@@ -438,7 +438,7 @@ class EvaluatedRun(BesideRun):
             return
         histograms = self.plan.histograms
         noise = histograms.sigma * stream.take(2 * BINS)
-        keep(self._sums, self._sizes, self.sums.emit(noise.reshape(2, BINS)))
+        keep(self._sums, self._sizes, self.sums.privatize(noise.reshape(2, BINS)))
         self.sums.clear()
         self._due = histograms.end(self.steps)
 
@@ -469,10 +469,10 @@ class EvaluatedRun(BesideRun):
         self._due = self.plan.histograms.end(ended * self.plan.histograms.window)
 
 
-class _Held(BesideRun):
+class _Held(StateWrapper):
     """A run that neither learns nor draws: its weights stay."""
 
-    def __init__(self, run: Run, weights: Floats) -> None:
+    def __init__(self, run: MechanismState, weights: Floats) -> None:
         super().__init__(run)
         self._weights = weights
 
@@ -526,8 +526,8 @@ class WithPrivateAUC(Companion):
         self,
         settings: Settings,
         saved: Mapping[str, Any] | None,
-        start_inner: Callable[[Settings, Mapping[str, Any] | None], Run],
-    ) -> EvaluatedRun:
+        start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
+    ) -> WithPrivateAUCState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         mu = math.sqrt(self.share) * settings.mu_learning
         plan = AucPlan(mu, settings.forks, settings.learning, settings.learning_records)
@@ -535,7 +535,7 @@ class WithPrivateAUC(Companion):
             object.__setattr__(plan, "sigma", near("auc_sigma", saved["auc_sigma"], plan.sigma))
             saved = {name: value for name, value in saved.items() if name != "auc_sigma"}
         run = start_inner(replace(settings, mu=math.sqrt(1.0 - self.share) * settings.mu), saved)
-        return EvaluatedRun(EvaluatedPlan(run.plan, plan), run, settings)
+        return WithPrivateAUCState(WithPrivateAUCPlan(run.plan, plan), run, settings)
 
     def describe(self) -> str:
         """What is done, for the report."""
@@ -545,7 +545,7 @@ class WithPrivateAUC(Companion):
             "noise: the private AUC is computed from them."
         )
 
-    def notes(self, run: EvaluatedRun) -> list[str]:
+    def notes(self, run: WithPrivateAUCState) -> list[str]:
         """What the report has to say besides."""
         window = run.plan.histograms.window
         return [

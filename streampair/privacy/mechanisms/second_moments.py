@@ -18,14 +18,14 @@ from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Asked,
-    ExactSums,
     Link,
     Mechanism,
+    MechanismState,
+    NoisySums,
     Relation,
     Release,
-    Run,
     Settings,
-    check_cells,
+    check_overflow,
     normal_link,
     rate_link,
     under,
@@ -46,15 +46,15 @@ __all__ = [
     "LEAST_HORIZON",
     "MOST_FEATURES",
     "Moments",
-    "MomentsRun",
+    "MomentsState",
     "RankingMoments",
-    "RankingRun",
+    "RankingMomentsState",
     "SecondMomentsPlan",
-    "leader_of",
     "noise_of_leader",
     "placed",
     "plan_second_moments",
     "projected",
+    "ridge_of",
     "second_moments_diameter",
     "unpacked",
 ]
@@ -228,7 +228,7 @@ class SecondMomentsPlan:
             # All noise grows alike: what the releases cost, and each second view of a window.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
-        check_cells(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
+        check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
         put(spread=self._spread())
 
     @property
@@ -515,7 +515,7 @@ def _places(d: int) -> NDArray[np.intp]:
     return places
 
 
-def leader_of(
+def ridge_of(
     second: Floats, cross: Floats, rate: float, ridge: float, noise: float = 0.0
 ) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
@@ -578,7 +578,7 @@ def noise_of_leader(
     Parameters
     ----------
     second, cross, ridge
-        As of `leader_of`: the weights solve `(second+ + ridge I) w = cross`.
+        As of `ridge_of`: the weights solve `(second+ + ridge I) w = cross`.
     matrix_noise
         Variance of the noise in a coordinate of `second`, packed.
     cross_noise
@@ -586,7 +586,7 @@ def noise_of_leader(
     radius
         Of the ball that the weights are projected to.
     rate
-        Share of positives, by which `leader_of` scales the solution; None: it is not scaled.
+        Share of positives, by which `ridge_of` scales the solution; None: it is not scaled.
 
     Notes
     -----
@@ -691,7 +691,7 @@ _SURE = 0.05
 MOST_CENTRE = 0.98
 
 
-class MomentsRun(Run):
+class MomentsState(MechanismState):
     """State of one run: the sums of the open block, what the releases say, and the noise memory.
 
     Parameters
@@ -714,10 +714,10 @@ class MomentsRun(Run):
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
         self._card = plan.card()
         steps = self._grids()
-        self.block = ExactSums(self._card[0], (plan.dim,), steps)
+        self.block = NoisySums(self._card[0], (plan.dim,), steps)
         # The sums of all blocks, for the release at the horizon.
         last = None if steps is None or plan.horizon is None else steps / plan.units
-        self.total = ExactSums(self._card[-1], (plan.dim if plan.horizon is not None else 0,), last)
+        self.total = NoisySums(self._card[-1], (plan.dim if plan.horizon is not None else 0,), last)
         self._running = np.zeros(plan.dim)  # C times the released sums
         self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
         self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
@@ -729,7 +729,7 @@ class MomentsRun(Run):
         self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
-        self._own_sums = type(self)._sum_up is MomentsRun._sum_up
+        self._own_sums = type(self)._sum_up is MomentsState._sum_up
 
     @property
     def link(self) -> Link:
@@ -810,17 +810,17 @@ class MomentsRun(Run):
             chain.advance(b"")
 
     @property
-    def quiet(self) -> bool:
+    def releases_nothing(self) -> bool:
         """Whether the block goes on after the next slot, which is not the first."""
         return 0 < self.steps < self._due - 1 and self._own_sums
 
-    def learn_quietly(self, design: Design) -> None:
+    def accumulate(self, design: Design) -> None:
         """`learn` of one slot, from the raw record on, in one call of compiled code."""
         self.block.add(dp_steps.leader_slot, design.cells, design.how, design.standardised, self._how)
         self.steps += 1
 
     @property
-    def steady(self) -> int:
+    def slots_until_release(self) -> int:
         """Up to the next release."""
         return max(1, self._due - self.steps)
 
@@ -879,10 +879,10 @@ class MomentsRun(Run):
         plan = self.plan
         if self._at_horizon():
             value = self._last
-            value[:] = self.total.emit(plan.sigma_last * stream.take(plan.dim))
+            value[:] = self.total.privatize(plan.sigma_last * stream.take(plan.dim))
             slots, std = plan.weighed(self.steps), plan.sigma_last
         else:
-            noisy = self.block.emit(self._noise.rows(1, stream)[0])
+            noisy = self.block.privatize(self._noise.rows(1, stream)[0])
             keep = float(plan.strategy.theta[0])
             value = self._running
             value *= keep
@@ -938,7 +938,7 @@ class MomentsRun(Run):
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
         given = (1.0 / known,) if known else ()
-        w, noise = leader_of(second, cross, rate, ridge, *given)
+        w, noise = ridge_of(second, cross, rate, ridge, *given)
         length = math.sqrt(float(vectors.dot(w, w)))
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
@@ -1053,7 +1053,7 @@ class Moments(Mechanism):
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
     #: What a run is, and what the warm-up releases, in words.
-    run: ClassVar[type[MomentsRun]] = MomentsRun
+    run: ClassVar[type[MomentsState]] = MomentsState
     prefix: ClassVar[str] = "means, variances and the share of labels"
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
@@ -1070,7 +1070,7 @@ class Moments(Mechanism):
         within = 18.0 * (root + 1.0) / mu
         return max(int(min(most * horizon, max(least * horizon, within))), 1)
 
-    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsRun:
+    def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsState:
         """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
         return self.run(under(self.planned(settings), saved))
 
@@ -1107,7 +1107,7 @@ class Moments(Mechanism):
         )
 
 
-class RankingRun(MomentsRun):
+class RankingMomentsState(MomentsState):
     """A run whose labels are relevances in [-1, 1]: the same sums, read in another way."""
 
     def _leader(self) -> tuple[Floats, Link]:
@@ -1144,5 +1144,5 @@ class RankingRun(MomentsRun):
 class RankingMoments(Moments):
     """The leader of the squared error of differences, computed from second moments of blocks of records."""
 
-    run: ClassVar[type[MomentsRun]] = RankingRun
+    run: ClassVar[type[MomentsState]] = RankingMomentsState
     prefix: ClassVar[str] = "means, variances and the mean relevance"

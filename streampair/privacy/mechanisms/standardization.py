@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from streampair.kernels import dp_steps, vectors
-from streampair.privacy.mechanisms.base import ONE_RECORD, ExactSums, Relation, Release, check_cells
+from streampair.privacy.mechanisms.base import ONE_RECORD, NoisySums, Relation, Release, check_overflow
 from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def plan_warmup(
     """
     sigma = moment_sensitivity(dim, labels=labels, cross=cross, grid=1.0 / WarmupPlan.PER_UNIT) / mu
     plan = WarmupPlan(mu, slots, sigma, sigma / SQUARE_WEIGHT, labels, relation, cross)
-    check_cells(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the warm-up")
+    check_overflow(20.0 * plan.sigma_sum * plan.PER_UNIT, "noise of the warm-up")
     return plan
 
 
@@ -159,7 +159,7 @@ class Warmup:
     Attributes
     ----------
     sums
-        The door: of x and of x^2, and where they are released of the labels behind the first, and of label
+        The gate: of x and of x^2, and where they are released of the labels behind the first, and of label
         times x below them.
     released
         The noisy means; empty before the release.
@@ -170,7 +170,7 @@ class Warmup:
 
     def __init__(self, plan: WarmupPlan, dim: int, records: int = 1) -> None:
         self.plan = plan
-        self.sums = ExactSums(plan.release(dim, records), (len(plan.sigmas), dim + plan.labels))
+        self.sums = NoisySums(plan.release(dim, records), (len(plan.sigmas), dim + plan.labels))
         self.released: Floats = np.empty(0)
         self.cross: Floats | None = None
         self._dim = dim
@@ -200,7 +200,7 @@ class Warmup:
         std = np.array(self.plan.sigmas)
         shape = (len(std), d + self.plan.labels)
         noise = stream.take(shape[0] * shape[1]).reshape(shape) * std[:, None]
-        released = self.sums.emit(noise) / slots
+        released = self.sums.privatize(noise) / slots
         mean, square = released[:2]
         self.sums.clear()
         self.released = released.ravel()
