@@ -112,18 +112,18 @@ def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
     """Rate, lag, and the time to catch up: from what waits, not from the rate alone."""
     now = 0.0
     backlog = Backlog("fraud", clock=lambda: now)
-    assert backlog.look(0, 100_000) is None
+    assert backlog.update(0, 100_000) is None
     now = 9.0
-    assert backlog.look(9_000, 96_000) is None  # no line is due
+    assert backlog.update(9_000, 96_000) is None  # no line is due
     now = 10.0
-    told = backlog.look(10_000, 95_000)  # 500 more come each second
+    told = backlog.update(10_000, 95_000)  # 500 more come each second
     assert told == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
     now = 20.0
-    told = backlog.look(20_000, 105_000)
+    told = backlog.update(20_000, 105_000)
     assert told == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
     now = 30.0
-    assert backlog.look(120_000, 5_000) is None  # what is left takes half a second
+    assert backlog.update(120_000, 5_000) is None  # what is left takes half a second
     now = 40.0
-    assert backlog.look(125_000, 0) is None
+    assert backlog.update(125_000, 0) is None
     assert events(stream) == ["progress", "progress", "caught_up"]
     assert json.loads(stream.getvalue().splitlines()[-1])["seconds"] == 30.0

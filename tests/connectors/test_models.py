@@ -178,7 +178,7 @@ def damaged(change: dict[str, Any]) -> bytes:
 )
 def test_what_is_no_model_is_refused(change: dict[str, Any]) -> None:
     assert decode_model(damaged({}))
-    with pytest.raises(RecordError, match="no model of a lane"):
+    with pytest.raises(RecordError, match="not a model of a lane"):
         decode_model(damaged(change))
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_merged_or_published() -> None:
         merge([msgspec.structs.replace(model, slots=0)])
     with pytest.raises(ConfigError, match="twice"):
         merge([model, model])
-    with pytest.raises(ConfigError, match="not of one application"):
+    with pytest.raises(ConfigError, match="of several applications"):
         merge([model, msgspec.structs.replace(model, partition=1, learner="other")])
     with pytest.raises(ConfigError, match="no weights that a model topic could hold"):
         published(metric.PairOGD(), 0)

@@ -355,7 +355,7 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
         async def release(_: object) -> None: ...
 
         store = SimpleNamespace(commit=commit, release=release)
-        return SimpleNamespace(lane=lane, store=store, snapshot_due=False, dirty=True)
+        return SimpleNamespace(logged_lane=lane, store=store, snapshot_due=False, dirty=True)
 
     async def flush(*_: object) -> bool:
         return True

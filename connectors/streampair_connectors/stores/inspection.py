@@ -19,7 +19,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
 from streampair_connectors.stores.offline import StoredLane, offline_store, require_no_members
 from streampair_connectors.worker.factory import build_logged_lane, taken_cells
-from streampair_connectors.worker.lane_manager import facts_of
+from streampair_connectors.worker.lane_manager import external_state
 
 __all__ = ["LaneState", "Plan", "States", "open_states"]
 
@@ -212,7 +212,7 @@ class States:
         wanted = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
             return _Seen(at_rest, lane, wanted, ExternalState(registers=False), None)
-        facts = await facts_of(
+        facts = await external_state(
             self._lookup,
             source,
             wanted,

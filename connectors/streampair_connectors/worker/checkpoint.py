@@ -1,4 +1,4 @@
-"""A checkpoint: outputs, state and offsets of all lanes, made durable in numbered steps.
+"""Checkpoints: outputs, state and offsets of all lanes, made durable in numbered steps.
 
 The steps and their reasons are in docs/design.md, "The steps of a commit".
 """
@@ -17,18 +17,18 @@ __all__ = ["Checkpoint", "Outcome", "for_each"]
 
 
 class Outcome:
-    """What came of a checkpoint.
+    """Result of a checkpoint.
 
     Attributes
     ----------
     stored
-        Whether all outputs were stored in time. If not, nothing was committed.
+        Whether all outputs were stored in time. If not, no lane was committed.
     committed
         Lanes whose commit is durable.
     fenced
-        Lanes that belong to somebody else now, with what was said.
+        Lanes that another worker owns now, with their errors.
     seconds
-        How long it took.
+        Duration.
     """
 
     def __init__(self) -> None:
@@ -39,30 +39,30 @@ class Outcome:
 
 
 async def for_each(
-    lanes: Iterable[OpenLane], do: Callable[[OpenLane], Awaitable[None]]
+    lanes: Iterable[OpenLane], action: Callable[[OpenLane], Awaitable[None]]
 ) -> tuple[list[OpenLane], list[tuple[OpenLane, SourceError]]]:
-    """Do something with the store of each lane, side by side.
+    """Run an action on all lanes concurrently.
 
     Returns
     -------
     tuple
-        The lanes with which it was done, and those that belong to somebody else now, with what was said.
+        The lanes for which it succeeded, and those that another worker owns now, with their errors.
 
     Raises
     ------
     StreampairError
-        With one of them it could not be done; with the others it was.
+        The action failed for a lane; for the others it ran to its end.
     """
     lanes = list(lanes)
-    results = await asyncio.gather(*map(do, lanes), return_exceptions=True)
+    results = await asyncio.gather(*map(action, lanes), return_exceptions=True)
     done: list[OpenLane] = []
     fenced: list[tuple[OpenLane, SourceError]] = []
     failed: BaseException | None = None
-    for held, result in zip(lanes, results, strict=True):
+    for lane, result in zip(lanes, results, strict=True):
         if result is None:
-            done.append(held)
+            done.append(lane)
         elif isinstance(result, FencedError | CommitOutcomeUnknownError):
-            fenced.append((held, result))
+            fenced.append((lane, result))
         elif failed is None or not isinstance(result, StreampairError):
             failed = result
     if failed is not None:
@@ -78,9 +78,9 @@ class Checkpoint:
     store
         Of the lanes.
     on_trouble
-        Told what keeps outputs from being stored.
+        Called with the reason why outputs cannot be stored.
     count
-        Told what came of the commit of each lane: one of `series.OUTCOMES`.
+        Called with the result of each lane's commit: one of `metric_definitions.OUTCOMES`.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class Checkpoint:
     async def run(
         self, lanes: Iterable[OpenLane], *, clean: bool, give_up: asyncio.Event, seconds: float | None = None
     ) -> Outcome:
-        """Commit lanes; the steps of each are in one order, and lanes do not wait for each other.
+        """Commit lanes. The steps of a lane are ordered; lanes run concurrently.
 
         Parameters
         ----------
         lanes
-            Those that have anything to commit.
+            Those with something to commit.
         clean
-            Whether they end here.
+            Whether this is their last commit before they are closed.
         give_up
-            Set when there is no point in waiting for outputs any longer.
+            Set when waiting for outputs shall end.
         seconds
-            How long to wait for them; None: until `give_up`.
+            How long to wait for outputs; None: until `give_up`.
 
         Raises
         ------
         StreampairError
-            A lane could not be committed. What it holds is of no use any more; others are committed.
+            A lane could not be committed, and its state in memory is invalid; others are committed.
         """
         begin = time.perf_counter()
         outcome = Outcome()
@@ -121,17 +121,19 @@ class Checkpoint:
             give_up = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
         try:
-            # 1 to 3 lines are durable, outputs and dead letters stored, if they do not ride on the commit
+            # 1 to 3 lines, then outputs and dead letters are stored, unless they are part of the commit
             try:
-                ready = await self._each(lanes, lambda held: held.store.release(give_up), outcome)
+                ready = await self._each(lanes, lambda lane: lane.store.release(give_up), outcome)
                 outcome.stored = await self._store.flush(give_up, self._on_trouble)
             except SourceError as error:
                 if not (error.retriable and give_up.is_set()):
                     raise
-                outcome.stored = False  # a lane that waited for a register takes nothing any more
+                outcome.stored = False  # a lane that waits for its register accepts no more outputs
             if outcome.stored:
-                # 4 and 5 snapshot, log, offset and register: by the store, lane by lane; 6 then follows
-                outcome.committed = await self._each(ready, lambda held: self._one(held, clean), outcome)
+                # 4 and 5 snapshot, log, offset and register: by the store, lane by lane; then 6
+                outcome.committed = await self._each(
+                    ready, lambda lane: self._commit_lane(lane, clean), outcome
+                )
         finally:
             if timer is not None:
                 timer.cancel()
@@ -139,22 +141,24 @@ class Checkpoint:
         return outcome
 
     async def _each(
-        self, lanes: Iterable[OpenLane], do: Callable[[OpenLane], Awaitable[None]], outcome: Outcome
+        self, lanes: Iterable[OpenLane], action: Callable[[OpenLane], Awaitable[None]], outcome: Outcome
     ) -> list[OpenLane]:
-        done, fenced = await for_each(lanes, do)
+        done, fenced = await for_each(lanes, action)
         outcome.fenced += fenced
         return done
 
-    async def _one(self, held: OpenLane, clean: bool) -> None:
-        commit = held.lane.commit(snapshot=held.snapshot_due, clean=clean, when=round(time.time() * 1000))
+    async def _commit_lane(self, lane: OpenLane, clean: bool) -> None:
+        commit = lane.logged_lane.commit(
+            snapshot=lane.snapshot_due, clean=clean, when=round(time.time() * 1000)
+        )
         try:
-            await held.store.commit(commit)
+            await lane.store.commit(commit)
         except BaseException as error:
-            known = {FencedError: "fenced", CommitOutcomeUnknownError: "unknown"}
-            self._count(next((name for kind, name in known.items() if isinstance(error, kind)), "failed"))
+            outcomes = {FencedError: "fenced", CommitOutcomeUnknownError: "unknown"}
+            self._count(next((name for kind, name in outcomes.items() if isinstance(error, kind)), "failed"))
             raise
         self._count("committed")
-        held.lane.committed()
-        held.dirty = False
+        lane.logged_lane.committed()
+        lane.dirty = False
         if commit.content is not None:
-            held.saved_at = time.monotonic()
+            lane.saved_at = time.monotonic()

@@ -1,7 +1,7 @@
 """Compile the kernels of all learners, for an image: python -m streampair_connectors.worker.compiling
 
-They are kept where numba keeps them: beside the source, unless `NUMBA_CACHE_DIR` names another folder. Later
-processes find them there, also where they cannot write.
+Numba caches them next to the source, or in `NUMBA_CACHE_DIR`. Later processes load them from there, even if
+they cannot write to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 _ENDING = {**_BUDGET, "horizon": 2000}
 _NUMBERS = {"labels": "any"}
 
-#: Of each learner that a lane takes: class, options, and what its [input] says beside the features.
+#: For each learner that a lane accepts: class, options, and keys of its [input] in addition to the features.
 CONFIGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("streampair.auc.PairOGD", {}, {}),
     ("streampair.auc.PairOGD", {"buffer": {"class": "streampair.buffers.FullHistory"}}, {}),
@@ -61,7 +61,7 @@ def config_of(path: str, options: dict[str, Any], more: dict[str, Any]) -> Confi
 
 
 def compile_all() -> None:
-    """Let a lane of each learner live for a while."""
+    """Compile the kernels of each learner in `CONFIGS`."""
     for path, options, more in CONFIGS:
         print(f"{path} {options or ''}", file=sys.stderr, flush=True)
         warm_up(config_of(path, options, more))

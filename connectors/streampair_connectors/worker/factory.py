@@ -1,4 +1,4 @@
-"""From a configuration to a learner and a lane. Imports what the configuration names."""
+"""Builds learners and lanes from a configuration; imports the classes that it names."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 # Packages whose classes a configuration may name without learner.allow_classes.
-_OPEN = ("streampair", "river")
+_OPEN_PACKAGES = ("streampair", "river")
 
-# Until a private lane has released it is fed so many records at once, and no longer than this: many features
-# take their time. Seconds in which something is compiled do not count.
+# In the warm-up a private lane gets batches of this size until it has released, for at most this long: many
+# features take their time. Time spent compiling does not count.
 _FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 10.0
 
 log = get_logger(__name__)
@@ -60,22 +60,22 @@ AnyLane = TypeVar("AnyLane", bound=Lane)
 
 
 def lane_id(config: Config, topic: str, partition: int) -> str:
-    """Return the name of a lane in the store; no two lanes have one.
+    """Return the unique name of a lane in the store.
 
-    Names of applications and topics hold dots, dashes and underscores, and no `@`.
+    Names of applications and topics contain dots, dashes and underscores, but no `@`.
     """
     return f"{config.app}@{topic}-{partition}"
 
 
 def is_private(config: Config) -> bool:
-    """Whether the learner draws noise."""
+    """Whether the learner is private: it draws noise."""
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
     return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or ())
 
 
 def taken_cells(config: Config) -> dict[str, bool]:
-    """Whether the learner takes records with gaps, and texts, as the decoders ask."""
+    """Whether the learner accepts records with missing values, and texts: options of the decoders."""
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
     try:
@@ -86,7 +86,7 @@ def taken_cells(config: Config) -> dict[str, bool]:
 
 
 def draws_key(config: Config) -> bool:
-    """Whether the learner draws noise and no key is declared for it: the store then keeps one."""
+    """Whether the learner draws noise and no key is configured: the store then generates and keeps one."""
     learner = config.learner
     options = learner.options if learner.class_ is not None else learner.steps[-1].options
     declared = learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options
@@ -96,14 +96,14 @@ def draws_key(config: Config) -> bool:
 def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
     """Import and construct the configured estimator or pipeline.
 
-    streampair's own learners also get what [input] says: `positive` and `negative`, and, when one stands
-    alone, `features` and `bounds`; what [learner.options] sets itself is kept. A private one gets the
-    declared noise key, or else `noise_key`.
+    streampair's own learners also get the values of [input]: `positive` and `negative`, and, without a
+    pipeline, `features` and `bounds`; [learner.options] takes precedence. A private one gets the configured
+    noise key, or else `noise_key`.
 
     Raises
     ------
     ConfigError
-        The import path does not exist, or is none of a class that a configuration may name; an option is
+        The import path does not exist, or names a class that a configuration may not use; an option is
         unknown, or the constructor refuses one. The message names the key.
     """
     learner = config.learner
@@ -119,11 +119,11 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         last = number == len(steps) - 1
         if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
             raise ConfigError(
-                f"{where}.class = {path!r} learns from a relevance, and the input has two labels",
+                f"{where}.class = {path!r} learns from relevances, but the input has two labels",
                 fix='add labels = "any" to [input]',
             )
         if last and kind.__module__.split(".")[0] == "streampair":
-            _add_declared(kind, values, config, noise_key, alone=len(steps) == 1)
+            _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
         built.append(_construct(kind, values, f"{where}.options"))
     if len(built) == 1:
         return built[0]
@@ -131,7 +131,7 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         return compose.Pipeline(*built)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"learner.steps do not make a pipeline: {error}",
+            f"learner.steps do not form a pipeline: {error}",
             fix="put transformers first and one learner last",
         ) from None
 
@@ -145,7 +145,7 @@ def build_lane(
     snapshots: bool = True,
     noise_key: NoiseKey | None = None,
 ) -> Lane:
-    """Return a fresh lane of this configuration for one partition, which keeps no log.
+    """Return a new lane of this configuration for one partition, without a log.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def build_lane(
     key = config.learner.signing_key() if snapshots else None
     more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_key": key}
     with _warnings_logged(topic, partition):
-        return _built(Lane, config, decode, noise_key, more)
+        return _build(Lane, config, decode, noise_key, more)
 
 
 def build_logged_lane(
@@ -167,7 +167,7 @@ def build_logged_lane(
     noise_key: NoiseKey | None = None,
     payloads_change: bool = False,
 ) -> LoggedLane:
-    """Return a fresh lane of this configuration for one partition, to be started from its log.
+    """Return a new lane of this configuration for one partition, to be started from its log.
 
     Raises
     ------
@@ -181,10 +181,10 @@ def build_logged_lane(
         "payloads_change": payloads_change or config.input.payloads_change,
     }
     with _warnings_logged(topic, partition):
-        return _built(LoggedLane, config, decode, noise_key, more)
+        return _build(LoggedLane, config, decode, noise_key, more)
 
 
-def _built(
+def _build(
     kind: type[AnyLane],
     config: Config,
     decode: Callable[[Any], Event],
@@ -240,19 +240,19 @@ def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
 def build_shadow(
     config: Config, decode: Callable[[Any], Event], *, topic: str, partition: int
 ) -> Shadow | None:
-    """Return the learner of [shadow]; None: there is no such table.
+    """Return the shadow learner of [shadow]; None without that table.
 
     Raises
     ------
     ConfigError
-        It is private, or cannot be used in a lane; the message says why.
+        The shadow learner is private, or cannot be used in a lane; the message says why.
     """
-    beside = _of_shadow(config)
-    if beside is None:
+    shadow_config = _shadow_config(config)
+    if shadow_config is None:
         return None
     try:
         return Shadow(
-            build_learner(beside),
+            build_learner(shadow_config),
             decode,
             app=config.app,
             topic=topic,
@@ -265,8 +265,8 @@ def build_shadow(
         raise ConfigError(f"[shadow]: {error.problem}", fix=error.fix) from None
 
 
-def _of_shadow(config: Config) -> Config | None:
-    """The configuration whose learner is the shadow; None without one."""
+def _shadow_config(config: Config) -> Config | None:
+    """The configuration with the shadow in place of the learner; None without a shadow."""
     if config.shadow is None:
         return None
     learner = config.shadow.as_learner()
@@ -275,38 +275,38 @@ def _of_shadow(config: Config) -> Config | None:
 
 
 def warm_up(config: Config) -> None:
-    """Compile what a lane needs on one that is thrown away, before the worker joins its group.
+    """Compile the kernels of a lane, by running a throw-away lane before the worker joins its group.
 
-    Compilation takes seconds to minutes and would keep the consumer from its heartbeats. The lane learns, in
-    batches and one by one, releases, commits, shows its numbers, and another goes on from its snapshot.
-    Nothing that it releases leaves this function, and it never sees an event.
+    Compilation takes seconds to minutes and would block the consumer's heartbeats. The lane learns in batches
+    and one by one, releases, commits, computes its gauges, and is restored from its snapshot. Its records are
+    synthetic, and nothing that it releases leaves this function.
     """
     begun: list[float] = []
 
     def compiling() -> None:
         begun.append(time.monotonic())
-        if not _on_terminal("compiling kernels (first start only) ..."):
+        if not _print_progress("compiling kernels (first start only) ..."):
             log.info("compiling")
 
-    # Whatever is warned of or fails here is told again by the lanes to come, with an offset.
+    # Warnings and errors here are repeated by the real lanes, with an offset.
     with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
         warnings.simplefilter("ignore")
-        _first_batches(config)
+        _exercise_lane(config)
     if begun:
         took = round(time.monotonic() - begun[0], 1)
-        if not _on_terminal(f"kernels compiled in {took} s"):
+        if not _print_progress(f"kernels compiled in {took} s"):
             log.info("compiled", seconds=took)
 
 
-def _first_batches(config: Config) -> None:
-    """A life of a lane: batches until a private learner has released, and some that are not decoded at once;
-    commits, a snapshot, and a lane that goes on from it.
+def _exercise_lane(config: Config) -> None:
+    """Run a lane: batches until a private learner has released, some of them decoded record by record;
+    commits, a snapshot, and a lane restored from it.
     """
-    # The regret's sample is kept in other ways once its exact part is over.
+    # With exact = 2 the regret's sampled mode is compiled, too.
     config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
     names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
-    low = _unlike(high) if config.input.negative is None else config.input.negative
+    low = _other_label(high) if config.input.negative is None else config.input.negative
     labels = [high, low, high]
 
     def decode(record: Record) -> Event:
@@ -321,9 +321,9 @@ def _first_batches(config: Config) -> None:
     decode.many = many  # type: ignore[attr-defined]
     more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
     key = NoiseKey(os.urandom(32))
-    lane = _built(LoggedLane, config, decode, key, more)
+    lane = _build(LoggedLane, config, decode, key, more)
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
-        return  # what somebody else's does with records that do not exist is not known
+        return  # a third-party learner must not get synthetic records
     lane.read(b"")
     lane.start(ExternalState(registers=False))
 
@@ -342,20 +342,20 @@ def _first_batches(config: Config) -> None:
     for value in (b"", b"", b"", b"alone"):
         feed(3, value)
     spent = 0.0
-    while _unreleased(lane) and spent < _FIRST_RELEASE_SECONDS:
+    while _awaits_release(lane) and spent < _FIRST_RELEASE_SECONDS:
         spent += feed(_FIRST_BATCH)
     feed(3, b"alone")
     lane.gauges(solve=True)
     saved = lane.snapshot()
-    _few_features(lane.learner, names, labels)
-    lane = _built(LoggedLane, config, decode, key, more)
+    _learn_one_by_one(lane.learner, names, labels)
+    lane = _build(LoggedLane, config, decode, key, more)
     lane.read(b"")
     lane.restore(saved)
     lane.gauges(solve=True)
 
 
-def _few_features(learner: Any, names: Sequence[str], labels: Sequence[Any]) -> None:
-    """Records one by one, as where the regret wants to see each: whole ones, and some that lack features."""
+def _learn_one_by_one(learner: Any, names: Sequence[str], labels: Sequence[Any]) -> None:
+    """Learn records one by one, as the regret needs: complete ones, and some with missing features."""
     if hasattr(learner, "score_one"):
         for count in (len(names), len(names) - 1, 1):
             for y in labels:
@@ -365,30 +365,30 @@ def _few_features(learner: Any, names: Sequence[str], labels: Sequence[Any]) -> 
                     learner.learn_one(x, y)
 
 
-def _unlike(label: Any) -> Any:
+def _other_label(label: Any) -> Any:
     """Another label of the same type."""
     if isinstance(label, str):
         return f"not {label}"
     return not label if isinstance(label, bool) else 1 - label
 
 
-def _unreleased(lane: LoggedLane) -> bool:
-    """Whether it is private, and has released less than a first model and its successor."""
+def _awaits_release(lane: LoggedLane) -> bool:
+    """Whether a private lane has made fewer than two releases."""
     report = lane.privacy
     return report is not None and report.releases < 2
 
 
-def _on_terminal(line: str) -> bool:
-    """Show a line of progress, if there is a terminal."""
+def _print_progress(line: str) -> bool:
+    """Print a line of progress on a terminal; whether stderr is one."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
     return sys.stderr.isatty()
 
 
 def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
-    """The class at an import path, if a configuration may name it. Others are not even imported.
+    """Import the class at a path, if a configuration may name it. Other modules are not even imported.
 
-    Those of River and streampair that derive from River's `Base` may be named: estimators, transformers,
+    Classes of River and streampair that derive from River's `Base` are permitted: estimators, transformers,
     losses, optimisers, buffers. Others must be in `allowed`.
     """
     module_path, _, name = path.rpartition(".")
@@ -397,7 +397,7 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
             f"{where} = {path!r} is not an import path",
             fix='write it in full, as "streampair.auc.PairOGD"',
         )
-    if path not in allowed and module_path.split(".")[0] not in _OPEN:
+    if path not in allowed and module_path.split(".")[0] not in _OPEN_PACKAGES:
         raise ConfigError(
             f"{where} = {path!r} is not a class of streampair or River, and nothing was imported or called",
             fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
@@ -419,20 +419,20 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
         )
     if path not in allowed and not _is_part(found):
         raise ConfigError(
-            f"{where} = {path!r} is neither an estimator nor a part of one, and it was not called",
+            f"{where} = {path!r} is neither an estimator nor a component of one, and it was not called",
             fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
         )
     return found
 
 
 def _is_part(kind: type) -> bool:
-    """Whether it is a class of River or streampair that learners are, or are made of."""
-    ours = kind.__module__.split(".")[0] in _OPEN
+    """Whether it is an estimator of River or streampair, or a component of one."""
+    ours = kind.__module__.split(".")[0] in _OPEN_PACKAGES
     return ours and (issubclass(kind, base.Base) or kind is EntityLimit)
 
 
 def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
-    """Build what a table with a `class` key describes; everything else is as it stands."""
+    """Build the object of a table with a `class` key; other values are returned unchanged."""
     if isinstance(value, Mapping):
         if "class" in value:
             kind = _import(str(value["class"]), f"{where}.class", allowed)
@@ -444,9 +444,9 @@ def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
     return value
 
 
-@functools.lru_cache(maxsize=64)  # a start asks of each class several times
+@functools.lru_cache(maxsize=64)  # called several times per class at a start
 def _parameters(kind: Any) -> tuple[str, ...] | None:
-    """The names that a constructor takes; None: it takes any, or does not say."""
+    """Parameter names of a constructor; None: it accepts any name, or has no signature."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
@@ -476,7 +476,7 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
         ) from None
 
 
-def _add_declared(
+def _add_declared_options(
     kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
 ) -> None:
     known = _parameters(kind) or ()

@@ -1,4 +1,4 @@
-"""Flow control: how much a worker takes at once, and how long it takes to catch up with its input."""
+"""Flow control: batch sizes, commit intervals and the estimated time to catch up with the input."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ __all__ = [
 
 _R = TypeVar("_R")
 
-_SLICE_SECONDS = 0.05  # a call may keep the event loop, and the heartbeats, for about this long
-_THREAD_SECONDS = 0.25  # one that may take longer does not run on the loop at all
-_POLL_SECONDS = 1.0  # records of one poll are learned within about this
-_OVER_SECONDS = 5.0  # and if they are not within this, the rest is put back
+_SLICE_SECONDS = 0.05  # target duration of a call that blocks the event loop and the heartbeats
+_THREAD_SECONDS = 0.25  # a call that may take longer runs in a thread
+_POLL_SECONDS = 1.0  # target duration of the records of one poll
+_OVER_SECONDS = 5.0  # after this the consumer seeks back to the rest of them
 
 
 def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> float:
     """Seconds from one commit to the next.
 
-    Where events wait, commits take at most a tenth of the time. Where none do, that would only make scores
-    late: they may take half of it.
+    With a backlog, commits take at most a tenth of the time. Without one, longer intervals would only delay
+    scores, so commits may take half of it.
 
     Parameters
     ----------
     every
         As configured.
     commit_seconds
-        What a commit takes.
+        Duration of a commit.
     behind
-        Whether events wait: more than the next commit is for. While the worker keeps up, no more wait than
-        were done meanwhile.
+        Whether there is a backlog: more events wait than the next commit covers.
 
     Returns
     -------
@@ -48,12 +47,12 @@ def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> flo
 
 
 class Commits:
-    """When the next commit is due.
+    """Schedules commits.
 
     Parameters
     ----------
     every_seconds, every_events
-        As configured; the seconds where commits take little of the time.
+        As configured; the interval in seconds grows where commits are slow.
     clock
         Monotonic, in seconds.
 
@@ -77,32 +76,32 @@ class Commits:
         self.begin()
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start a new interval."""
         self._last = self._clock()
         self._behind = False
 
     def committed(self, seconds: float) -> None:
-        """Say that a commit has just ended, and how long it took."""
-        # One slow commit says little: a broker that was away would make the next one wait.
+        """Record that a commit has just ended, and its duration."""
+        # Smoothed and capped: a broker that was away for once must not delay the next commit.
         self._seconds += 0.2 * (min(seconds, 1.0) - self._seconds)
         self.begin()
 
     def wait(self, events: int) -> float:
-        """Seconds until the next commit, which is for so many events, may be due."""
+        """Seconds until the next commit, which covers this many events, may be due."""
         if events >= self._every_events:
             return 0.0
         due = self._last + commit_interval(self._every_seconds, self._seconds, behind=self._behind)
         return max(due - self._clock(), 0.0)
 
     def due(self, events: int, waiting: Callable[[], int]) -> bool:
-        """Whether it is due now.
+        """Whether a commit is due now.
 
         Parameters
         ----------
         events
-            That it is for.
+            Covered by the commit.
         waiting
-            Counts the events that were not taken yet. It looks at every lane, so it is asked once a commit.
+            Counts the events not processed yet. It visits every lane, so it is called once per commit.
         """
         if self.wait(events) > 0.0:
             return False
@@ -112,12 +111,12 @@ class Commits:
 
 
 class Pace:
-    """The speed of a learner, and what follows from it.
+    """Adapts batch sizes to the speed of a learner.
 
     Parameters
     ----------
     batch_size
-        The most records that are taken at once (`worker.batch_size`).
+        Maximum records of a batch (`worker.batch_size`).
     max_poll_interval_seconds
         Of the consumer. Polls come at least ten times as often.
     clock
@@ -149,12 +148,12 @@ class Pace:
 
     @property
     def records(self) -> int:
-        """How many records the next poll may take; one, as long as nothing is known of the learner."""
+        """Maximum records of the next poll; 1 until the speed of the learner is known."""
         return self._within(self._poll_seconds)
 
     @property
     def slice(self) -> int:
-        """How many records the next call may take."""
+        """Maximum records of the next call."""
         return self._within(_SLICE_SECONDS)
 
     def _within(self, seconds: float) -> int:
@@ -163,26 +162,27 @@ class Pace:
         return max(1, min(int(seconds / max(self._by_event, 1e-9)), self._batch_size))
 
     def polled(self) -> None:
-        """Say that a poll has just returned: its records are learned now."""
+        """Record that a poll has just returned."""
         self._polled = self._clock()
 
     @property
     def over(self) -> bool:
-        """Whether the records of the last poll take too long: seek back to the rest of them, and poll."""
+        """Whether the records of the last poll take too long: seek back to the rest, and poll."""
         return self._clock() - self._polled > self._over_seconds
 
     def learned(self, count: int, seconds: float) -> None:
-        """Say how long a call took.
+        """Record the duration of a call.
 
-        Slowness is believed at once, speed by halves: a slow event now and then must not meet a large call.
+        The estimate rises at once and falls by half at most: an occasional slow event must not meet a large
+        batch.
         """
         self._by_event = max(seconds / count, (self._by_event or 0.0) / 2)
 
     async def run(self, work: Callable[[], _R], count: int) -> _R:
-        """Return what `work`, which takes `count` records, returns; in a thread where it may take long.
+        """Call `work`, which processes `count` records, and return its result; a long call runs in a thread.
 
-        Nobody else may touch what it works on meanwhile: the caller holds a lock. When the caller is
-        cancelled, the thread still finishes its call, before the cancellation goes on.
+        The caller holds a lock, so that nobody else uses the same objects. When the caller is cancelled, the
+        thread finishes its call before the cancellation continues.
         """
         start = self._clock()
         if self._by_event is not None and self._by_event * count <= _THREAD_SECONDS:
@@ -192,7 +192,7 @@ class Pace:
             try:
                 result = await asyncio.shield(thread)
             except asyncio.CancelledError:
-                # A thread cannot be stopped, and what it works on must not be closed under it.
+                # A thread cannot be stopped, and the lane must not be closed while it runs.
                 await asyncio.wait({thread})
                 raise
         self.learned(count, self._clock() - start)
@@ -203,17 +203,17 @@ log = get_logger(__name__)
 
 
 class Backlog:
-    """Says how fast a worker is, and when it will have caught up.
+    """Logs the speed of a worker and the estimated time to catch up.
 
-    A worker that keeps up says nothing: events wait until the next commit in any case. A backlog is what
-    takes longer than `seconds` to be learned.
+    There is a backlog when the waiting events take longer than `seconds` to learn. Without one nothing is
+    logged, since some events always wait for the next commit.
 
     Parameters
     ----------
     app
-        For the log.
+        Name of the application, for the log.
     seconds
-        From one line to the next.
+        Between two log lines.
     clock
         Monotonic, in seconds.
 
@@ -221,9 +221,9 @@ class Backlog:
     --------
     >>> now = 0.0
     >>> backlog = Backlog("fraud", clock=lambda: now)
-    >>> backlog.look(0, 50_000)
+    >>> backlog.update(0, 50_000)
     >>> now = 10.0
-    >>> backlog.look(20_000, 30_000)
+    >>> backlog.update(20_000, 30_000)
     {'events_per_second': 2000.0, 'lag': 30000, 'seconds_to_catch_up': 15.0}
     """
 
@@ -233,23 +233,23 @@ class Backlog:
         self._app = app
         self._seconds = seconds
         self._clock = clock
-        self._last: tuple[float, int, int] | None = None  # time, events done, events that waited
+        self._last: tuple[float, int, int] | None = None  # time, processed events, waiting events
         self._behind_since: float | None = None
 
     @property
     def due(self) -> bool:
-        """Whether `look` would do anything."""
+        """Whether `update` has anything to do."""
         return self._last is None or self._clock() >= self._last[0] + self._seconds
 
-    def look(self, done: int, waiting: int) -> dict[str, float | int | None] | None:
-        """Log a line, if one is due; what it says.
+    def update(self, done: int, waiting: int) -> dict[str, float | int | None] | None:
+        """Log a line if one is due, and return its content.
 
         Parameters
         ----------
         done
-            Events that the worker has taken since its start.
+            Events processed since the start of the worker.
         waiting
-            Events that it has not.
+            Events not processed yet.
         """
         now = self._clock()
         if self._last is None:
@@ -268,10 +268,10 @@ class Backlog:
             return None
         if self._behind_since is None:
             self._behind_since = then
-        told: dict[str, float | int | None] = {
+        report: dict[str, float | int | None] = {
             "events_per_second": round(rate, 1),
             "lag": waiting,
             "seconds_to_catch_up": round(waiting / closing, 1) if closing > 0.0 else None,
         }
-        log.info("progress", app=self._app, **told)
-        return told
+        log.info("progress", app=self._app, **report)
+        return report

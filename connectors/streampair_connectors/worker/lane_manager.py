@@ -1,4 +1,4 @@
-"""A lane with its store and its encoders: what `run` holds for each partition, and how it is opened."""
+"""Lanes of a worker with their stores and encoders, and how they are opened."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
-__all__ = ["OpenLane", "Opener", "facts_of"]
+__all__ = ["OpenLane", "Opener", "external_state"]
 
 log = get_logger(__name__)
 
-# A snapshot is made when a replay from the last one would take longer, or when that is older than this: the
-# records since then must still be in the topic at the next start. Lanes replay one after the other, so they
-# share the time; only so far, or many lanes would do nothing but make snapshots.
+# A snapshot is due when the replay from the last one would take _REPLAY_SECONDS, or after _SNAPSHOT_SECONDS:
+# the records since then must still be in the topic at the next start. Lanes replay one after the other and
+# share the time, but at most by _MAX_LANES_SHARING: many lanes would otherwise only make snapshots.
 _REPLAY_SECONDS = 0.5
-_SHARED_BY = 4
+_MAX_LANES_SHARING = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500
 
 
 class OpenLane:
-    """A lane that this process has opened from its log, and holds until `close`.
+    """A lane opened from its log, owned by this process until `close`.
 
     Attributes
     ----------
-    lane
-        The lane, caught up.
+    logged_lane
+        The lane of the engine, after its replay.
     store
         Its log, snapshots and outputs.
     dirty
-        Whether anything was processed since the last commit.
+        Whether records were processed since the last commit.
     position
-        Where the last commit left the partition, for the lag.
+        Committed offset of the partition, for the lag.
     bad_count, last_bad
         Dead letters since the last commit, for the log.
     saved_at
-        When its last snapshot was made, of this process's clock.
+        When its last snapshot was made, on the monotonic clock.
     published_at
         When its model was last published.
     event_time
-        Date of the last record that was taken, in seconds since the epoch; None: not known.
-    lanes
-        How many this process holds.
+        Timestamp of the last processed record, in seconds since the epoch; None: unknown.
+    lane_count
+        Open lanes of this process.
     span
-        The first offset that the partition had when it was opened, and the next that it would get.
+        Start and end offset of the partition when the lane was opened.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OpenLane:
         self.encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=self.topic, partition=self.partition
         )
-        self.lane = lane
+        self.logged_lane = lane
         self.store = store
         self.dirty = False
         self.position: int | None = None
@@ -92,28 +92,28 @@ class OpenLane:
         self.published_at = 0.0
         self.event_time: float | None = None
         self._outside: set[str] = set()
-        self.lanes = 1
+        self.lane_count = 1
         self.span = span
         self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether a start would have to replay for too long, or what it needs is getting old."""
-        behind = self.lane.records_to_replay
+        """Whether a replay from the last snapshot would take too long, or that snapshot is too old."""
+        behind = self.logged_lane.records_to_replay
         seconds = behind * self.timer.seconds_by_event
         return behind > 0 and (
-            seconds > _REPLAY_SECONDS / min(self.lanes, _SHARED_BY)
+            seconds > _REPLAY_SECONDS / min(self.lane_count, _MAX_LANES_SHARING)
             or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
         )
 
     @property
-    def reads_on(self) -> int:
-        """The offset at which the partition is to be read on."""
-        first, wanted = self.span[0], self.lane.next_offset
-        return first if wanted is None else max(wanted, first)
+    def resume_offset(self) -> int:
+        """The offset at which reading continues."""
+        first, next_offset = self.span[0], self.logged_lane.next_offset
+        return first if next_offset is None else max(next_offset, first)
 
     def report_bad(self, telemetry: Telemetry, topic: str) -> None:
-        """One log line a commit, without the message: that may quote the event."""
+        """Log the dead letters of a commit in one line, without the error message: it may quote the event."""
         last, count = self.last_bad, self.bad_count
         if last is not None:
             self.last_bad, self.bad_count = None, 0
@@ -130,7 +130,7 @@ class OpenLane:
             )
 
     def report_outside(self, counts: Mapping[str, int] | None) -> None:
-        """One log line when a feature is first seen to leave its bounds: names and counts, no values."""
+        """Log features that left their bounds for the first time: names and counts, no values."""
         new = {name: count for name, count in (counts or {}).items() if name not in self._outside}
         if new:
             self._outside.update(new)
@@ -140,17 +140,17 @@ class OpenLane:
                 topic=self.topic,
                 partition=self.partition,
                 features=new,
-                next_step="learners that take bounds clip such values: mend the producer, or declare wider "
+                next_step="learners with bounds clip such values: fix the producer, or declare wider "
                 "bounds, with another application name",
             )
 
     async def close(self) -> None:
-        """Let another owner in."""
+        """Close the store, so that another worker can open the lane."""
         await self.store.close()
 
 
-def refuse_other_store(config: Config, partition: Partition) -> None:
-    """Refuse to begin a lane in Kafka whose state lies in a directory beside the configuration.
+def refuse_directory_state(config: Config, partition: Partition) -> None:
+    """Refuse to start a new lane in Kafka while the state directory has a log of it.
 
     Raises
     ------
@@ -159,45 +159,44 @@ def refuse_other_store(config: Config, partition: Partition) -> None:
     name = config.state_directory / lane_id(config, partition.topic, partition.partition)
     if name.with_name(f"{name.name}.log").exists():
         raise StoreError(
-            f"the state lies in Kafka, topic {config.log_topic!r}, which has no log of this lane; and "
+            f"the state is kept in Kafka, topic {config.log_topic!r}, which has no log of this lane; but "
             f"{name.parent} has one",
-            fix='set store.kind = "directory", or move it: `streampair state export` with that setting, then '
-            "`streampair state import` without. To begin anew without it, move the directory away",
+            fix='set store.kind = "directory", or migrate: `streampair state export` with that setting, then '
+            "`streampair state import` without it. To start from nothing, move the directory away",
         )
 
 
-async def facts_of(
+async def external_state(
     lookup: RecordReader,
     partition: Partition,
-    wanted: ReplayRequest,
+    request: ReplayRequest,
     committed: Committed | None,
     *,
     span: tuple[int, int],
     partitions: int,
     cluster: str,
 ) -> ExternalState:
-    """What stands outside of a lane's log.
+    """Collect the facts outside of a lane's log: committed offset, register, records and topic.
 
     Parameters
     ----------
     lookup, partition
-        Where records are read again.
-    wanted
-        What the log asks for.
+        Reads records of the partition again.
+    request
+        The records that the log refers to.
     committed
         The group's offset and register.
     span
-        The first offset that the partition has, and the next that it will get, both from before the log was
-        read.
+        Start and end offset of the partition, both from before the log was read.
     partitions, cluster
         Of the input topic.
     """
 
-    async def place(offset: int, *, exactly: bool) -> RecordRef | None:
+    async def record_ref(offset: int, *, exactly: bool) -> RecordRef | None:
         record = await lookup.one(partition, offset, exactly=exactly)
         return None if record is None else place_of(cast("Record", record))
 
-    first = wanted.first
+    first = request.first
     return ExternalState(
         register=None if committed is None else committed.metadata,
         offset=None if committed is None else committed.offset,
@@ -205,24 +204,24 @@ async def facts_of(
         cluster=cluster,
         start=span[0],
         end=span[1],
-        first=await place(span[0] if first is None else first, exactly=first is not None),
-        last=None if wanted.last is None else await place(wanted.last, exactly=True),
+        first=await record_ref(span[0] if first is None else first, exactly=first is not None),
+        last=None if request.last is None else await record_ref(request.last, exactly=True),
     )
 
 
 class Opener:
-    """Opens lanes: reads their logs, checks them, and brings them to where they were.
+    """Opens lanes: reads and checks their logs, restores their state and replays records.
 
     The steps and their reasons are in docs/design.md, "The order of a start".
 
     Parameters
     ----------
     config, store, lookup, decode, telemetry
-        What all lanes share.
+        Shared by all lanes.
     partitions, cluster
-        Of the input topic, as it is now.
+        Of the input topic now.
     payloads_change
-        Whether a record may be another one when it is read again.
+        Whether a record may have other content when it is read again.
     """
 
     def __init__(
@@ -246,62 +245,62 @@ class Opener:
         self._cluster = cluster
         self._payloads_change = payloads_change
         self._estimates = Estimates()
-        self._making = asyncio.Lock()
+        self._build_lock = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
-        """Open one lane. The order of a start, in which nothing is written before step 6.
+        """Open one lane. Nothing is written before step 6.
 
         Parameters
         ----------
         partition
             Of the input.
         warm
-            This lane as it was when the process last let go of it: it is used if nobody has worked since.
+            This lane as the process last closed it: it is reused if no other worker has committed since.
 
         Raises
         ------
         StreampairError
-            The lane cannot go on, belongs to something else, or what it needs cannot be read. Nothing is held
-            then.
+            The lane cannot continue, belongs to another configuration, or something that it needs cannot be
+            read. The store is closed again.
         """
         start, end = await self._lookup.range(partition)
         # 1 fence every earlier owner
         store = await self._store.open(partition, start)
         try:
-            # 2 only then the register, and then the log
+            # 2 read the register, then the log: both only after the fence
             committed = await self._store.register(partition)
             frames = await store.read()
             if not frames and self._config.store.in_kafka:
-                refuse_other_store(self._config, partition)
+                refuse_directory_state(self._config, partition)
             # 3 verify
-            lane = None if warm is None else warm.lane
-            again = None if lane is None else lane.reread(frames)
+            lane = None if warm is None else warm.logged_lane
+            rejoined = None if lane is None else lane.reread(frames)
             snapshot = None
-            if lane is None or again is None:
-                lane = await self._make(store, partition, fresh=not (frames or committed))
-                wanted = lane.read(frames)
-                snapshot = None if wanted.content is None else await store.snapshot(wanted.content)
+            if lane is None or rejoined is None:
+                lane = await self._build(store, partition, fresh=not (frames or committed))
+                request = lane.read(frames)
+                snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
-                wanted = again
-            facts = await facts_of(
+                request = rejoined
+            external = await external_state(
                 self._lookup,
                 partition,
-                wanted,
+                request,
                 committed,
                 span=(start, end),
                 partitions=self._partitions,
                 cluster=self._cluster,
             )
             # 4 check
-            if again is not None:
-                appends, warnings = lane.rejoin(facts)
+            if rejoined is not None:
+                appends, warnings = lane.rejoin(external)
             else:
-                appends, warnings = lane.start(facts, snapshot)
-            # 5 replay silently to where it was: a refusal here has written nothing either
+                appends, warnings = lane.start(external, snapshot)
+            # 5 replay without outputs; an error here has written nothing either
             await self._replay(lane, partition, start)
-            # 6 announce the attempt, before anything is released
-            if wanted.used < len(frames):
-                await store.cut(wanted.used)
+            # 6 log the start, before anything is released
+            if request.used < len(frames):
+                await store.cut(request.used)
             for append in appends:
                 await store.append(append)
         except BaseException:
@@ -314,8 +313,8 @@ class Opener:
                 topic=partition.topic,
                 partition=partition.partition,
                 message=warning,
-                next_step="none: this lane keeps no privacy account. If the store should not be so, stop and "
-                "put it right",
+                next_step="none: this lane keeps no privacy account. If this is unexpected, stop and "
+                "repair the store",
             )
         if frames:
             self._telemetry.restored(self._config.app)
@@ -328,14 +327,14 @@ class Opener:
             partition,
             self._estimates,
             span=(start, end),
-            restored=bool(again or snapshot),
+            restored=bool(rejoined or snapshot),
         )
 
-    async def _make(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
+    async def _build(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
         config = self._config
         key = None
-        # One at a time: the first one draws the key for all, and warnings are caught for the whole process.
-        async with self._making:
+        # One at a time: the first lane draws the key for all, and warnings are caught for the whole process.
+        async with self._build_lock:
             if draws_key(config):
                 key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
             return await asyncio.to_thread(
@@ -348,15 +347,15 @@ class Opener:
                 payloads_change=self._payloads_change,
             )
 
-    async def _replay(self, lane: LoggedLane, partition: Partition, start: int) -> None:
+    async def _replay(self, lane: LoggedLane, partition: Partition, first_offset: int) -> None:
         until = lane.replay_until
         if until is None:
             return
-        begin = max(lane.next_offset or 0, start)
-        # A replay that is refused ends in the middle: the connection must not wait for the garbage collector.
+        begin = max(lane.next_offset or 0, first_offset)
+        # A replay that fails must close its connection now, not at garbage collection.
         async with contextlib.aclosing(self._lookup.span(partition, begin, until)) as batches:
             async for records in batches:
-                for at in range(0, len(records), _REPLAY_SLICE):
-                    lane.replay(cast("Sequence[Record]", records[at : at + _REPLAY_SLICE]))
-                    await asyncio.sleep(0)  # the heartbeats must not wait
+                for start in range(0, len(records), _REPLAY_SLICE):
+                    lane.replay(cast("Sequence[Record]", records[start : start + _REPLAY_SLICE]))
+                    await asyncio.sleep(0)  # let heartbeats be sent
         lane.replayed()

@@ -1,12 +1,13 @@
-"""Models of lanes as messages, and the one model that they make together.
+"""Models of lanes as messages, and one merged model of several lanes.
 
-A lane publishes its model under its own key, to a compacted topic: the newest of each lane stays. Everything
-in a message is released already, or was public before (docs/privacy, Lemma 4): published weights, the
-moments that the warm-up released, declared bounds, and counts of slots. Never a state: that holds records.
+A lane publishes its model under its own key, to a compacted topic: the newest model of each lane stays.
+Everything in a message was released or public before (docs/privacy, Lemma 4): published weights, the moments
+released by the warm-up, declared bounds, and counts of slots. A message never has a state, which contains
+records.
 
-Lanes count by their *slots*. Learned events would tell how many records were refused, which is a function of
-their content. Each lane standardises with moments of its own, so that weights of two do not belong to one
-scale; what is averaged is their scores. Where the scales are equal that is the same as averaging the weights.
+Lanes are weighted by their *slots*. The number of learned events would reveal how many records were refused,
+which depends on their content. Each lane standardises with its own moments, so the weights of two lanes have
+different scales, and the merged model averages scores. With equal scales this equals averaging the weights.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ Array = NDArray[np.float64]
 
 
 class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a private lane makes the vector that its weights multiply.
+    """Feature scaling of a private lane.
 
     Attributes
     ----------
     bounds
         Declared (low, high) of each feature; values are scaled from there to [-1, 1].
     mean, factor
-        What scaled values are centred with and multiplied by, as the warm-up released; None before it, and
-        without one.
+        Scaled values are centred with `mean` and multiplied by `factor`, as released by the warm-up; None
+        before it, or without one.
     cap
-        Standardised values beyond it are pulled back; None: no such limit.
+        Standardised values are clipped to it; None: no limit.
     """
 
     bounds: tuple[tuple[float, float], ...]
@@ -64,7 +65,7 @@ class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a private lane had promised and spent when it published, as in `PrivacyReport`."""
+    """Privacy guarantee and spending of a private lane at its publication, as in `PrivacyReport`."""
 
     epsilon_spent: float
     epsilon_budget: float
@@ -82,17 +83,17 @@ class LaneModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     format
-        Of the message.
+        Version of the message format.
     app, learner, topic, partition
-        Which lane it is.
+        Identify the lane.
     offset
-        The next one of the committed state; None before the first event.
+        Next offset of the committed state; None before the first event.
     slots
-        Records taken, the refused ones too.
+        Processed records, including refused ones.
     features, weights
-        Names in order, and a weight for each.
+        Names in order, and their weights.
     scale
-        Of a private lane; None: the weights multiply the values as they come, a missing one being 0.
+        Of a private lane; None: weights multiply the raw values, with 0 for a missing one.
     privacy
         None: not private.
     """
@@ -111,14 +112,14 @@ class LaneModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> bytes:
-        """The key of its message: one for each lane."""
+        """Key of the message, unique per lane."""
         return f"{self.app}:{self.topic}-{self.partition}".encode()
 
-    # What `total_of` asks of an account.
+    # The attributes of an account that `total_of` uses.
 
     @property
     def mu_spent(self) -> float:
-        """Of its releases; 0 where nothing is promised."""
+        """Spent by releases; 0 without a guarantee."""
         return 0.0 if self.privacy is None else self.privacy.mu_spent
 
     @property
@@ -128,28 +129,28 @@ class LaneModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def partitions(self) -> int | None:
-        """Not known here."""
+        """Not known from a message."""
         return None
 
 
 def model_of(
     learner: Any, *, app: str, name: str, topic: str, partition: int, offset: int | None, slots: int
 ) -> LaneModel | None:
-    """Return what a lane may publish of its learner; None while that knows no features.
+    """Return the model of a lane; None while its learner knows no features.
 
     Parameters
     ----------
     learner
-        One of streampair's with one weight for each feature, alone: not behind other steps of a pipeline.
+        A streampair learner with one weight per feature, not in a pipeline.
     name
         Of the learner, in metrics (`learner.name`).
     slots
-        Records that the lane has taken. A private learner counts them itself.
+        Processed records of the lane. A private learner counts them itself.
 
     Raises
     ------
     ConfigError
-        It has no such weights.
+        The learner has no such weights.
     """
     vector, names = getattr(learner, "weights_vector", None), getattr(learner, "feature_names", None)
     scorer = hasattr(learner, "score_one") and not hasattr(learner, "transform_one")
@@ -199,7 +200,7 @@ def _pair(bounds: Any) -> tuple[float, float]:
 
 
 def encode_model(model: LaneModel) -> bytes:
-    """Return the value of its message: JSON, which keeps every number to the last bit."""
+    """Return the value of its message: JSON, which keeps every number exactly."""
     return msgspec.json.encode(model)
 
 
@@ -209,7 +210,7 @@ def decode_model(data: bytes) -> LaneModel:
     Raises
     ------
     RecordError
-        It is none, or of a format that this release does not know.
+        The data are not a model, or have a format unknown to this release.
     """
     try:
         model = msgspec.json.decode(data, type=LaneModel)
@@ -224,10 +225,10 @@ def decode_model(data: bytes) -> LaneModel:
             (scale.mean is None) != (scale.factor is None)
             or any(not low < high for low, high in scale.bounds)
         ):
-            raise ValueError("its scale is none")
+            raise ValueError("its scale is not valid")
     except (ValueError, msgspec.MsgspecError) as error:
         raise RecordError(
-            f"this is no model of a lane: {error}",
+            f"the message is not a model of a lane: {error}",
             fix="name the topic that output.model_topic names, and use the release that wrote it",
             stage="decode",
         ) from None
@@ -235,7 +236,7 @@ def decode_model(data: bytes) -> LaneModel:
 
 
 class MergedModel:
-    """What several lanes have learned, as one scorer: the average of their scores by slots.
+    """Model of several lanes: averages their scores, weighted by slots.
 
     Examples
     --------
@@ -260,7 +261,7 @@ class MergedModel:
 
     @cached_property
     def weights(self) -> dict[str, float] | None:
-        """The averaged weights by feature; None where lanes have scales of their own."""
+        """Averaged weights by feature; None where lanes have different scales."""
         first = self.lanes[0]
         if any((lane.scale, lane.features) != (first.scale, first.features) for lane in self.lanes):
             return None
@@ -269,7 +270,7 @@ class MergedModel:
 
     @property
     def total(self) -> Total | None:
-        """What the releases behind it have cost one record, or one entity; None if a lane is not private."""
+        """Privacy cost of all releases for one record, or one entity; None if a lane is not private."""
         if any(lane.privacy is None for lane in self.lanes):
             return None
         return total_of(self.lanes)
@@ -280,7 +281,7 @@ class MergedModel:
         Raises
         ------
         RecordError
-            It is empty, or a feature is no finite number.
+            The record is empty, or a feature is not a finite number.
         """
         scores = []
         for lane, design, vector in zip(self.lanes, self._designs, self._vectors, strict=True):
@@ -311,21 +312,21 @@ def _design(lane: LaneModel) -> Design | None:
 
 
 def merge(models: Iterable[LaneModel]) -> MergedModel:
-    """Make one model of those of several lanes. Lanes without a slot say nothing, and are left out.
+    """Merge the models of several lanes. Lanes without slots are ignored.
 
     Raises
     ------
     ConfigError
-        There is none, a lane is there twice, or they are not of one learner of one application.
+        There is no model, a lane occurs twice, or applications or learners differ.
     """
     lanes = tuple(sorted((m for m in models if m.slots), key=lambda m: (m.topic, m.partition)))
     if not lanes:
         raise ConfigError("no lane has published a model", fix="run the application until its first commit")
     if len({lane.key for lane in lanes}) < len(lanes):
-        raise ConfigError("a lane is there twice", fix="keep the newest message of each key")
+        raise ConfigError("a lane occurs twice", fix="keep the newest message of each key")
     if len({(lane.app, lane.learner) for lane in lanes}) > 1:
         raise ConfigError(
-            "these models are not of one application and learner",
+            "these models are of several applications or learners",
             fix="give each application an output.model_topic of its own",
         )
     return MergedModel(lanes)
@@ -339,7 +340,7 @@ async def read_models(config: KafkaConfig, topic: str) -> list[LaneModel]:
     SourceError
         The topic does not exist, or cannot be read to its end.
     RecordError
-        Something else is in it.
+        A message is not a model.
     """
     found = await kafka.read_newest(config, topic)
     return [decode_model(value) for value in found.values()]

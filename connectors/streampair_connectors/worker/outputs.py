@@ -1,4 +1,4 @@
-"""From what a lane gives to messages: which topic, which partition, which bytes."""
+"""Outputs of lanes as messages: scores, dead letters and models, with topic, partition and headers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streampair_connectors.worker.merged_models import encode_model, model_of
 
 __all__ = ["Outputs"]
 
-_MODEL_SECONDS = 1.0  # from one model of a lane to the next
-_HEADER_BYTES = 8192  # of an event, that are passed on to its score: a trace has a tenth
-_LINE_SECONDS = 0.05  # that outputs wait for those that come next, to be released with them
+_MODEL_SECONDS = 1.0  # between two models of a lane
+_HEADER_BYTES = 8192  # of an event, forwarded to its score: a trace has a tenth
+_RELEASE_SECONDS = 0.05  # between two releases of outputs
 
 
 class Outputs:
@@ -30,7 +30,7 @@ class Outputs:
     config
         Of the application.
     producer
-        Knows the partitions of the topics.
+        Chooses the partitions of the output topics.
     """
 
     def __init__(self, config: Config, producer: Producer) -> None:
@@ -38,14 +38,14 @@ class Outputs:
         self._producer = producer
         self._release_seconds = 0.0
 
-    async def send(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
-        """Hand over what a batch gave, its line first."""
+    async def send(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+        """Hand over the outputs of a batch, its log line first."""
         config, producer = self._config, self._producer
         if output.line is not None:
-            await held.store.line(output.line)
-        source, topic = held.partition, config.output_topic
+            await lane.store.line(output.line)
+        source, topic = lane.partition, config.output_topic
         by_target: dict[Partition, list[Message]] = {}
-        messages = self._scores(held, records, output)
+        messages = self._scores(lane, records, output)
         if producer.single(topic):
             by_target[Partition(topic, 0)] = messages
         else:
@@ -58,101 +58,101 @@ class Outputs:
             topic = config.dead_letter_topic
             for letter in output.dead_letters:
                 target = producer.target(topic, letter.key, source)
-                own = held.encoder.dead_letter(letter, headers.get(letter.offset, ()))
-                by_target.setdefault(target, []).append(Message(letter.key, letter.value, own))
-            held.bad_count += len(output.dead_letters)
-            held.last_bad = output.dead_letters[-1]
+                letter_headers = lane.encoder.dead_letter(letter, headers.get(letter.offset, ()))
+                by_target.setdefault(target, []).append(Message(letter.key, letter.value, letter_headers))
+            lane.bad_count += len(output.dead_letters)
+            lane.last_bad = output.dead_letters[-1]
         for target, messages in by_target.items():
-            await held.store.send(target, messages)
+            await lane.store.send(target, messages)
 
-    def _scores(self, held: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> list[Message]:
-        """One message for each score: with the key, the event time and the trace of its event."""
-        keys, values = [scored.key for scored in output.scores], held.encoder.scores(output.scores)
-        if len(records) != len(output.scores):  # some were seen before
+    def _scores(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> list[Message]:
+        """One message per score, with the key, the event time and the headers of its event."""
+        keys, values = [scored.key for scored in output.scores], lane.encoder.scores(output.scores)
+        if len(records) != len(output.scores):  # some records are replayed duplicates
             by_offset = {record.offset: record for record in records}
             records = [by_offset[scored.offset] for scored in output.scores]
-        headers = self._passed_on(records)
+        headers = self._forwarded_headers(records)
         if self._config.output.timestamps == "now":
             return list(map(Message, keys, values, headers))
-        # A producer's clock may be ahead, and brokers refuse what comes from the future. 0, -1: it has none.
+        # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
         now = round(time.time() * 1000)
-        times = [min(at, now) if (at := record.timestamp) > 0 else None for record in records]
+        times = [min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records]
         return list(map(Message, keys, values, headers, times))
 
-    def _passed_on(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
+    def _forwarded_headers(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
         names, room = self._config.output.headers, self._config.output.max_message_bytes // 4
         if not names or not any(record.headers for record in records):
             return [None] * len(records)
-        out: list[list[tuple[str, bytes]] | None] = []
+        headers: list[list[tuple[str, bytes]] | None] = []
         for record in records:
             passed = [(name, value) for name, value in record.headers if name in names]
-            # What its event comes with must not keep a score from being stored.
+            # Large headers of an event must not make its score too large to store.
             fits = sum(len(value) for _, value in passed) <= min(room, _HEADER_BYTES)
-            out.append(passed if passed and fits else None)
-        return out
+            headers.append(passed if passed and fits else None)
+        return headers
 
     def wait(self, lanes: Collection[OpenLane]) -> float | None:
-        """Seconds until `release` is due, for what waits longest; None: nothing does."""
-        waiting = [since for held in lanes if (since := held.store.waiting_since) is not None]
+        """Seconds until `release` is due for the oldest waiting output; None: none waits."""
+        waiting = [since for lane in lanes if (since := lane.store.waiting_since) is not None]
         if not waiting:
             return None
-        interval = commit_interval(_LINE_SECONDS, self._release_seconds, behind=True)
+        interval = commit_interval(_RELEASE_SECONDS, self._release_seconds, behind=True)
         return max(min(waiting) + interval - time.monotonic(), 0.0)
 
     async def release(
         self, lanes: Collection[OpenLane], give_up: asyncio.Event
     ) -> list[tuple[OpenLane, SourceError]]:
-        """Let outputs leave that wait for a durable line, where that is due; of all lanes side by side.
+        """Release outputs that wait for a durable log line, if due; all lanes concurrently.
 
         Parameters
         ----------
         lanes
-            All that are held.
+            All open lanes.
         give_up
-            Set when there is no point in waiting any longer.
+            Set when waiting shall end.
 
         Returns
         -------
         list
-            Lanes that belong to somebody else now, with what was said.
+            Lanes that another worker owns now, with their errors.
         """
         if self.wait(lanes) != 0.0:
             return []
         begin = time.monotonic()
-        _, fenced = await for_each(lanes, lambda held: held.store.release(give_up))
-        # As of commits: what was slow once says little.
+        _, fenced = await for_each(lanes, lambda lane: lane.store.release(give_up))
+        # Smoothed, as for commits: one slow release says little.
         self._release_seconds += 0.2 * (min(time.monotonic() - begin, 1.0) - self._release_seconds)
         return fenced
 
-    async def model(self, held: OpenLane, *, due: bool) -> None:
-        """Hand over what the lane may publish of its learner, if a topic is named for it.
+    async def model(self, lane: OpenLane, *, due: bool) -> None:
+        """Hand over the published model of the lane, if a model topic is configured.
 
         Parameters
         ----------
         held
-            The lane; what its learner has released is in lines that it was given before.
+            The lane; the log lines of its learner's releases were handed over before.
         due
-            Whether it is to be published however short ago the last one was.
+            Whether to publish without regard to the time of the last model.
 
         Raises
         ------
         ConfigError
-            The learner has no weights that could be published.
+            The learner has no weights to publish.
         """
         topic, now = self._config.output.model_topic, time.monotonic()
-        if topic is None or (not due and now < held.published_at + _MODEL_SECONDS):
+        if topic is None or (not due and now < lane.published_at + _MODEL_SECONDS):
             return
-        lane = held.lane
+        logged_lane = lane.logged_lane
         model = model_of(
-            lane.learner,
+            logged_lane.learner,
             app=self._config.app,
-            name=lane.name,
-            topic=held.topic,
-            partition=held.partition,
-            offset=lane.next_offset,
-            slots=lane.seen,
+            name=logged_lane.name,
+            topic=lane.topic,
+            partition=lane.partition,
+            offset=logged_lane.next_offset,
+            slots=logged_lane.seen,
         )
-        held.published_at = now
+        lane.published_at = now
         if model is not None:
-            target = self._producer.target(topic, model.key, held.partition)
-            await held.store.send(target, [Message(model.key, encode_model(model))])
+            target = self._producer.target(topic, model.key, lane.partition)
+            await lane.store.send(target, [Message(model.key, encode_model(model))])

@@ -1,4 +1,4 @@
-"""Replay: the lane of `run`, fed from a CSV or JSON lines file, without Kafka."""
+"""Replay: process a CSV or JSON lines file with a lane as in `run`, without Kafka."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ __all__ = [
     "open_source",
 ]
 
-_BLOCK = 1 << 18  # bytes: some thousand lines, so that what is done once for each block does not count
-_DAMAGED = (OSError, EOFError, zlib.error)
+_BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
+_READ_ERRORS = (OSError, EOFError, zlib.error)
 _GZIP = b"\x1f\x8b"
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _PEEK = 4096
@@ -51,13 +51,13 @@ class Source:
     Attributes
     ----------
     decode
-        What decodes a record.
+        Decoder of records.
     batches
-        The records, one for each line, numbered from 0.
+        The records, one per line, numbered from 0.
     size
-        Bytes of the file, as it lies there; None where they have no number, as in a pipe.
+        Bytes of the file on disk, compressed or not; None for a pipe.
     position
-        How many of them were read.
+        Returns how many of them were read.
     """
 
     decode: Decoder
@@ -68,22 +68,21 @@ class Source:
 
 @contextlib.contextmanager
 def open_source(config: Config, path: str) -> Iterator[Source]:
-    """Open a file of events, for a `with` that closes it.
+    """Open a file of events, as a context manager.
 
     Parameters
     ----------
     config
-        Says which fields are features and label, and the most records of a batch (`worker.batch_size`).
+        Names the fields of features and label, and the maximum records of a batch (`worker.batch_size`).
     path
-        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The name says
-        which (`.csv`, `.json`, `.jsonl`, `.ndjson`); otherwise the first byte does: JSON lines begin with a
-        brace. From a pipe a batch is what is there, so that no line waits for those to come.
+        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The suffix
+        determines the format (`.csv`, `.json`, `.jsonl`, `.ndjson`), otherwise the first byte: JSON lines
+        begin with a brace. From a pipe a batch has the available lines and does not wait for more.
 
     Raises
     ------
     SourceError
-        Here or by the batches: the file cannot be read, or a CSV header lacks a column that the configuration
-        names.
+        On opening or while reading: the file cannot be read, or a CSV header lacks a configured column.
     """
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
@@ -95,7 +94,7 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
             decode = json_decoder(config.input, **taken_cells(config))
             lines = map(_lines, _blocks(file))
         batches = _batches(lines, config.worker.batch_size, wait=size is not None)
-        yield Source(decode, _guarded(path, batches), size, raw.tell)
+        yield Source(decode, _with_read_errors(path, batches), size, raw.tell)
 
 
 def _open(path: str) -> io.BufferedReader:
@@ -105,12 +104,12 @@ def _open(path: str) -> io.BufferedReader:
         raise _unreadable(path, error) from None
 
 
-def _called(path: str) -> str:
+def _display_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
 def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
-    """Return the file's content: unpacked if it begins as gzip does."""
+    """Return the file's content, decompressed if it begins with the gzip magic number."""
     try:
         begin = raw.peek(2)[:2]
     except OSError as error:
@@ -127,13 +126,13 @@ def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
 
 
 def _is_csv(path: str, file: io.BufferedReader) -> bool:
-    """Whether the file is CSV: by its name, or else by its first byte that is not a space."""
+    """Whether the file is CSV: by its suffix, otherwise by its first byte that is not a space."""
     suffix = Path(path.removesuffix(".gz")).suffix.lower()
     if suffix in (".csv", *_JSON_SUFFIXES):
         return suffix == ".csv"
     try:
         begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
-    except _DAMAGED as error:
+    except _READ_ERRORS as error:
         raise _unreadable(path, error) from None
     return bool(begin) and not begin.startswith(b"{")
 
@@ -146,19 +145,19 @@ def _size(file: IO[bytes]) -> int | None:
 def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
     try:
         first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
-    except (*_DAMAGED, UnicodeDecodeError) as error:
+    except (*_READ_ERRORS, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
     header = next(csv.reader([first]), [])
     wanted = [*(config.input.field_names() or ()), config.input.label]
     absent = [column for column in wanted if column not in header]
     if absent:
-        problem, fix = _no_column(_called(path), header, absent[0])
+        problem, fix = _no_column(_display_name(path), header, absent[0])
         raise SourceError(problem, fix=fix, retriable=False)
     return header
 
 
 def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
-    """Return what is wrong with a header that lacks a column, and the fix."""
+    """Return the problem of a header without a column, and the fix."""
     if len(header) == 1:
         for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
             if delimiter in header[0]:
@@ -176,44 +175,44 @@ def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
 def _unreadable(path: str, error: Exception) -> SourceError:
     reason = getattr(error, "strerror", None) or str(error)
     return SourceError(
-        f"{_called(path)} cannot be read: {reason}",
-        fix="check the path, its permissions and that a .gz file is whole",
+        f"{_display_name(path)} cannot be read: {reason}",
+        fix="check the path, its permissions and that a .gz file is complete",
         retriable=False,
     )
 
 
-def _guarded(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
+def _with_read_errors(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
     try:
         yield from batches
-    except _DAMAGED as error:
+    except _READ_ERRORS as error:
         raise _unreadable(path, error) from None
 
 
 def _blocks(file: Any) -> Iterator[bytes]:
-    """The file in pieces that end with a line, except perhaps the last; of a pipe, what is there."""
-    begun: list[bytes] = []  # a line that goes on
+    """Blocks of the file that end with a complete line, except perhaps the last; of a pipe, what is there."""
+    partial: list[bytes] = []  # an incomplete line
     while block := file.read1(_BLOCK):
         end = block.rfind(b"\n") + 1
         if end:
-            begun.append(block[:end])
-            yield b"".join(begun)
-            begun = []
+            partial.append(block[:end])
+            yield b"".join(partial)
+            partial = []
         if end < len(block):
-            begun.append(block[end:])
-    if begun:
-        yield b"".join(begun)
+            partial.append(block[end:])
+    if partial:
+        yield b"".join(partial)
 
 
 def _lines(block: bytes) -> list[bytes]:
     lines = block.split(b"\n")
     if not lines[-1]:
-        del lines[-1]  # there is no line behind the last line's end
+        del lines[-1]  # after the last newline
     return [line.rstrip(b"\r") for line in lines] if b"\r" in block else lines
 
 
 def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The rows of a CSV file: lines, unless a quoted cell goes on in the next one."""
-    begun: list[bytes] = []
+    """Rows of a CSV file: lines, joined where a quoted cell contains a newline."""
+    partial: list[bytes] = []
     quoted = False
     for block in blocks:
         if not quoted and b'"' not in block:
@@ -221,44 +220,44 @@ def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
             continue
         rows = []
         for line in io.BytesIO(block):
-            begun.append(line)
+            partial.append(line)
             quoted ^= line.count(b'"') % 2 == 1
             if not quoted:
-                rows.append(b"".join(begun).rstrip(b"\r\n"))
-                begun = []
+                rows.append(b"".join(partial).rstrip(b"\r\n"))
+                partial = []
         yield rows
-    if begun:
-        yield [b"".join(begun).rstrip(b"\r\n")]
+    if partial:
+        yield [b"".join(partial).rstrip(b"\r\n")]
 
 
 def _batches(chunks: Iterable[list[bytes]], size: int, *, wait: bool) -> Iterator[list[Record]]:
-    """Records in batches of this size; whether a batch is to wait until it is full."""
+    """Records in batches of this size; `wait`: whether a batch waits until it is full."""
     offset = 0
-    held: list[bytes] = []
+    pending: list[bytes] = []
     for chunk in chunks:
-        held += chunk
+        pending += chunk
         done = 0
-        while len(held) - done >= size or (not wait and done < len(held)):
-            values = held[done : done + size]
+        while len(pending) - done >= size or (not wait and done < len(pending)):
+            values = pending[done : done + size]
             done += len(values)
             yield list(map(Record, range(offset, offset + len(values)), values))
             offset += len(values)
-        del held[:done]
-    if held:
-        yield list(map(Record, range(offset, offset + len(held)), held))
+        del pending[:done]
+    if pending:
+        yield list(map(Record, range(offset, offset + len(pending)), pending))
 
 
 _json = msgspec.json.Encoder()
-# From one publication of the lane's numbers to the next: nobody looks more often, and each costs an AUC.
+# Interval of the lane's metrics: each publication computes an AUC.
 _PUBLISH_SECONDS = 0.25
-# So many events, and then an eighth more each time, are told too: of a short file there is a past as well.
-_FIRST, _GROWTH, _LATEST = 64, 8, 8192
-_MOST_ERRORS = 1000  # different reasons of dead letters that are counted
+# At first metrics are published after 64 events, then after an eighth more: short files get a history.
+_FIRST_BATCH, _GROWTH, _GROWTH_EVENTS = 64, 8, 8192
+_MAX_ERRORS = 1000  # distinct errors of dead letters that are counted
 
 
 @dataclass
 class Replay:
-    """One replay of a file.
+    """Replay of one file.
 
     Parameters
     ----------
@@ -269,15 +268,15 @@ class Replay:
     scores
         Called with the scores of each batch, as lines of JSON.
     dead_letters
-        Called with each dead letter as one line of JSON, without its end: text in `value`, or bytes that are
-        not text in `value_base64`.
+        Called with each dead letter as one line of JSON without a newline: text in `value`, or other bytes in
+        `value_base64`.
 
     Attributes
     ----------
     events
-        Records so far.
+        Records processed so far.
     size, position
-        Bytes of the file, as it lies there, and how many of them were read so far; None and 0 for a pipe.
+        Bytes of the file on disk, and how many of them were read so far; None and 0 for a pipe.
     interrupted
         Whether :meth:`interrupt` ended the replay.
     """
@@ -300,14 +299,14 @@ class Replay:
         Raises
         ------
         KeyboardInterrupt
-            The replay waits for events, or was interrupted before.
+            The replay is waiting for events, or was interrupted before.
         """
         again, self.interrupted = self.interrupted, True
         if again or self._waiting:
             raise KeyboardInterrupt
 
     def commonest_error(self) -> str | None:
-        """Return the commonest reason for a dead letter; None without dead letters."""
+        """Return the most frequent error of dead letters; None without dead letters."""
         return self._errors.most_common(1)[0][0] if self._errors else None
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
@@ -316,12 +315,12 @@ class Replay:
         Parameters
         ----------
         progress
-            Called after each batch with the number of its records.
+            Called after each batch with its number of records.
 
         Returns
         -------
         LaneGauges
-            The lane's numbers at the end.
+            The gauges of the lane at the end.
 
         Raises
         ------
@@ -339,30 +338,30 @@ class Replay:
         lane = build_lane(config, clock.decode, topic=topic, partition=0, snapshots=False)
         if getattr(lane.learner, "entity", None) is not None:
             raise ConfigError(
-                "the learner counts records by entity, which is the key of a message: a file has no keys",
+                "the learner counts records by entity, the key of a message, but a file has no keys",
                 fix="replay without entity=, or use Kafka",
             )
         labels: LaneLabels = (config.app, topic, "0", config.learner.label())
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
-        publish_at, publish_after = 0.0, _FIRST
-        for batch in self._until_interrupted(_in_parts(source.batches)):
+        publish_at, publish_after = 0.0, _FIRST_BATCH
+        for batch in self._until_interrupted(_growing_batches(source.batches)):
             output = timer.process(batch)
             start = time.perf_counter()
             self.scores(encoder.lines(output.scores))
             for letter in output.dead_letters:
                 self.dead_letters(_letter_line(letter))
-                if letter.error in self._errors or len(self._errors) < _MOST_ERRORS:
+                if letter.error in self._errors or len(self._errors) < _MAX_ERRORS:
                     self._errors[letter.error] += 1
                 self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
             timer.encoded(time.perf_counter() - start)
             self.events += len(batch)
-            early = publish_after <= self.events <= _LATEST
+            early = publish_after <= self.events <= _GROWTH_EVENTS
             if early or time.monotonic() >= publish_at:
                 self.telemetry.publish(labels, timer.gauges(final=early), None, timer.seconds)
                 publish_at = time.monotonic() + _PUBLISH_SECONDS
-                publish_after = self.events + max(_FIRST, self.events // _GROWTH)
+                publish_after = self.events + max(_FIRST_BATCH, self.events // _GROWTH)
             if progress is not None:
                 self.position = 0 if source.size is None else source.position()
                 progress(len(batch))
@@ -384,15 +383,15 @@ class Replay:
             yield batch
 
 
-def _in_parts(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
-    """The same records, at first in small batches; a lane does with them what it does with large ones."""
+def _growing_batches(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """The same records, at first in small batches; the result of a lane does not depend on batch sizes."""
     done = 0
     for batch in batches:
-        at = 0
-        while at < len(batch):
-            size = max(_FIRST, done // _GROWTH) if done < _LATEST else len(batch)
-            part = batch[at : at + size]
-            at += len(part)
+        start = 0
+        while start < len(batch):
+            size = max(_FIRST_BATCH, done // _GROWTH) if done < _GROWTH_EVENTS else len(batch)
+            part = batch[start : start + size]
+            start += len(part)
             done += len(part)
             yield part
 

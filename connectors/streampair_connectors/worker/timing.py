@@ -1,4 +1,4 @@
-"""Where the time of a lane goes: a clock around each batch, since the engine has none."""
+"""Timing of lanes by stage: decode, learn, encode. The engine itself has no clock."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from streampair_connectors.observability.metrics import Telemetry
 
 __all__ = ["DecodeClock", "Estimates", "LaneTimer"]
 
-# Share of the time that may go into estimates of the regret, and the most that a pause saves up for them.
+# Share of the time for regret estimates, and the maximum that is saved up for them in a pause.
 _ESTIMATES_SHARE = 0.02
 _ESTIMATES_SAVED = 0.25
 
 
 class DecodeClock:
-    """Times a decoder: its whole batches, and one event of each batch.
+    """Times a decoder: whole batches, and one event of each batch.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ class DecodeClock:
     Attributes
     ----------
     decode
-        The same, to make lanes with.
+        The timed decoder, to build lanes with.
     batch
-        Seconds that whole batches took since `reset`; 0 where events are decoded one by one.
+        Seconds spent in whole batches since `reset`; 0 where events are decoded one by one.
     one
-        Seconds that the last event took alone.
+        Seconds that the last single event took.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class DecodeClock:
     def __init__(self, decode: Decoder) -> None:
         self._decode = decode
         self._many: Callable[[Sequence[Any]], Rows | None] | None = getattr(decode, "many", None)
-        # Nothing but the call itself comes between the lane and an event that is decoded alone.
+        # Single events are decoded without any timing code in between.
         wrapped: Any = functools.partial(decode)
         if self._many is not None:
             wrapped.many = self._timed
@@ -63,7 +63,7 @@ class DecodeClock:
         self.one = 0.0
 
     def reset(self) -> None:
-        """Begin a batch."""
+        """Start a new batch."""
         self.batch = 0.0
 
     def _timed(self, records: Sequence[Any]) -> Rows | None:
@@ -74,7 +74,7 @@ class DecodeClock:
         return rows
 
     def one_event(self, record: RawRecord) -> Event:
-        """Decode one event, and time that.
+        """Decode one event and record its duration.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class DecodeClock:
 
 
 class Estimates:
-    """The time that a process may spend on estimates of the regret, however many lanes it holds.
+    """Time budget of a process for regret estimates, shared by all its lanes.
 
     Parameters
     ----------
@@ -110,34 +110,34 @@ class Estimates:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._at = clock()
-        self._left = 0.0
+        self._updated_at = clock()
+        self._saved = 0.0
         self._last = 0.0
 
     def afford(self) -> bool:
-        """Whether there is time for one that takes as long as the last one did."""
+        """Whether there is time for another estimate as long as the last one."""
         now = self._clock()
-        self._left = min(self._left + (now - self._at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
-        self._at = now
-        return self._left >= min(self._last, _ESTIMATES_SAVED)
+        self._saved = min(self._saved + (now - self._updated_at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
+        self._updated_at = now
+        return self._saved >= min(self._last, _ESTIMATES_SAVED)
 
     def spent(self, seconds: float) -> None:
-        """Say how long one took."""
-        self._left -= seconds
+        """Record the duration of an estimate."""
+        self._saved -= seconds
         self._last = seconds
 
 
 class LaneTimer:
-    """Times a lane from outside: the engine has no clock.
+    """Times a lane from outside.
 
     Parameters
     ----------
     lane, clock
-        The lane, and what times the decoder that it was made with.
+        The lane, and the clock of its decoder.
     telemetry, labels
-        Where the times go.
+        Receives the times.
     estimates
-        What all lanes of the process share; None: there is one.
+        Time budget shared by all lanes of the process; None: a new one.
     """
 
     def __init__(
@@ -155,19 +155,19 @@ class LaneTimer:
         self._estimates = Estimates() if estimates is None else estimates
         self.seconds_by_event = 0.0
         self.seconds = dict.fromkeys(STAGES, 0.0)
-        """Of the processor's time that this lane had, by stage; a sum over all batches."""
+        """Processing time of this lane by stage, summed over all batches."""
         self.estimated = True
         """Whether the last estimate of the regret covers all events."""
         self.estimated_at = 0.0
-        """When that was, of `time.perf_counter`: whose is the oldest comes first."""
+        """Time of the last estimate, by `time.perf_counter`; the lane with the oldest one comes first."""
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
-        """Let the lane process a batch; Kafka's own records serve as the lane's."""
+        """Process a batch; Kafka's records serve as the lane's records."""
         start, shadow = time.perf_counter(), self._lane.shadow_seconds
         self.estimated = False
         self._clock.reset()
         output = self._lane.process(cast("Sequence[Record]", records))
-        # A replay has no shadow, and is what snapshots are spaced by.
+        # Without the shadow: snapshots are spaced by the duration of a replay, which has none.
         took = time.perf_counter() - start - (self._lane.shadow_seconds - shadow)
         self.seconds_by_event = took / len(records)
         self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
@@ -177,28 +177,28 @@ class LaneTimer:
         return output
 
     def encoded(self, seconds: float) -> None:
-        """Say how long the outputs of a batch took to be encoded and handed over."""
+        """Record the time spent encoding the outputs of a batch and handing them over."""
         self.seconds["encode"] += seconds
 
     def gauges(self, *, final: bool = False) -> LaneGauges:
-        """Return the lane's numbers, with a fresh estimate of the regret if there is time for one.
+        """Return the lane's gauges, with a new regret estimate if there is time for one.
 
-        By itself a lane, which has no clock, spaces its estimates by counts. Here all lanes of a process
-        share a part of its time; `final` estimates in any case, and counts for nothing.
+        A lane without a clock spaces its estimates by counts; here all lanes of a process share a time
+        budget. With `final`, an estimate is made in any case and not charged to the budget.
         """
         start = time.perf_counter()
         fresh = final or self._estimates.afford()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
             self.estimated_at = time.perf_counter()
-            # Before the second event there is none: the first one that there is has time in any case.
+            # Before the second event there is no estimate, and nothing to charge.
             if not final and gauges.regret is not None:
                 self._estimates.spent(self.estimated_at - start)
             self.estimated = True
         return gauges
 
     def _time_score(self, record: RawRecord) -> float | None:
-        """Score the last event of a batch once more, alone, to see what scoring costs."""
+        """Score the last event of a batch again, alone, to measure the latency of scoring."""
         try:
             x = self._clock.one_event(record).x
         except RecordError:
@@ -208,7 +208,7 @@ class LaneTimer:
         try:
             score(x)
         except Exception:
-            # The lane has met the same event, and has said what is wrong with it.
+            # The lane has reported the error of this event already.
             return None
         return time.perf_counter() - start
 

@@ -1,7 +1,7 @@
-"""The worker: events from Kafka through lanes to scores, until it is stopped.
+"""The worker: reads events from Kafka, scores and learns them, and writes the scores, until it is stopped.
 
-One lane per partition, one consumer group. Here are sessions, rebalances and the loop; what makes a commit
-is in `checkpoint`, how a lane is opened in `lanes`, where its state lies in `stores`.
+One lane per partition, one consumer group. This module has sessions, rebalances and the main loop;
+`checkpoint` commits, `lane_manager` opens lanes, `stores` keeps their state.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ __all__ = ["Worker"]
 
 log = get_logger(__name__)
 
-_POLL_SECONDS = 0.2  # also how long a stop may go unnoticed
+_POLL_SECONDS = 0.2  # also the longest delay until a stop is noticed
 _WATCH_SECONDS = 2.0
-_OPENED_AT_ONCE = 16  # lanes
-_FENCED_SECONDS = 1.0  # after a lane was somebody else's, before it is opened again
-_ENDING_SECONDS = 5.0  # for estimates of the regret when it ends
-_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs not known to be stored; then a commit is due
-_LANE_BYTES = 256 * 1024  # more of them for each lane: each has a transaction to pay for
+_OPEN_CONCURRENTLY = 16  # lanes
+_FENCED_SECONDS = 1.0  # from a fenced lane to the next attempt to open lanes
+_ENDING_SECONDS = 5.0  # for the last regret estimates at a stop
+_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs without acknowledgement; then a commit is due
+_LANE_BYTES = 256 * 1024  # more of them per lane, because each lane costs a transaction
 
 
 class Worker:
@@ -59,16 +59,16 @@ class Worker:
     Parameters
     ----------
     config
-        A whole configuration, with [kafka].
+        A complete configuration, with [kafka].
     telemetry
-        Where the series go; None for one of its own.
+        Receives the metrics; None: a new one.
     create_topics
-        Make the topics that are missing, as [topics] says.
+        Create missing topics with the settings of [topics].
 
     Notes
     -----
-    `run` raises what cannot be helped by trying again. A broker that goes away later is waited
-    for: the state is `waiting`, nothing is lost, and it goes on by itself.
+    `run` raises errors that a retry cannot fix. After the first successful connection, the worker waits for a
+    broker that is away: the state is `waiting`, nothing is lost, and it continues by itself.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class Worker:
         self._decode = json_decoder(config.input, **taken_cells(config))
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
-        self._held: dict[Partition, OpenLane] = {}
-        self._warm: dict[Partition, OpenLane] = {}  # let go of by the last rebalance
+        self._lanes: dict[Partition, OpenLane] = {}
+        self._warm: dict[Partition, OpenLane] = {}  # closed by the last rebalance, still in memory
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
         self._epoch = 0
-        self._fenced_at = -math.inf
+        self._last_fenced = -math.inf
         self._compiler: threading.Thread | None = None
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
-        self._taken = 0
+        self._processed = 0
         self._payloads_change = False
         self._partitions = 1
         self._commits = Commits(config.commit_every_seconds, config.worker.commit_every_events)
@@ -115,23 +115,23 @@ class Worker:
 
     @property
     def lanes(self) -> dict[int, OpenLane]:
-        """The lanes held now, by partition."""
-        return {p.partition: held for p, held in self._held.items()}
+        """The open lanes, by partition."""
+        return {p.partition: lane for p, lane in self._lanes.items()}
 
     def stop(self) -> None:
-        """Finish the batch, commit, leave the group. Safe to call twice."""
+        """Finish the batch, commit and leave the group. Safe to call twice."""
         if not self._stop.is_set():
             self._stop.set()
             self._health.stopping()
 
     async def run(self) -> None:
-        """Work until `stop`.
+        """Process events until `stop`.
 
         Raises
         ------
         SourceError
-            No broker answers at the start, a topic does not exist, Kafka refuses, or outputs
-            could not be stored before the stop timeout.
+            No broker answers at the start, a topic does not exist, Kafka refuses a request, or outputs were
+            not stored before the stop timeout.
         StoreError, SnapshotError, ConfigError, LaneStoppedError
             As the message says.
         """
@@ -146,7 +146,7 @@ class Worker:
                 try:
                     await self._session()
                 except SourceError as error:
-                    # Before the first success somebody is there to be told; later the worker waits.
+                    # Before the first connection a missing broker is an error; later the worker waits for it.
                     late = not self._joined and time.monotonic() >= patience
                     if not error.retriable or late or self._stop.is_set():
                         raise
@@ -163,14 +163,14 @@ class Worker:
 
     @property
     def compiling(self) -> bool:
-        """Whether a thread compiles kernels."""
+        """Whether kernels are being compiled."""
         return self._compiler is not None and self._compiler.is_alive()
 
     async def _warm_up(self) -> bool:
-        """Compile what the lanes need; False: it was asked to stop before that was done.
+        """Compile the kernels that the lanes need; False: `stop` was called before the end.
 
-        Compilation cannot be interrupted, and may take longer than a supervisor waits. So its thread is left
-        behind, a daemon that does not keep the process.
+        Compilation cannot be interrupted and may take longer than a supervisor waits. So it runs in a daemon
+        thread, which does not keep the process alive.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[BaseException | None] = loop.create_future()
@@ -185,7 +185,7 @@ class Worker:
                 warm_up(self.config)
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, error)
 
         self._compiler = threading.Thread(target=work, name="warm-up", daemon=True)
@@ -250,13 +250,13 @@ class Worker:
             )
             await self._consumer.start()
             self._joined = True
-            watch = asyncio.create_task(self._watch())
+            watch = asyncio.create_task(self._watch_lag())
             guard = asyncio.create_task(self._limit_stop())
             await self._loop()
             await self._finish()
         finally:
             self._in_session = False
-            # What they ask for must have ended before the connections are closed.
+            # Their requests must have ended before the connections are closed.
             await kafka.ended(watch, guard)
             await self._drop_lanes()
             self._assigned.clear()
@@ -264,11 +264,11 @@ class Worker:
             await self._lookup.stop()
             await self._producer.stop()
 
-    def _has_grown(self) -> bool:
-        """Whether partitions were added to the input.
+    def _partitions_added(self) -> bool:
+        """Whether partitions were added to the input topic.
 
-        Then this session ends as at a stop, and the next one begins with all of them: the log topic needs as
-        many, and lanes that depend on their number must be checked again.
+        Then this session ends as at a stop, and the next one starts with all of them: the log topic needs as
+        many, and lanes that depend on their number are checked again.
         """
         known = self._consumer.partition_count() or 0
         count = max([known, *(p.partition + 1 for p in self._assigned)])
@@ -286,95 +286,97 @@ class Worker:
 
     async def _loop(self) -> None:
         self._commits.begin()
-        while not (self._stop.is_set() or self._has_grown()):
+        while not (self._stop.is_set() or self._partitions_added()):
             await self._open_assigned()
             wait = _POLL_SECONDS
             if self._uncommitted:
-                waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._held.values())
+                waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._lanes.values())
                 wait = min(wait, *(seconds for seconds in waits if seconds is not None))
             start = time.perf_counter()
             batches = await self._consumer.poll(self._pace.records, wait)
             if batches:
                 self.telemetry.fetched(self.config.app, time.perf_counter() - start)
             self._pace.polled()
-            epoch = self._epoch  # read before anything else may run: the batches belong to it
+            epoch = self._epoch  # read before any other task runs: the batches belong to this epoch
             async with self._lock:
                 for partition, records in batches.items():
-                    held = self._held.get(partition)
-                    if held is None or epoch != self._epoch:
-                        # Taken away since; its next owner reads these records again.
+                    lane = self._lanes.get(partition)
+                    if lane is None or epoch != self._epoch:
+                        # Revoked since the poll; the next owner reads these records again.
                         continue
-                    await self._process(held, records)
-                for held, error in await self._outputs.release(self._held.values(), self._give_up):
-                    await self._fenced(held.topic_partition, error)
-                # Nothing came for a while: what is done need not wait for the rest of its second.
+                    await self._process(lane, records)
+                for lane, error in await self._outputs.release(self._lanes.values(), self._give_up):
+                    await self._fenced(lane.topic_partition, error)
+                # No records came: commit now instead of waiting for the interval.
                 idle = not batches and wait == _POLL_SECONDS
-                stale = idle and any(held.snapshot_due for held in self._held.values())
+                stale = idle and any(lane.snapshot_due for lane in self._lanes.values())
                 if self._commit_is_due() or (idle and self._uncommitted) or stale:
                     await self._commit(clean=False)
             if self._backlog.due:
-                self._backlog.look(self._taken, self._waiting())
-            await asyncio.sleep(0)  # let the sender of outputs run when input never ends
+                self._backlog.update(self._processed, self._lag_total())
+            await asyncio.sleep(0)  # let outputs be sent while records keep coming
 
     def _commit_is_due(self) -> bool:
         if not self._uncommitted:
             return False
-        room = _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._held)
-        return self._store.unacknowledged_bytes >= room or self._commits.due(self._uncommitted, self._waiting)
+        room = _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._lanes)
+        return self._store.unacknowledged_bytes >= room or self._commits.due(
+            self._uncommitted, self._lag_total
+        )
 
-    def _waiting(self) -> int:
-        """Records of all lanes that were not taken yet."""
-        waiting = 0
-        for held in self._held.values():
-            end, done = self._consumer.end(held.topic_partition), held.lane.next_offset
-            waiting += 0 if end is None or done is None else max(end - done, 0)
-        return waiting
+    def _lag_total(self) -> int:
+        """Records of all lanes that were not processed yet."""
+        total = 0
+        for lane in self._lanes.values():
+            end, done = self._consumer.end(lane.topic_partition), lane.logged_lane.next_offset
+            total += 0 if end is None or done is None else max(end - done, 0)
+        return total
 
-    async def _process(self, held: OpenLane, records: Sequence[RecordLike]) -> None:
+    async def _process(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         start = 0
         while start < len(records):
-            room = held.lane.room
+            room = lane.logged_lane.room
             if room == 0:
-                # What the private learner may release is used up: a commit reserves the next slots.
-                if not await self._commit(clean=False) or held.topic_partition not in self._held:
-                    return  # stopping, or taken away: whoever goes on reads these records again
-                room = held.lane.room
+                # The private learner has used its reserved slots: a commit reserves the next ones.
+                if not await self._commit(clean=False) or lane.topic_partition not in self._lanes:
+                    return  # stopping, or revoked: the next owner reads these records again
+                room = lane.logged_lane.room
             if self._pace.over:
-                self._consumer.seek(held.topic_partition, records[start].offset)
+                self._consumer.seek(lane.topic_partition, records[start].offset)
                 return
             size = self._pace.slice if room is None else min(self._pace.slice, room)
             part = records[start : start + size]
             start += len(part)
-            output = await self._pace.run(functools.partial(held.timer.process, part), len(part))
-            held.dirty = True
-            held.event_time = dated(part[-1].timestamp) / 1000.0 or held.event_time
+            output = await self._pace.run(functools.partial(lane.timer.process, part), len(part))
+            lane.dirty = True
+            lane.event_time = dated(part[-1].timestamp) / 1000.0 or lane.event_time
             self._uncommitted += len(part)
-            self._taken += len(part)
+            self._processed += len(part)
             begin = time.perf_counter()
-            await self._outputs.send(held, part, output)
-            held.timer.encoded(time.perf_counter() - begin)
+            await self._outputs.send(lane, part, output)
+            lane.timer.encoded(time.perf_counter() - begin)
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
-        """Commit all lanes. False: the outputs could not be stored in time, nothing was saved."""
-        dirty = [held for held in self._held.values() if held.dirty or clean or held.snapshot_due]
-        for held in dirty:
-            await self._outputs.model(held, due=clean)
+        """Commit all lanes. False: the outputs were not stored in time, and nothing was saved."""
+        dirty = [lane for lane in self._lanes.values() if lane.dirty or clean or lane.snapshot_due]
+        for lane in dirty:
+            await self._outputs.model(lane, due=clean)
         outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
-        for held, error in outcome.fenced:
-            await self._fenced(held.topic_partition, error)
+        for lane, error in outcome.fenced:
+            await self._fenced(lane.topic_partition, error)
         if not outcome.stored:
             return False
-        # The last estimates of a run cover all of its events, as far as there is time for them.
+        # At a stop the regret estimates cover all events, as far as time allows.
         ending = time.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
-        # Only now, when it is durable, is it shown; whose estimate is the oldest gets the next.
-        for held in sorted(outcome.committed, key=lambda held: held.timer.estimated_at):
-            at = await self._consumer.position(held.topic_partition)
-            held.position = held.lane.next_offset if at is None else at
+        # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
+        for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
+            position = await self._consumer.position(lane.topic_partition)
+            lane.position = lane.logged_lane.next_offset if position is None else position
             final = time.monotonic() < ending
-            gauges = held.timer.gauges(final=final)
-            self._show(held, gauges, self._lag(held))
-            held.report_outside(gauges.outside)
-            held.report_bad(self.telemetry, self.config.dead_letter_topic)
+            gauges = lane.timer.gauges(final=final)
+            self._publish(lane, gauges, self._lag(lane))
+            lane.report_outside(gauges.outside)
+            lane.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
         self._commits.committed(outcome.seconds)
         self.telemetry.committed(self.config.app, outcome.seconds)
@@ -382,7 +384,7 @@ class Worker:
         return True
 
     async def _fenced(self, partition: Partition, error: SourceError) -> None:
-        """Drop a lane that is somebody else's; if it is still ours after all, it is opened again."""
+        """Drop a fenced lane; it is opened again if the partition is still assigned to this worker."""
         log.warning(
             "lane_fenced",
             app=self.config.app,
@@ -392,30 +394,30 @@ class Worker:
             next_step=error.fix,
         )
         self.telemetry.fenced(self.config.app)
-        self._fenced_at = time.monotonic()
-        held = self._held.pop(partition, None)
-        if held is not None:
-            await held.close()
-            self.telemetry.withdraw(held.labels)
+        self._last_fenced = time.monotonic()
+        lane = self._lanes.pop(partition, None)
+        if lane is not None:
+            await lane.close()
+            self.telemetry.withdraw(lane.labels)
 
     async def _finish(self) -> None:
-        """Commit for the last time in this session and let go of the lanes."""
+        """Make the last commit of this session and close the lanes."""
         async with self._lock:
             self._in_session = False
             if not await self._commit(clean=True):
                 raise SourceError(
-                    "the last outputs could not be stored before worker.stop_timeout_seconds",
-                    fix="start again when the broker is back: it goes on at the last commit, nothing is lost",
+                    "the last outputs were not stored before worker.stop_timeout_seconds",
+                    fix="start again when the broker is back: it resumes at the last commit, nothing is lost",
                 )
-            for held in self._held.values():
+            for lane in self._lanes.values():
                 log.info(
                     "lane_closed",
                     app=self.config.app,
-                    topic=held.topic,
-                    partition=held.partition,
-                    next_offset=held.lane.next_offset,
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    next_offset=lane.logged_lane.next_offset,
                 )
-            # Before leaving the group: the next owner must find the stores open.
+            # Before leaving the group: the next owner must be able to open the stores.
             await self._drop_lanes(keep_series=self._stop.is_set())
 
     async def _limit_stop(self) -> None:
@@ -425,11 +427,11 @@ class Worker:
 
     async def _drop_lanes(self, *, keep_series: bool = False) -> None:
         self._warm.clear()
-        for held in self._held.values():
-            await held.close()
+        for lane in self._lanes.values():
+            await lane.close()
             if not keep_series:
-                self.telemetry.withdraw(held.labels)
-        self._held.clear()
+                self.telemetry.withdraw(lane.labels)
+        self._lanes.clear()
         self._uncommitted = 0
 
     # Rebalances
@@ -438,73 +440,73 @@ class Worker:
         if not self._in_session:
             return
         self._assigned.difference_update(partitions)
-        if not self._held:
+        if not self._lanes:
             return
         self._health.rebalancing()
         async with self._lock:
             self._epoch += 1
-            # Well below the rebalance timeout, after which the broker would go on without us.
+            # Well below the rebalance timeout, after which the broker removes this member.
             if not await self._commit(clean=True, seconds=30.0):
                 log.warning(
                     "lanes_dropped",
                     app=self.config.app,
-                    next_step="none: the next owner goes on at the last commit and sends some scores again",
+                    next_step="none: the next owner resumes at the last commit and sends some scores again",
                 )
-            for held in self._held.values():
-                log.info("lane_revoked", app=self.config.app, topic=held.topic, partition=held.partition)
-            warm = dict(self._held)
+            for lane in self._lanes.values():
+                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=lane.partition)
+            warm = dict(self._lanes)
             await self._drop_lanes()
             self._warm = warm
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
-        """Only note them: the group waits for this, and to open a lane takes as long as its replay."""
+        """Only record the assignment: the group waits for this callback, and a replay takes time."""
         if not self._in_session:
             return
         async with self._lock:
             self._epoch += 1
             self.telemetry.rebalanced(self.config.app)
             self._assigned.update(partitions)
-            # What is another member's now is not kept.
-            self._warm = {p: held for p, held in self._warm.items() if p in self._assigned}
+            # Lanes that another member owns now are not kept in memory.
+            self._warm = {p: lane for p, lane in self._warm.items() if p in self._assigned}
             await self._reseek()
         if not partitions:
-            self._health.running()  # a member without a partition waits for one, and is well
+            self._health.running()  # a member without a partition is healthy
 
     def _on_lost(self, partition: Partition) -> None:
-        held = self._held.get(partition)
-        if held is not None:
-            held.lane.skipped()
+        lane = self._lanes.get(partition)
+        if lane is not None:
+            lane.logged_lane.skipped()
 
     async def _reseek(self) -> None:
-        """Bring lanes that were opened while the group rebalanced into the assignment that came of it.
+        """Seek again in lanes that were opened during the rebalance, or close them.
 
-        Nobody has revoked them: they were not held yet. What was polled for them is dropped like all that is
-        of an earlier epoch, and where the new assignment reads on is the client's guess: both without a word.
+        They were not revoked, since they were not open yet. Their polled records belong to an earlier epoch
+        and are dropped, and the new assignment starts at an offset that the client chose. Neither raises.
         """
-        for partition, held in list(self._held.items()):
+        for partition, lane in list(self._lanes.items()):
             if partition in self._assigned:
                 try:
-                    self._consumer.seek(partition, held.reads_on)
+                    self._consumer.seek(partition, lane.resume_offset)
                 except FencedError as error:
                     await self._fenced(partition, error)
             else:
-                del self._held[partition]  # its next owner waits for it
-                await held.close()
-                self.telemetry.withdraw(held.labels)
+                del self._lanes[partition]  # its next owner waits for it
+                await lane.close()
+                self.telemetry.withdraw(lane.labels)
 
     async def _open_assigned(self) -> None:
-        """Open what was assigned and is not held, several lanes side by side: most of a start is waiting."""
-        # In the middle of a rebalance it would be refused again, and each refusal asks for another rebalance.
-        fenced = time.monotonic() < self._fenced_at + _FENCED_SECONDS
-        missing = [] if fenced else sorted(self._assigned - set(self._held))
-        for at in range(0, len(missing), _OPENED_AT_ONCE):
+        """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
+        # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
+        fenced = time.monotonic() < self._last_fenced + _FENCED_SECONDS
+        missing = [] if fenced else sorted(self._assigned - set(self._lanes))
+        for start in range(0, len(missing), _OPEN_CONCURRENTLY):
             async with self._lock:
-                # The others were taken away meanwhile.
-                wanted = [p for p in missing[at : at + _OPENED_AT_ONCE] if p in self._assigned]
-                if not wanted or self._stop.is_set():
+                # Others may have been revoked meanwhile.
+                chunk = [p for p in missing[start : start + _OPEN_CONCURRENTLY] if p in self._assigned]
+                if not chunk or self._stop.is_set():
                     continue
-                await self._open(wanted)
-                # What was polled meanwhile came from the group's offset, not from where we have just sought.
+                await self._open(chunk)
+                # Records polled meanwhile came from the group's offset, not from the offset sought now.
                 self._epoch += 1
             self._health.running()
 
@@ -514,70 +516,70 @@ class Worker:
             await asyncio.wait(work.values())
         finally:
             await kafka.ended(*work.values())
-            # All that are open are held at once: none is lost, whatever becomes of another. And not before: a
-            # rebalance waits for lanes that are held, not for those that are being opened.
+            # All opened lanes are registered together, so none is lost when another one fails. Not earlier: a
+            # rebalance waits for registered lanes, not for lanes that are being opened.
             for partition, task in work.items():
                 if not task.cancelled() and task.exception() is None:
-                    self._held[partition] = task.result()
-        for held in self._held.values():
-            held.lanes = len(self._held)
+                    self._lanes[partition] = task.result()
+        for lane in self._lanes.values():
+            lane.lane_count = len(self._lanes)
         for partition, task in work.items():
             try:
                 self._position(task.result())
             except (FencedError, CommitOutcomeUnknownError) as error:
                 await self._fenced(partition, error)
 
-    def _position(self, held: OpenLane) -> None:
-        """Read from where the lane's log says; from the start without one. Never trust the group."""
-        partition = held.topic_partition
-        first, end = held.span
-        wanted = held.lane.next_offset
+    def _position(self, lane: OpenLane) -> None:
+        """Seek to the offset in the lane's log, or to the start. The group's offset is never trusted."""
+        partition = lane.topic_partition
+        first, end = lane.span
+        next_offset = lane.logged_lane.next_offset
         where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
-        if wanted is not None and wanted < first:
+        if next_offset is not None and next_offset < first:
             log.warning(
                 "events_lost",
                 **where,
-                wanted_offset=wanted,
+                wanted_offset=next_offset,
                 first_offset=first,
                 next_step="the topic's retention removed events before they were read: "
-                "raise retention.ms, or add partitions and workers",
+                "increase retention.ms, or add partitions and workers",
             )
-            held.lane.skipped()
-        offset = held.position = held.reads_on
+            lane.logged_lane.skipped()
+        offset = lane.position = lane.resume_offset
         self._consumer.seek(partition, offset)
-        self._show(held, held.lane.gauges(), max(end - offset, 0))
-        log.info("lane_opened", **where, offset=offset, end=end, restored=held.restored)
+        self._publish(lane, lane.logged_lane.gauges(), max(end - offset, 0))
+        log.info("lane_opened", **where, offset=offset, end=end, restored=lane.restored)
 
-    # What is shown
+    # Metrics
 
-    def _show(self, held: OpenLane, gauges: LaneGauges, lag: int | None) -> None:
+    def _publish(self, lane: OpenLane, gauges: LaneGauges, lag: int | None) -> None:
         self.telemetry.publish(
-            held.labels,
+            lane.labels,
             gauges,
             lag,
-            held.timer.seconds,
-            position=held.position,
-            event_time=held.event_time,
+            lane.timer.seconds,
+            position=lane.position,
+            event_time=lane.event_time,
         )
 
-    async def _watch(self) -> None:
-        """Ask for the ends of the partitions: lag while nothing is committed, and whether anybody answers."""
+    async def _watch_lag(self) -> None:
+        """Fetch end offsets regularly: for the lag between commits, and to see whether a broker answers."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            held = list(self._held.values())
-            if not held:
+            lanes = list(self._lanes.values())
+            if not lanes:
                 continue
-            if not self._lock.locked():  # nothing is processed or committed meanwhile: no await in here
-                # The stream pauses: time for estimates that the last commit left out, one at least.
-                paused = [lane for lane in held if not (lane.dirty or lane.timer.estimated)]
+            if not self._lock.locked():  # no await inside, so nothing is processed or committed meanwhile
+                # The stream pauses: make regret estimates that the last commit skipped, at least one.
+                paused = [lane for lane in lanes if not (lane.dirty or lane.timer.estimated)]
                 for number, lane in enumerate(sorted(paused, key=lambda lane: lane.timer.estimated_at)):
-                    self._show(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
-            ends = await self._consumer.ends([h.topic_partition for h in held], 5.0)
+                    self._publish(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
+            ends = await self._consumer.ends([lane.topic_partition for lane in lanes], 5.0)
             if ends is None:
                 self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")
                 continue
-            for lane in held:
-                if not lane.dirty:  # a marker alone may have moved it
+            for lane in lanes:
+                if not lane.dirty:  # a transaction marker may have moved it
                     lane.position = await self._consumer.position(lane.topic_partition) or lane.position
                 lag = self._lag(lane, ends.get(lane.topic_partition))
                 if lag is not None:
@@ -585,8 +587,8 @@ class Worker:
             if not self._store.stuck:
                 self._health.running()
 
-    def _lag(self, held: OpenLane, end: int | None = None) -> int | None:
-        """Records behind the last commit."""
+    def _lag(self, lane: OpenLane, end: int | None = None) -> int | None:
+        """Records after the last commit."""
         if end is None:
-            end = self._consumer.end(held.topic_partition)
-        return None if end is None or held.position is None else max(end - held.position, 0)
+            end = self._consumer.end(lane.topic_partition)
+        return None if end is None or lane.position is None else max(end - lane.position, 0)
