@@ -116,7 +116,7 @@ def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
         app.produce(events(5))
         error = worker.end()
     assert isinstance(error, StreampairError)
-    assert "deleted and made again" in str(error)
+    assert "the topic was deleted and" in str(error)
     assert "events_lost" not in caplog.text
 
 

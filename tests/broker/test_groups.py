@@ -182,7 +182,7 @@ def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Clu
     """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
     topic = apache_kafka.create_topic(unique("in"))
     takeovers = StaticMemberConflicts("same")
-    assert takeovers.note(0.0) is None
+    assert takeovers.record(0.0) is None
 
     async def body() -> None:
         old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()

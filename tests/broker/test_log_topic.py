@@ -285,7 +285,7 @@ def test_large_states_come_back_as_they_were(apache_kafka: Cluster, unique: Uniq
         assert [offset for offset, *_ in found][:2] == [0, 2]
         # Deleted from the middle of a message on: that is found, whatever is left of it.
         await topic.trim(0, found[2][0] + 3)
-        with pytest.raises(StoreError, match="is not whole"):
+        with pytest.raises(StoreError, match="is incomplete"):
             await topic.read(0)
         await topic.trim(0, found[3][0])
         assert await topic.read(0) == found[3:]
@@ -299,7 +299,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
             Raw(n, b"k", str(n).encode(), [] if mark is None else [("streampair.part", mark)])
             for n, mark in enumerate(marks)
         ]
-        return [value for _, _, value in topic._whole(records)]
+        return [value for _, _, value in topic._join_parts(records)]
 
     topic = LogTopic(KafkaConfig(bootstrap_servers="localhost:9092"), "log")
     assert read() == []
@@ -315,7 +315,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
         (b"0/0",),
         (b"x",),
     ):
-        with pytest.raises(StoreError, match="is not whole"):
+        with pytest.raises(StoreError, match="is incomplete"):
             read(*wrong)
 
 

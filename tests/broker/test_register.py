@@ -323,27 +323,27 @@ def fetched(*partitions: tuple[int, int, str, int], error: int = 0) -> OffsetFet
 
 def test_an_answer_is_taken_whole_or_not_at_all() -> None:
     good = fetched((0, 5, "x", 0), (1, -1, "", 0))
-    assert module._committed(HERE, ASKED, good) == {ASKED[0]: Committed(5, "x"), ASKED[1]: None}
+    assert module._parse_committed(HERE, ASKED, good) == {ASKED[0]: Committed(5, "x"), ASKED[1]: None}
     with pytest.raises(SourceError, match="an answer without t/1") as missing:
-        module._committed(HERE, ASKED, fetched((0, 5, "x", 0)))
+        module._parse_committed(HERE, ASKED, fetched((0, 5, "x", 0)))
     assert missing.value.retriable
     with pytest.raises(SourceError, match="offset -2 of t/0"):
-        module._committed(HERE, ASKED, fetched((0, -2, "", 0), (1, -1, "", 0)))
+        module._parse_committed(HERE, ASKED, fetched((0, -2, "", 0), (1, -1, "", 0)))
 
 
 @pytest.mark.parametrize("code", [-1, 3, 14, 15, 16, 29, 30, 88, 113, 9999])
 def test_an_error_in_an_answer_is_never_none(code: int) -> None:
     for answer in (fetched((0, -1, "", 0), (1, -1, "", code)), fetched(error=code)):
-        with pytest.raises((module.kafka_errors.KafkaError, module._Again)):
-            module._committed(HERE, ASKED, answer)
+        with pytest.raises((module.kafka_errors.KafkaError, module._RetryError)):
+            module._parse_committed(HERE, ASKED, answer)
 
 
 def test_an_answer_to_a_commit_names_every_partition() -> None:
     def answer(*partitions: tuple[int, int]) -> OffsetCommitResponse_v3:
         return OffsetCommitResponse_v3.decode(OffsetCommitResponse_v3(0, [("t", list(partitions))]).encode())
 
-    module._stored(HERE, "g", ASKED, answer((0, 0), (1, 0)))
+    module._check_stored(HERE, "g", ASKED, answer((0, 0), (1, 0)))
     with pytest.raises(SourceError, match="an answer without t/1"):
-        module._stored(HERE, "g", ASKED, answer((0, 0)))
+        module._check_stored(HERE, "g", ASKED, answer((0, 0)))
     with pytest.raises(module.kafka_errors.KafkaError):
-        module._stored(HERE, "g", ASKED, answer((0, 0), (1, 12)))
+        module._check_stored(HERE, "g", ASKED, answer((0, 0), (1, 12)))

@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[Make, str, str]] = {
     ),
     "plain to TLS": (
         lambda s: s.config("TLS", "PLAINTEXT"),
-        *("answers in TLS only", "security_protocol to SSL"),
+        *("requires TLS", "security_protocol to SSL"),
     ),
     "plain to SASL": (lambda s: s.config("OPEN", "PLAINTEXT"), "does not authenticate", "SASL_PLAINTEXT"),
     "no client certificate": (
@@ -202,7 +202,7 @@ def test_the_cause_of_a_refusal_is_named(secured: Secured, case: str) -> None:
 def test_tls_to_a_plain_port_and_nobody_at_all(secured: Secured) -> None:
     tls = {"security_protocol": "SSL", "connect_timeout_seconds": 8.0, "ssl_cafile": str(secured.ca)}
     plain = KafkaConfig.model_validate({"bootstrap_servers": secured.broker.bootstrap, **tls})
-    with pytest.raises(SourceError, match="does not answer in TLS") as caught:
+    with pytest.raises(SourceError, match="does not speak TLS") as caught:
         asyncio.run(topics_of(plain))
     assert "PLAINTEXT" in str(caught.value.fix)
     nobody = KafkaConfig.model_validate({"bootstrap_servers": "127.0.0.1:1", **tls})

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from streampair_connectors.kafka import ended
-from streampair_connectors.kafka.client import unbroken
+from streampair_connectors.kafka.client import shielded
 
 
 def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
@@ -57,8 +57,8 @@ def test_work_that_is_cancelled_comes_to_its_end_first() -> None:
             made.append("closed by whoever made it")
             return "connection"
 
-        assert await unbroken(connect()) == "connection"
-        task = asyncio.create_task(unbroken(connect()))
+        assert await shielded(connect()) == "connection"
+        task = asyncio.create_task(shielded(connect()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
@@ -87,7 +87,7 @@ def test_work_that_does_not_end_is_cancelled_after_a_moment() -> None:
                 ends.set()
 
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(unbroken(silent()), 0.01)
+            await asyncio.wait_for(shielded(silent()), 0.01)
         await asyncio.wait_for(ends.wait(), 10)
 
     asyncio.run(body())

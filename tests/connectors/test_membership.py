@@ -17,7 +17,7 @@ def naive(times: list[float], limit: int, seconds: float) -> int | None:
 
 
 def first_error(takeovers: StaticMemberConflicts, times: list[float]) -> int | None:
-    return next((number for number, at in enumerate(times) if takeovers.note(at) is not None), None)
+    return next((number for number, at in enumerate(times) if takeovers.record(at) is not None), None)
 
 
 def test_three_within_a_minute_are_too_many() -> None:
@@ -42,8 +42,8 @@ def test_three_within_a_minute_are_too_many() -> None:
 
 def test_the_error_names_both_the_cause_and_the_fix() -> None:
     takeovers = StaticMemberConflicts("worker-0")
-    assert [takeovers.note(at) for at in (5.0, 6.0)] == [None, None]
-    error = takeovers.note(7.0)
+    assert [takeovers.record(at) for at in (5.0, 6.0)] == [None, None]
+    error = takeovers.record(7.0)
     assert error is not None
     assert not error.retriable
     assert "'worker-0'" in error.problem
@@ -62,7 +62,7 @@ def test_a_member_that_asks_says_something_new_each_time() -> None:
     one, other = Assignor(), Assignor()
     said = [one.metadata(["t"]).encode()]
     for _ in range(3):
-        one.ask()
+        one.request_assignment()
         said.append(one.metadata(["t"]).encode())
     assert len(set(said)) == 4
     assert one.metadata(["t"]).encode() == said[-1]

@@ -325,7 +325,7 @@ async def _check_output_topics(
         if name in topics.hidden:
             continue
         if creates is None:
-            creates = await kafka.creates_topics(settings)
+            creates = await kafka.auto_creates_topics(settings)
         if creates:
             report.good(key, f"{name!r} does not exist; the broker creates it when `run` asks for it")
         elif creates is None:

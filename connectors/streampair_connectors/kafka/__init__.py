@@ -1,15 +1,14 @@
-"""Apache Kafka: the only package that knows the client library, aiokafka.
+"""Apache Kafka: the only package that uses the client library, aiokafka.
 
-What it hides: sends in whole batches (one `send` per event costs ten times as much), rebuilds
-a producer that has failed and sends again what was not acknowledged, and turns the client's
-errors into ours.
+It sends whole batches (one `send` per event costs ten times as much), replaces a failed producer and repeats
+unacknowledged sends, and translates the client's errors.
 """
 
 from streampair_connectors.kafka.admin import (
+    auto_creates_topics,
     cluster_id,
-    create_by_asking,
+    create_by_metadata_request,
     create_topics,
-    creates_topics,
     creation_command,
     describe_topics,
     group_members,
@@ -45,13 +44,13 @@ __all__ = [
     "RecordReader",
     "Routes",
     "StaticMemberConflicts",
+    "auto_creates_topics",
     "check_codecs",
     "check_register",
     "cluster_id",
     "commit_register",
-    "create_by_asking",
+    "create_by_metadata_request",
     "create_topics",
-    "creates_topics",
     "creation_command",
     "describe_topics",
     "ended",

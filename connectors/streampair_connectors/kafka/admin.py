@@ -1,4 +1,4 @@
-"""What a cluster has: its topics, and the making of those that are missing."""
+"""Cluster administration: topics, partitions, settings and group members."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.client import (
     client_options,
     log,
+    one_line,
     reach_error,
-    say,
     stop_producer,
     stop_quietly,
     within,
@@ -25,10 +25,10 @@ from streampair_connectors.kafka.client import (
 
 __all__ = [
     "add_partitions",
+    "auto_creates_topics",
     "cluster_id",
-    "create_by_asking",
+    "create_by_metadata_request",
     "create_topics",
-    "creates_topics",
     "creation_command",
     "describe_topics",
     "group_members",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 async def describe_topics(config: KafkaConfig) -> dict[str, int]:
-    """Return the number of partitions of every topic. Creates none.
+    """Return the number of partitions of every topic, without creating any.
 
     Raises
     ------
@@ -47,7 +47,7 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        # Asking for all topics never creates one; asking for one by name may.
+        # A request for all topics never creates one; a request by name may.
         names: list[str] = await within(config, admin.list_topics())
         found = await within(config, admin.describe_topics(names)) if names else []
         return {topic["topic"]: len(topic["partitions"]) for topic in found}
@@ -56,7 +56,7 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
 
 
 async def cluster_id(config: KafkaConfig) -> str:
-    """Return what the cluster calls itself, for ever; empty when it does not tell.
+    """Return the permanent id of the cluster; empty if it reports none.
 
     Raises
     ------
@@ -73,7 +73,7 @@ async def cluster_id(config: KafkaConfig) -> str:
 
 
 async def group_members(config: KafkaConfig, group: str) -> int:
-    """Return how many members a consumer group has; a group that does not exist has none.
+    """Return the number of members of a consumer group; 0 if it does not exist.
 
     Raises
     ------
@@ -86,10 +86,10 @@ async def group_members(config: KafkaConfig, group: str) -> int:
         (answer,) = await within(config, admin.describe_consumer_groups([group]))
         (found,) = answer.groups
         kind = kafka_errors.for_code(found[0])
-        if found[0] not in (0, 69):  # GROUP_ID_NOT_FOUND: newer versions say so
+        if found[0] not in (0, 69):  # GROUP_ID_NOT_FOUND, of newer versions
             raise SourceError(
-                f"the members of group {group!r} are not told: {say(kind())}",
-                fix="allow this user to ask: kafka-acls.sh --add --operation Describe --group " + group,
+                f"the members of group {group!r} cannot be read: {one_line(kind())}",
+                fix="grant this user Describe: kafka-acls.sh --add --operation Describe --group " + group,
                 retriable=bool(getattr(kind, "retriable", False)),
             )
         return len(found[5])
@@ -97,29 +97,29 @@ async def group_members(config: KafkaConfig, group: str) -> int:
         await stop_quietly(admin.close(), 2.0)
 
 
-async def creates_topics(config: KafkaConfig) -> bool | None:
-    """Return the broker's `auto.create.topics.enable`; None when it does not tell."""
+async def auto_creates_topics(config: KafkaConfig) -> bool | None:
+    """Return the broker's `auto.create.topics.enable`; None: not readable."""
     value = await _setting(config, None, "auto.create.topics.enable")
     return None if value is None else value == "true"
 
 
 async def is_compacted(config: KafkaConfig, topic: str) -> bool | None:
-    """Return whether records vanish from the topic by compaction; None when the broker does not tell."""
+    """Return whether the topic is compacted; None: its settings are not readable."""
     value = await _setting(config, topic, "cleanup.policy")
     return None if value is None else "compact" in value
 
 
 async def _setting(config: KafkaConfig, topic: str | None, name: str) -> str | None:
-    """Return a setting of a topic, or of a broker; None when nobody tells."""
+    """Return a setting of a topic, or of a broker; None: not readable."""
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
         if topic is None:
             broker = next(iter((await admin.describe_cluster())["brokers"]))["node_id"]
-            asked = ConfigResource(ConfigResourceType.BROKER, str(broker), {name: ""})
+            query = ConfigResource(ConfigResourceType.BROKER, str(broker), {name: ""})
         else:
-            asked = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
-        (answer,) = await asyncio.wait_for(admin.describe_configs([asked]), 5.0)
+            query = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
+        (answer,) = await asyncio.wait_for(admin.describe_configs([query]), 5.0)
         for resource in answer.resources:
             for found, value, *_ in resource[4]:
                 if found == name:
@@ -131,13 +131,13 @@ async def _setting(config: KafkaConfig, topic: str | None, name: str) -> str | N
     return None
 
 
-async def create_by_asking(config: KafkaConfig, topic: str) -> bool:
-    """Ask for a topic by name, which creates it where the broker is set up to do that.
+async def create_by_metadata_request(config: KafkaConfig, topic: str) -> bool:
+    """Request a topic by name, which creates it where the broker creates topics automatically.
 
     Returns
     -------
     bool
-        Whether it exists now.
+        Whether the topic exists now.
     """
     producer = AIOKafkaProducer(**client_options(config))
     try:
@@ -158,27 +158,27 @@ async def create_topics(
     *,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, int | SourceError]:
-    """Make topics, and wait until each of their partitions has a leader.
+    """Create topics, and wait until each of their partitions has a leader.
 
     Parameters
     ----------
     wanted
         Partitions by name.
     replication_factor
-        Of all of them; None for the cluster's own default.
+        Of all topics; None: the cluster's default.
     settings
-        Of all of them.
+        Of all topics.
 
     Returns
     -------
     dict
-        By name the partitions that it has now, or why the cluster did not make it. One that somebody else has
-        made meanwhile stays as it is.
+        By name the number of partitions, or the error of the cluster. A topic that was created meanwhile
+        stays as it is.
 
     Raises
     ------
     SourceError
-        No broker answers, the cluster has no controller, or it does not tell of the new topics in time.
+        No broker answers, the cluster has no controller, or the new topics have no leaders in time.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -187,11 +187,11 @@ async def create_topics(
         brokers = {broker["node_id"] for broker in cluster["brokers"]}
         if cluster["controller_id"] not in brokers:
             raise SourceError(
-                f"{config.bootstrap_servers} names no controller, the broker that creates topics",
-                fix="wait until there is one, or create them otherwise: "
+                f"{config.bootstrap_servers} reports no controller, the broker that creates topics",
+                fix="wait until there is one, or create them yourself: "
                 + "; ".join(creation_command(config, name, count) for name, count in wanted.items()),
             )
-        # The client takes -1, the cluster's own default, only beside an assignment, which may be empty.
+        # The client accepts -1, the cluster's default, only together with an assignment, which may be empty.
         default = replication_factor is None
         factor = -1 if default else replication_factor
         topics = [
@@ -214,42 +214,42 @@ async def create_topics(
 def _refusal(
     config: KafkaConfig, name: str, partitions: int, factor: int | None, error: Exception, brokers: int
 ) -> SourceError:
-    """Our error for the reason why a topic was not made."""
-    otherwise = f"create it otherwise: {creation_command(config, name, partitions)}"
+    """Translate the error for a topic that was not created."""
+    otherwise = f"create it yourself: {creation_command(config, name, partitions)}"
     retriable: bool = getattr(error, "retriable", False)
     if isinstance(
         error, kafka_errors.TopicAuthorizationFailedError | kafka_errors.ClusterAuthorizationFailedError
     ):
         user = "this user" if config.username is None else f"user {config.username!r}"
         fix = f"give {user} the permission Create on this topic (kafka-acls.sh --add --operation Create), "
-        fix += f"or let somebody who has it {otherwise}"
+        fix += f"or {otherwise}"
     elif isinstance(error, kafka_errors.InvalidReplicationFactorError):
         fix = f"set topics.replication_factor to at most {brokers}, the number of brokers"
     elif isinstance(error, kafka_errors.InvalidPartitionsError):
-        fix = "set topics.input_partitions and topics.output_partitions to what the cluster takes"
+        fix = "set topics.input_partitions and topics.output_partitions to numbers that the cluster accepts"
     elif isinstance(error, kafka_errors.PolicyViolationError):
         fix = "set the numbers in [topics] to what the cluster's policy allows"
     elif retriable:
         fix = "try again in a moment"
     else:
-        fix = f"look into the broker's log, or {otherwise}"
+        fix = f"read the broker's log, or {otherwise}"
     copies = "" if factor is None else f", replication factor {factor}"
     return SourceError(
-        f"the cluster does not create topic {name!r} ({partitions} partition(s){copies}): {say(error)}",
+        f"the cluster does not create topic {name!r} ({partitions} partition(s){copies}): {one_line(error)}",
         fix=fix,
         retriable=retriable,
     )
 
 
 async def add_partitions(config: KafkaConfig, topic: str, partitions: int) -> None:
-    """Bring a topic to so many partitions, and wait until each has a leader.
+    """Increase the number of partitions of a topic, and wait until each has a leader.
 
-    Where somebody else has added them meanwhile, that is as good.
+    It is no error if they were added meanwhile.
 
     Raises
     ------
     SourceError
-        No broker answers, the cluster refuses, or it does not tell of the new partitions in time.
+        No broker answers, the cluster refuses, or the new partitions have no leaders in time.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     command = f"kafka-topics.sh --alter --bootstrap-server {config.bootstrap_servers} --topic {topic} "
@@ -261,21 +261,21 @@ async def add_partitions(config: KafkaConfig, topic: str, partitions: int) -> No
                 admin.create_partitions({topic: NewPartitions(partitions)}), config.connect_timeout_seconds
             )
         except kafka_errors.InvalidPartitionsError:
-            pass  # it has them by now: what follows finds out
+            pass  # they may exist by now, which `_await_leaders` checks
         except (kafka_errors.TopicAuthorizationFailedError, kafka_errors.ClusterAuthorizationFailedError):
             user = "this user" if config.username is None else f"user {config.username!r}"
             raise SourceError(
                 f"the topic {topic!r} needs {partitions} partitions, and {user} may not add them",
                 fix=f"give {user} the permission Alter on this topic (kafka-acls.sh --add --operation Alter "
-                f"--topic {topic}), or let somebody who has it add them: {command}",
+                f"--topic {topic}), or have them added: {command}",
                 retriable=False,
             ) from None
         except kafka_errors.KafkaError as error:
             if isinstance(error, kafka_errors.KafkaConnectionError) or error.retriable:
                 raise reach_error(config, error) from None
             raise SourceError(
-                f"the cluster does not bring the topic {topic!r} to {partitions} partitions: {say(error)}",
-                fix=f"look into the broker's log, or add them otherwise: {command}",
+                f"the cluster does not extend topic {topic!r} to {partitions} partitions: {one_line(error)}",
+                fix=f"read the broker's log, or add them yourself: {command}",
                 retriable=False,
             ) from None
         except (OSError, TimeoutError) as error:
@@ -289,13 +289,13 @@ async def add_partitions(config: KafkaConfig, topic: str, partitions: int) -> No
 async def _await_leaders(
     config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str], least: int = 1
 ) -> dict[str, int]:
-    """Partitions of each topic, once clients can use them: a broker answers before all know of them."""
+    """Wait until topics have leaders; the number of partitions of each. Creation itself returns earlier."""
     deadline = time.monotonic() + config.connect_timeout_seconds
     found: dict[str, int] = {}
     while missing := sorted(names - found.keys()):
         if time.monotonic() > deadline:
             raise SourceError(
-                f"the cluster has created {', '.join(missing)}, but tells of no leader yet",
+                f"the cluster has created {', '.join(missing)}, but reports no leader yet",
                 fix="try again in a moment",
             )
         for topic in await within(config, admin.describe_topics(missing)):
@@ -312,6 +312,6 @@ async def _await_leaders(
 
 
 def creation_command(config: KafkaConfig, topic: str, partitions: int | None = None) -> str:
-    """Return the command of Kafka's own tools that makes a topic."""
+    """Return the command of Kafka's tools that creates a topic."""
     count = "" if partitions is None else f" --partitions {partitions}"
     return f"kafka-topics.sh --create --bootstrap-server {config.bootstrap_servers} --topic {topic}{count}"

@@ -1,4 +1,4 @@
-"""Which rights a user lacks, all at once, without using any of them (KIP-430)."""
+"""Finds all rights that a user lacks, without using any of them (KIP-430)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from streampair_connectors.kafka.client import client_options, stop_quietly, wit
 __all__ = ["Missing", "missing_rights"]
 
 Missing = tuple[str, str, str]
-"""A kind of resource (topic, group, transactional-id), its name, and the operation that is not allowed."""
+"""Resource type (topic, group, transactional-id), name, and the operation that is not allowed."""
 
 _BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
-_UNKNOWN = -(2**31)  # the broker does not tell
+_UNKNOWN = -(2**31)  # the broker does not report operations
 _TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
 _RETRIES, _RETRY_SECONDS = 15, 0.2
-_TOO_LONG = 2**31 - 1  # no broker grants such a time-out: it answers about the rights, and begins nothing
+_INVALID_TIMEOUT = 2**31 - 1  # refused by every broker, after it has checked the rights
 
 
 class _MetadataResponse(Response):  # type: ignore[misc]
@@ -93,7 +93,7 @@ class _InitProducerId(Request[InitProducerIdRequest_v0]):  # type: ignore[misc]
         self._id = transactional_id
 
     def build(self, request_struct_class: type[InitProducerIdRequest_v0]) -> InitProducerIdRequest_v0:
-        return request_struct_class(self._id, _TOO_LONG)
+        return request_struct_class(self._id, _INVALID_TIMEOUT)
 
 
 async def missing_rights(
@@ -103,23 +103,23 @@ async def missing_rights(
     group: str,
     transactional_id: str | None,
 ) -> list[Missing]:
-    """Ask a cluster which of the wanted rights this user lacks. Uses none of them, and changes nothing.
+    """Return which rights this user lacks, without using any of them or changing anything.
 
     Parameters
     ----------
     config
         How to reach the cluster.
     topics
-        The operations that are wanted on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
+        Required operations on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
     group
-        The consumer group, which is to be read.
+        The consumer group, with `Read`.
     transactional_id
-        One transactional id of the application, which is to be written; None: it writes no transactions.
+        A transactional id of the application, with `Write`; None: it uses no transactions.
 
     Returns
     -------
     list
-        What is missing. Empty where the cluster has no authorizer, or is too old to tell (before 2.3).
+        Missing rights. Empty if the cluster has no authorizer, or is older than 2.3.
 
     Raises
     ------
@@ -129,19 +129,22 @@ async def missing_rights(
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        work: list[Awaitable[list[Missing]]] = [_of_topics(admin, topics), _of_group(admin, group)]
+        work: list[Awaitable[list[Missing]]] = [
+            _missing_on_topics(admin, topics),
+            _missing_on_group(admin, group),
+        ]
         if transactional_id is not None:
-            work.append(_of_transactions(admin, transactional_id))
+            work.append(_missing_on_transactional_id(admin, transactional_id))
         missing: list[Missing] = []
         for part in work:
-            missing += await within(config, _told(part))
+            missing += await within(config, _empty_if_unsupported(part))
         return missing
     finally:
         await stop_quietly(admin.close(), 2.0)
 
 
-async def _told(work: Awaitable[list[Missing]]) -> list[Missing]:
-    """What is missing; nothing of what a broker is too old to tell."""
+async def _empty_if_unsupported(work: Awaitable[list[Missing]]) -> list[Missing]:
+    """Missing rights; empty if the broker is too old to report them."""
     try:
         return await work
     except (
@@ -152,7 +155,9 @@ async def _told(work: Awaitable[list[Missing]]) -> list[Missing]:
         return []
 
 
-async def _of_topics(admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]) -> list[Missing]:
+async def _missing_on_topics(
+    admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]
+) -> list[Missing]:
     answer = await admin._send_request(_Metadata(list(topics)))
     missing: list[Missing] = []
     for code, topic, _, _, allowed in answer.topics:
@@ -164,22 +169,22 @@ async def _of_topics(admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[s
     return list(dict.fromkeys(missing))
 
 
-async def _of_group(admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
-    found = await _described(admin, group)
+async def _missing_on_group(admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
+    found = await _allowed_on_group(admin, group)
     if found is None:
         return [("group", group, "Read")]
     return [] if found == _UNKNOWN or found >> _BITS["Read"] & 1 else [("group", group, "Read")]
 
 
-async def _described(admin: AIOKafkaAdminClient, group: str) -> int | None:
-    """The operations that are allowed on a group; None: not even to describe it."""
+async def _allowed_on_group(admin: AIOKafkaAdminClient, group: str) -> int | None:
+    """Bit set of the operations allowed on a group; None: not even Describe."""
     for _ in range(_RETRIES):
         try:
             (answer,) = await admin.describe_consumer_groups([group], include_authorized_operations=True)
             break
         except kafka_errors.GroupAuthorizationFailedError:
             return None
-        except kafka_errors.GroupCoordinatorNotAvailableError:  # of a cluster that has had no group yet
+        except kafka_errors.GroupCoordinatorNotAvailableError:  # a cluster without any group yet
             await asyncio.sleep(_RETRY_SECONDS)
     else:
         return _UNKNOWN
@@ -189,7 +194,7 @@ async def _described(admin: AIOKafkaAdminClient, group: str) -> int | None:
     return int(found[6]) if len(found) > 6 else _UNKNOWN
 
 
-async def _of_transactions(admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
+async def _missing_on_transactional_id(admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
     where = await admin._send_request(FindCoordinatorRequest(name, 1))
     if where.error_code == _ID_DENIED:
         return [("transactional-id", name, "Describe"), ("transactional-id", name, "Write")]

@@ -1,4 +1,4 @@
-"""What all clients share: options, errors, the shape of a record, and why a broker cannot be reached."""
+"""Shared by all Kafka clients: options, errors, record types, and the diagnosis of a failed connection."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ __all__ = [
     "diagnose",
     "ended",
     "log",
+    "one_line",
     "reach_error",
-    "say",
+    "shielded",
     "stop_producer",
     "stop_quietly",
-    "unbroken",
     "within",
 ]
 
-_SECONDS = 5.0  # of one server
-_Finding = tuple[str, str]  # what is wrong, and the fix
+_SECONDS = 5.0  # per server
+_Finding = tuple[str, str]  # problem and fix
 
-# OpenSSL's codes of a certificate that is not accepted (X509_V_ERR_...).
+# OpenSSL's codes for a rejected certificate (X509_V_ERR_...).
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 async def diagnose(config: KafkaConfig, options: dict[str, Any]) -> SourceError | None:
-    """Connect to each server by itself, and say why the first that listens refuses.
+    """Connect to each server in turn, and explain why the first one that listens refuses.
 
     Parameters
     ----------
     config
         How to reach the cluster.
     options
-        Of the client, as `client_options` gives them.
+        Of the client, from `client_options`.
 
     Returns
     -------
     SourceError or None
-        None: nobody listens, or a server can be reached now.
+        None: no server listens, or one can be reached now.
     """
     options = {key: value for key, value in options.items() if key != "bootstrap_servers"}
     for server in config.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         name, host = server.strip(), host.strip("[]")
         try:
-            await asyncio.wait_for(_ask(host, int(port), options), _SECONDS)
+            await asyncio.wait_for(_probe(host, int(port), options), _SECONDS)
         except (OSError, kafka_errors.KafkaError, TimeoutError) as error:
-            found = await _explained(config, error, host, int(port), name)
+            found = await _explain(config, error, host, int(port), name)
             if found is not None:
                 return SourceError(found[0], fix=found[1], retriable=False)
         else:
@@ -77,8 +77,8 @@ async def diagnose(config: KafkaConfig, options: dict[str, Any]) -> SourceError 
     return None
 
 
-async def _ask(host: str, port: int, options: dict[str, Any]) -> None:
-    """Connect, authenticate, and ask for nothing: a broker closes on whoever should have authenticated."""
+async def _probe(host: str, port: int, options: dict[str, Any]) -> None:
+    """Connect, authenticate and send an empty request, which a broker refuses without authentication."""
     connection = await create_conn(host, port, **options)
     try:
         await connection.send(MetadataRequest([]))
@@ -88,43 +88,45 @@ async def _ask(host: str, port: int, options: dict[str, Any]) -> None:
             await closed
 
 
-async def _explained(
+async def _explain(
     config: KafkaConfig, error: BaseException, host: str, port: int, name: str
 ) -> _Finding | None:
-    """What an error of one server means; None: nobody listens there, or it is not known."""
+    """Explain an error of one server; None: it does not listen, or the cause is unknown."""
     causes = list(_causes(error))
-    found = _refused(config, causes, host, name)
+    found = _explain_causes(config, causes, host, name)
     if found is not None or isinstance(error, ConnectionRefusedError):
         return found
     tls = "SSL" in config.security_protocol
     if not tls and await _speaks_tls(host, port):
         return (
-            f"{name} answers in TLS only, and kafka.security_protocol is {config.security_protocol}",
+            f"{name} requires TLS, but kafka.security_protocol is {config.security_protocol}",
             f"set kafka.security_protocol to {'SASL_SSL' if 'SASL' in config.security_protocol else 'SSL'}, "
-            "or name the broker's plain port",
+            "or use the broker's plaintext port",
         )
     closed = any(isinstance(cause, (ConnectionError, kafka_errors.KafkaConnectionError)) for cause in causes)
-    if tls and closed and await _asks_for_a_certificate(host, port):
-        return _client_certificate(config, name, "the broker closed the connection after the handshake")
+    if tls and closed and await _requires_client_certificate(host, port):
+        return _client_certificate_error(config, name, "the broker closed the connection after the handshake")
     if tls and not await _speaks_tls(host, port) and await _listens(host, port):
-        return _no_tls(config, name)
+        return _no_tls_error(config, name)
     if config.security_protocol == "PLAINTEXT" and closed and await _listens(host, port):
         return (
             f"{name} closes the connection of a client that does not authenticate",
             "set kafka.security_protocol to SASL_PLAINTEXT, with sasl_mechanism, username and password_file, "
-            "or name the port without authentication",
+            "or use the port without authentication",
         )
     return None
 
 
-def _refused(config: KafkaConfig, causes: list[BaseException], host: str, name: str) -> _Finding | None:
-    """What the causes of an error say of certificates, TLS and who may log in; None: nothing."""
+def _explain_causes(
+    config: KafkaConfig, causes: list[BaseException], host: str, name: str
+) -> _Finding | None:
+    """Explain errors of certificates, TLS and authentication; None: the error is another one."""
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _certificate(cause, host, name)
+            return _certificate_error(cause, host, name)
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
-            return _handshake(config, cause, name)
+            return _handshake_error(config, cause, name)
         if isinstance(cause, kafka_errors.UnsupportedSaslMechanismError):
             return (
                 f"{name} does not offer the SASL mechanism {config.sasl_mechanism}: {_line(cause)}",
@@ -152,7 +154,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _certificate(error: ssl.SSLCertVerificationError, host: str, name: str) -> _Finding:
+def _certificate_error(error: ssl.SSLCertVerificationError, host: str, name: str) -> _Finding:
     if error.verify_code == _EXPIRED:
         return f"the certificate of {name} has expired", "renew the certificate of the broker"
     if error.verify_code == _NOT_YET:
@@ -160,7 +162,7 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, name: str) -> _
     if error.verify_code in (_HOST, _ADDRESS):
         return (
             f"the certificate of {name} is for another host: {error.verify_message}",
-            f"name the broker in kafka.bootstrap_servers as its certificate does, not {host!r}, or issue a "
+            f"write the name in the certificate into kafka.bootstrap_servers, not {host!r}, or issue a "
             "certificate for this name",
         )
     return (
@@ -169,24 +171,24 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, name: str) -> _
     )
 
 
-def _handshake(config: KafkaConfig, error: ssl.SSLError, name: str) -> _Finding:
+def _handshake_error(config: KafkaConfig, error: ssl.SSLError, name: str) -> _Finding:
     reason = (error.reason or _line(error)).upper()
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason or "HTTP_REQUEST" in reason:
-        return _no_tls(config, name)
+        return _no_tls_error(config, name)
     if "ALERT" in reason or "CERTIFICATE" in reason:
-        return _client_certificate(config, name, reason.replace("_", " ").lower())
+        return _client_certificate_error(config, name, reason.replace("_", " ").lower())
     return f"TLS to {name} fails: {_line(error)}", "compare the TLS settings of the broker with [kafka]"
 
 
-def _no_tls(config: KafkaConfig, name: str) -> _Finding:
+def _no_tls_error(config: KafkaConfig, name: str) -> _Finding:
     plain = "SASL_PLAINTEXT" if "SASL" in config.security_protocol else "PLAINTEXT"
     return (
-        f"{name} does not answer in TLS, and kafka.security_protocol is {config.security_protocol}",
-        f"set kafka.security_protocol to {plain}, or name the port for TLS",
+        f"{name} does not speak TLS, but kafka.security_protocol is {config.security_protocol}",
+        f"set kafka.security_protocol to {plain}, or use the port for TLS",
     )
 
 
-def _client_certificate(config: KafkaConfig, name: str, why: str) -> _Finding:
+def _client_certificate_error(config: KafkaConfig, name: str, why: str) -> _Finding:
     if config.ssl_certfile is None:
         return (
             f"{name} demands a client certificate ({why})",
@@ -212,8 +214,8 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await asyncio.wait_for(writer.wait_closed(), 1.0)
 
 
-def _any_certificate() -> ssl.SSLContext:
-    """Only to see whether somebody speaks TLS: nothing is sent over such a connection."""
+def _unverified_context() -> ssl.SSLContext:
+    """Context without verification, to test whether a server speaks TLS; nothing is sent over it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -223,7 +225,7 @@ def _any_certificate() -> ssl.SSLContext:
 async def _speaks_tls(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=_any_certificate()), _SECONDS
+            asyncio.open_connection(host, port, ssl=_unverified_context()), _SECONDS
         )
     except (OSError, TimeoutError):
         return False
@@ -231,11 +233,11 @@ async def _speaks_tls(host: str, port: int) -> bool:
     return True
 
 
-async def _asks_for_a_certificate(host: str, port: int) -> bool:
-    """Whether a TLS server ends a connection without a client certificate, before anything is sent."""
+async def _requires_client_certificate(host: str, port: int) -> bool:
+    """Whether a TLS server closes a connection without a client certificate, before any request."""
     try:
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=_any_certificate()), _SECONDS
+            asyncio.open_connection(host, port, ssl=_unverified_context()), _SECONDS
         )
     except (OSError, TimeoutError):
         return False
@@ -251,10 +253,10 @@ async def _asks_for_a_certificate(host: str, port: int) -> bool:
 
 _T = TypeVar("_T")
 
-# One logger for the whole package: which of its modules speaks is nothing to a reader of the log.
+# One logger for the whole package.
 log = get_logger("streampair_connectors.kafka")
 
-# Trying again cannot help here: something must be changed first.
+# Not retriable, with the fix.
 FATAL: dict[type[BaseException], str] = {
     kafka_errors.TopicAuthorizationFailedError: "allow this user to use the topic",
     kafka_errors.GroupAuthorizationFailedError: "allow this user to use the consumer group",
@@ -262,12 +264,12 @@ FATAL: dict[type[BaseException], str] = {
     kafka_errors.TransactionalIdAuthorizationFailed: "allow this user Write and Describe on transactional "
     "ids that begin with streampair- (kafka-acls.sh --add --operation Write --operation Describe "
     "--transactional-id streampair- --resource-pattern-type prefixed)",
-    kafka_errors.InvalidTransactionTimeout: "raise transaction.max.timeout.ms of the brokers, or lower the "
-    "transaction time-out",
+    kafka_errors.InvalidTransactionTimeout: "increase transaction.max.timeout.ms of the "
+    "brokers, or lower the transaction time-out",
     kafka_errors.AuthenticationFailedError: "check kafka.username and its password",
-    kafka_errors.MessageSizeTooLargeError: "raise max.message.bytes of the topic, "
-    "or lower output.max_message_bytes",
-    kafka_errors.InvalidTimestampError: 'set output.timestamps = "now", or raise '
+    kafka_errors.MessageSizeTooLargeError: "increase max.message.bytes of the topic, "
+    "or decrease output.max_message_bytes",
+    kafka_errors.InvalidTimestampError: 'set output.timestamps = "now", or increase '
     "message.timestamp.before.max.ms of the topic",
     kafka_errors.InvalidTopicError: "use a valid topic name",
     kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
@@ -276,8 +278,8 @@ FATAL: dict[type[BaseException], str] = {
     kafka_errors.InconsistentGroupProtocolError: "use another app name: "
     "this consumer group belongs to another kind of client",
 }
-# What the client raises when nobody is there.
-_NOBODY = (
+# Errors of the client when no broker answers.
+_UNREACHABLE = (
     kafka_errors.KafkaConnectionError,
     kafka_errors.KafkaTimeoutError,
     kafka_errors.RequestTimedOutError,
@@ -294,7 +296,7 @@ class Partition(NamedTuple):
 
 
 class RecordLike(Protocol):
-    """One record as the client gives it; it also serves a lane as its raw record."""
+    """A record of the client; lanes use it as their raw record."""
 
     @property
     def offset(self) -> int: ...
@@ -309,9 +311,9 @@ class RecordLike(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One record to send. A struct, as one is made for every event: a named tuple costs four times that.
+    """A record to send. A struct, since one is created per event: a named tuple costs four times as much.
 
-    Thousands wait for a commit. None holds a list of its own, which Python's collector would walk.
+    Not tracked by the garbage collector: thousands may wait for a commit.
     """
 
     key: bytes | None
@@ -328,7 +330,7 @@ def size_of(messages: Sequence[Message]) -> int:
 
 
 def client_options(config: KafkaConfig) -> dict[str, Any]:
-    """What every client is given: where the brokers are, and how to prove who we are."""
+    """Options of every client: brokers, TLS and authentication."""
     options: dict[str, Any] = {
         "bootstrap_servers": config.bootstrap_servers,
         "security_protocol": config.security_protocol,
@@ -340,13 +342,13 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
                 cafile=None if config.ssl_cafile is None else str(config.ssl_cafile)
             )
             if config.ssl_certfile is not None:
-                # Without a file of its own the key stands in that of the certificate.
+                # Without ssl_keyfile the certificate file contains the key.
                 check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
                 secret = config.ssl_key_password()
                 context.load_cert_chain(
                     str(config.ssl_certfile),
                     None if config.ssl_keyfile is None else str(config.ssl_keyfile),
-                    # Never asked for at a terminal, where nobody sits.
+                    # "" in place of None: OpenSSL must not prompt for a password.
                     password="" if secret is None else secret.get_secret_value(),
                 )
         except (OSError, ssl.SSLError) as error:
@@ -365,12 +367,12 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
 
 
 def check_codecs() -> list[str]:
-    """Compress and read a text with each codec of Kafka, and return their names.
+    """Compress and decompress a text with each codec of Kafka, and return their names.
 
     Raises
     ------
     SourceError
-        One of them cannot be used here: a compressed batch would end the worker.
+        A codec cannot be used: a compressed batch would stop the worker.
     """
     text, failed = b"streampair " * 100, []
     codecs = {
@@ -379,15 +381,15 @@ def check_codecs() -> list[str]:
         "lz4": (codec.lz4_encode, codec.lz4_decode),
         "zstd": (codec.zstd_encode, codec.zstd_decode),
     }
-    for name, (compress, read) in codecs.items():
+    for name, (compress, decompress) in codecs.items():
         try:
-            if bytes(read(compress(text))) != text:
-                failed.append(f"{name} (another text comes out)")
-        except Exception as error:  # whatever the codec raises, the worker would end with it
-            failed.append(f"{name} ({say(error)})")
+            if bytes(decompress(compress(text))) != text:
+                failed.append(f"{name} (the text is changed)")
+        except Exception as error:  # any error of a codec would stop the worker
+            failed.append(f"{name} ({one_line(error)})")
     if failed:
         raise SourceError(
-            f"records cannot be read that are compressed with {', '.join(failed)}",
+            f"records compressed with {', '.join(failed)} cannot be read",
             fix=FATAL[kafka_errors.UnsupportedCodecError],
             retriable=False,
         )
@@ -395,14 +397,14 @@ def check_codecs() -> list[str]:
 
 
 def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
-    """Our error for one of the client's; it says what to do, and whether to try again."""
+    """Translate an error of the client, with a fix and whether a retry can help."""
     for kind, fix in FATAL.items():
         if isinstance(error, kind):
-            return SourceError(f"Kafka refuses: {say(error)}", fix=fix, retriable=False)
-    if isinstance(error, kafka_errors.KafkaError) and not isinstance(error, _NOBODY):
+            return SourceError(f"Kafka refuses: {one_line(error)}", fix=fix, retriable=False)
+    if isinstance(error, kafka_errors.KafkaError) and not isinstance(error, _UNREACHABLE):
         return SourceError(
-            f"Kafka at {config.bootstrap_servers} fails: {say(error)}",
-            fix="look into the broker's log; the worker can be started again at any time",
+            f"Kafka at {config.bootstrap_servers} fails: {one_line(error)}",
+            fix="read the broker's log; the worker can be restarted at any time",
         )
     return SourceError(
         f"no Kafka broker answers at {config.bootstrap_servers}",
@@ -410,28 +412,30 @@ def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
     )
 
 
-def say(error: BaseException) -> str:
-    """An error on one line, of a length that a log can take."""
+def one_line(error: BaseException) -> str:
+    """An error as one line of limited length, for logs."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 300 else text[:300] + "..."
 
 
 async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
-    """Await `work` for at most the configured time; every failure becomes a SourceError."""
+    """Await `work` for at most `connect_timeout_seconds`; every failure becomes a SourceError."""
     try:
-        return await asyncio.wait_for(unbroken(work), config.connect_timeout_seconds)
+        return await asyncio.wait_for(shielded(work), config.connect_timeout_seconds)
     except (kafka_errors.KafkaError, OSError, TimeoutError, AssertionError) as error:
-        # An assertion is how the client says that no broker knows of any, as one does that has just come up.
+        # The client raises AssertionError when no broker is known, as right after a broker's start.
         found = reach_error(config, error)
-        if found.retriable and (isinstance(error, _NOBODY) or not isinstance(error, kafka_errors.KafkaError)):
+        if found.retriable and (
+            isinstance(error, _UNREACHABLE) or not isinstance(error, kafka_errors.KafkaError)
+        ):
             found = await diagnose(config, client_options(config)) or found
         raise found from None
 
 
-async def unbroken(work: Awaitable[_T]) -> _T:
-    """Await `work`; where that is cancelled, let it come to its end for a moment.
+async def shielded(work: Awaitable[_T]) -> _T:
+    """Await `work`; on cancellation give it a second to finish.
 
-    A connection that is cancelled while aiokafka makes it is never closed.
+    aiokafka never closes a connection whose creation was cancelled.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -443,26 +447,26 @@ async def unbroken(work: Awaitable[_T]) -> _T:
             finally:
                 task.cancel()
         if task.done() and not task.cancelled():
-            task.exception()  # told already, or of no use any more
+            task.exception()  # mark it as retrieved
 
 
 async def ended(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks until they are over: a wait that ends just then swallows the cancellation."""
-    known = [task for task in tasks if task is not None]
-    while left := [task for task in known if not task.done()]:
-        for task in left:
+    """Cancel tasks until they have ended: `wait_for` may swallow a cancellation that comes as it ends."""
+    pending = [task for task in tasks if task is not None]
+    while running := [task for task in pending if not task.done()]:
+        for task in running:
             task.cancel()
-        await asyncio.wait(left, timeout=2.0)
-    for task in known:
+        await asyncio.wait(running, timeout=2.0)
+    for task in pending:
         if not task.cancelled():
-            task.exception()  # of no use any more
+            task.exception()  # mark it as retrieved
 
 
 async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:
     """Stop a client, for at most `seconds`.
 
-    aiokafka's `stop` waits for ever for a broker that is away, and lets the cancellation of its
-    own tasks escape; so it runs in a task of its own, which is given up after a while.
+    aiokafka's `stop` waits forever for a broker that is away, and leaks the cancellation of its own tasks. So
+    it runs in a separate task, which is abandoned after `seconds`.
     """
     task = asyncio.ensure_future(stop)
     await asyncio.wait({task}, timeout=seconds)
@@ -474,10 +478,10 @@ async def stop_quietly(stop: Awaitable[None], seconds: float) -> None:
 
 
 async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
-    """Stop a producer, for `seconds` and a little, whatever its sender waits for.
+    """Stop a producer within a bounded time, even if its sender waits for a broker.
 
-    The `stop` of aiokafka waits for the sender, and that for a broker. Cut off there, it leaves the sender to
-    run, which connects again when the broker is back, and closes nothing. There is no public name for it.
+    aiokafka's `stop` waits for the sender task, which waits for a broker. When `stop` is cancelled, the
+    sender keeps running and reconnects when the broker is back. The task has no public name.
     """
     await stop_quietly(producer.stop(), seconds)
     await stop_quietly(ended(getattr(getattr(producer, "_sender", None), "sender_task", None)), 5.0)

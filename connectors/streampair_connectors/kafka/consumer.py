@@ -1,4 +1,4 @@
-"""Reading: as a member of the application's group, or a partition from its start."""
+"""Consumers: a member of the application's group, and a reader of whole partitions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from streampair_connectors.kafka.client import (
     client_options,
     ended,
     log,
+    one_line,
     reach_error,
-    say,
     stop_quietly,
     within,
 )
 from streampair_connectors.kafka.static_membership import (
     Assignor,
     StaticMemberConflicts,
+    abandon_membership,
     describe_group,
     end_poll,
     is_fenced,
-    leave_to_others,
     member_of,
     rejoin,
 )
@@ -40,21 +40,21 @@ __all__ = ["Consumer", "Reader", "read_all", "read_newest"]
 
 
 class Consumer:
-    """A member of the application's group that always reads from where it is told.
+    """A member of the application's consumer group; its positions are set by `seek` only.
 
     Parameters
     ----------
     config, topic, group
-        What to read, and as which group.
+        The cluster, the topic and the consumer group.
     on_revoked, on_assigned
-        Called during a rebalance. aiokafka swallows what they raise, so it is kept and raised
-        by the next `poll`.
+        Called during a rebalance. aiokafka swallows their errors, so the next `poll` raises them.
     on_lost
-        Told the partition whose next records are gone, before reading goes on at the first that is left.
+        Called with a partition whose next records were removed, before reading continues at the first one
+        left.
     takeovers
-        Of a static member: what is remembered over several connections. None: of this one alone.
+        Conflicts of a static member, counted over several connections; None: over this one.
     watch_seconds
-        How often the number of partitions is looked at.
+        Interval at which the number of partitions is checked.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Consumer:
             takeovers = StaticMemberConflicts(self._instance_id)
         self._takeovers = takeovers
         self._is_member = False
-        # Since when the caller does not poll, and the longest that it did not; None: it polls.
+        # Start of the current pause between polls (None during a poll), and the longest pause so far.
         self._busy_since: float | None = None
         self._longest_busy = 0.0
         self._watch_seconds = watch_seconds
@@ -92,7 +92,7 @@ class Consumer:
             **client_options(config),
             group_id=group,
             enable_auto_commit=False,
-            # Positions come from snapshots. One that Kafka no longer has must not be moved silently.
+            # Positions come from the lanes' logs. One that Kafka no longer has must not be moved silently.
             auto_offset_reset="none",
             isolation_level="read_committed",
             group_instance_id=self._instance_id,
@@ -109,10 +109,10 @@ class Consumer:
 
         class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
             async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-                too_many = outer._look_at_membership()
+                too_many = outer._count_takeover()
                 await outer._guard(on_revoked, revoked)
                 if too_many:
-                    leave_to_others(outer._consumer)
+                    abandon_membership(outer._consumer)
 
             async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
                 outer._is_member = True
@@ -137,19 +137,19 @@ class Consumer:
         self._busy_since = time.monotonic()
         await within(self._config, self._consumer.start())
         self._first_count = self.partition_count()
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = asyncio.create_task(self._watch_partitions())
 
     async def poll(
         self, max_records: int, timeout_seconds: float
     ) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the next records by partition; empty when there are none in time.
+        """Return the next records by partition; empty if none arrive in time.
 
         Raises
         ------
         SourceError
-            The broker refuses, for good (`retriable` is False), or the client has failed.
+            The broker refuses permanently (`retriable` is False), or the client has failed.
         Exception
-            What a rebalance callback has raised.
+            The error of a rebalance callback.
         """
         if self.error is not None:
             raise self.error
@@ -160,7 +160,7 @@ class Consumer:
                 timeout_ms=int(timeout_seconds * 1000), max_records=max_records
             )
         except kafka_errors.NoOffsetForPartitionError:
-            # The group has no offset of its own, and the rebalance callback, which seeks, still runs.
+            # The group has no offset, and the rebalance callback, which seeks, is still running.
             await asyncio.sleep(0.02)
             return {}
         except kafka_errors.OffsetOutOfRangeError as error:
@@ -176,11 +176,11 @@ class Consumer:
     def _busy(self) -> float:
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
-    def _look_at_membership(self) -> bool:
-        """Count a takeover, when the group has forgotten a static member. Whether there were too many.
+    def _count_takeover(self) -> bool:
+        """Count a takeover if the group has dropped this static member; return whether there were too many.
 
-        It also forgets one whose session had expired, or that did not poll for too long: then it was busy,
-        and nobody has taken anything.
+        The group also drops a member whose session has expired, or that did not poll for too long. That is
+        no takeover.
         """
         busy = max(self._longest_busy, self._busy())
         self._longest_busy = 0.0
@@ -189,17 +189,17 @@ class Consumer:
         if self._takeovers is None or not forgotten or busy >= patience:
             return False
         self._is_member = False
-        return not self._taken_over(self._takeovers).retriable
+        return not self._takeover_error(self._takeovers).retriable
 
-    def _taken_over(self, takeovers: StaticMemberConflicts) -> SourceError:
-        """Count one. The error of too many is raised by the next `poll`."""
+    def _takeover_error(self, takeovers: StaticMemberConflicts) -> SourceError:
+        """Count a takeover and return its error. After too many of them the next `poll` raises it."""
         log.warning(
             "taken_over",
             group=self._group,
             instance_id=self._instance_id,
-            next_step="another worker has joined with the same kafka.group_instance_id: give each its own",
+            next_step="another worker has joined with the same kafka.group_instance_id: make it unique",
         )
-        too_many = takeovers.note(time.monotonic())
+        too_many = takeovers.record(time.monotonic())
         if too_many is not None:
             self.error = too_many
             return too_many
@@ -209,17 +209,17 @@ class Consumer:
         )
 
     def partition_count(self) -> int | None:
-        """Return how many partitions the topic has, as the client knows; None when it does not yet."""
+        """Return the number of partitions in the client's metadata; None: not known yet."""
         partitions = self._consumer.partitions_for_topic(self._topic)
         return len(partitions) if partitions else None
 
-    async def _watch(self) -> None:
-        """Notice added partitions, and let the group assign those that nobody has.
+    async def _watch_partitions(self) -> None:
+        """Detect added partitions, and make the group assign those without an owner.
 
-        The leader of a group does so by itself. A static leader that came back does not know that it is one;
-        so static members look, at their start and after each change. The first one in the group acts.
+        The leader of a group does this by itself, except a static leader that has restarted. So static
+        members check the assignment at their start and after each change; the first one in the group acts.
         """
-        known, settled = self._first_count, self._instance_id is None
+        known, done = self._first_count, self._instance_id is None
         while True:
             await asyncio.sleep(self._watch_seconds)
             count = self.partition_count()
@@ -227,9 +227,9 @@ class Consumer:
                 continue
             if known is not None and count != known:
                 log.info("partitions_added", topic=self._topic, before=known, now=count)
-                settled = self._instance_id is None
+                done = self._instance_id is None
             known = count
-            if settled:
+            if done:
                 continue
             try:
                 group = await describe_group(self._config, self._group, self._topic)
@@ -239,25 +239,25 @@ class Consumer:
             if not group.stable:
                 continue
             missing = set(range(count)) - group.assigned
-            settled = not missing
+            done = not missing
             if missing and group.members[:1] == (member_of(self._consumer),):
                 log.warning(
                     "partitions_unassigned",
                     group=self._group,
                     topic=self._topic,
                     partitions=sorted(missing),
-                    next_step="none: the group is made to assign them",
+                    next_step="none: a rebalance is requested, which assigns them",
                 )
-                self._assignor.ask()
+                self._assignor.request_assignment()
                 rejoin(self._consumer)
 
     async def _skip_lost(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on at the first record that is left, and say how many are gone.
+        """Seek to the first record left after retention removed some, and log the loss.
 
         Raises
         ------
         SourceError
-            A partition ends before the position: it is another topic than was read.
+            A partition ends before the position: the topic was recreated or lost records.
         """
         first = await self._consumer.beginning_offsets(list(positions))
         ends = await self._consumer.end_offsets(list(positions))
@@ -265,9 +265,9 @@ class Consumer:
             if offset > ends[partition]:
                 raise SourceError(
                     f"{partition.topic}/{partition.partition} was read up to offset {offset} and ends at "
-                    f"{ends[partition]} now: the topic was deleted and made again, or lost records",
-                    fix="for a new topic, start under another application name (what is private then has a "
-                    "new account, on top of this one). If records were lost, put the topic right",
+                    f"{ends[partition]} now: the topic was deleted and recreated, or lost records",
+                    fix="for a new topic, start with another application name (a private learner then has a "
+                    "new account, in addition to this one). If records were lost, restore the topic",
                     retriable=False,
                 )
             log.warning(
@@ -277,26 +277,26 @@ class Consumer:
                 wanted_offset=offset,
                 first_offset=first[partition],
                 next_step="the topic's retention removed events before they were read: "
-                "raise retention.ms, or add partitions and workers",
+                "increase retention.ms, or add partitions and workers",
             )
             self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read `partition` from `offset` on.
+        """Continue reading `partition` at `offset`.
 
         Raises
         ------
-        Fenced
-            The group has given it away.
+        FencedError
+            The partition is not assigned to this member any more.
         """
         try:
             self._consumer.seek(TopicPartition(*partition), offset)
         except kafka_errors.IllegalStateError as error:
-            raise _given_away([partition], error) from None
+            raise _fenced_error([partition], error) from None
 
     async def range(self, partition: Partition) -> tuple[int, int]:
-        """Return the first and the next offset of a partition."""
+        """Return start and end offset of a partition."""
         tp = TopicPartition(*partition)
         try:
             first = await self._consumer.beginning_offsets([tp])
@@ -306,7 +306,7 @@ class Consumer:
         return first[tp], last[tp]
 
     async def ends(self, partitions: Sequence[Partition], seconds: float) -> dict[Partition, int] | None:
-        """Return the next offset of each partition; None when the broker does not answer in time."""
+        """Return the end offset of each partition; None: the broker does not answer in time."""
         try:
             found = await asyncio.wait_for(
                 self._consumer.end_offsets([TopicPartition(*p) for p in partitions]), seconds
@@ -316,15 +316,15 @@ class Consumer:
         return {Partition(tp.topic, tp.partition): end for tp, end in found.items()}
 
     async def position(self, partition: Partition) -> int | None:
-        """Return the next offset to read, which lies behind the markers that end transactions."""
+        """Return the next offset to read, after any transaction markers; None: not known."""
         try:
-            at: int = await asyncio.wait_for(self._consumer.position(TopicPartition(*partition)), 1.0)
+            position: int = await asyncio.wait_for(self._consumer.position(TopicPartition(*partition)), 1.0)
         except (kafka_errors.KafkaError, TimeoutError):
             return None
-        return at
+        return position
 
     def end(self, partition: Partition) -> int | None:
-        """Return the next offset of a partition, as far as the last fetch knows."""
+        """Return the end offset of a partition as of the last fetch; None: not known."""
         try:
             end: int | None = self._consumer.highwater(TopicPartition(*partition))
         except (kafka_errors.KafkaError, AssertionError):
@@ -332,45 +332,42 @@ class Consumer:
         return end
 
     async def commit_registers(self, registers: Mapping[Partition, tuple[int, str]], seconds: float) -> None:
-        """Commit offsets, each with a text beside it; see `register.commit_register`."""
+        """Commit offsets with their registers; see `offset_metadata.commit_register`."""
         offsets = {TopicPartition(*p): OffsetAndMetadata(*register) for p, register in registers.items()}
         try:
-            # The client tries again for ever what a broker may still do.
+            # The client retries forever.
             await asyncio.wait_for(self._consumer.commit(offsets), seconds)
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
             lost = isinstance(error, kafka_errors.CommitFailedError | kafka_errors.IllegalStateError)
             if lost or is_fenced(error):
-                raise FencedError(
-                    f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in registers)} away: "
-                    f"{say(error)}",
-                    fix="none is needed: the member that has it now goes on at the last commit",
-                ) from None
+                raise _fenced_error(registers, error) from None
             raise reach_error(self._config, error) from None
 
     def _translate(self, error: BaseException) -> SourceError:
         for kind, fix in FATAL.items():
             if isinstance(error, kind):
-                return SourceError(f"Kafka refuses: {say(error)}", fix=fix, retriable=False)
+                return SourceError(f"Kafka refuses: {one_line(error)}", fix=fix, retriable=False)
         if self._takeovers is not None and is_fenced(error):
-            return self._taken_over(self._takeovers)
-        return SourceError(f"the Kafka consumer failed: {say(error)}", fix="wait, it is tried again")
+            return self._takeover_error(self._takeovers)
+        return SourceError(f"the Kafka consumer failed: {one_line(error)}", fix="wait, the worker retries")
 
     async def stop(self, seconds: float = 5.0) -> None:
-        """Leave the group and disconnect. No callback runs from here on."""
+        """Leave the group and disconnect. No callback runs afterwards."""
         self._stopped = True
         await ended(self._watcher)
         await stop_quietly(self._consumer.stop(), seconds)
 
 
-def _given_away(partitions: Iterable[Partition], error: BaseException) -> FencedError:
+def _fenced_error(partitions: Iterable[Partition], error: BaseException) -> FencedError:
     return FencedError(
-        f"the group has given {', '.join(f'{p.topic}/{p.partition}' for p in partitions)} away: {say(error)}",
-        fix="none is needed: the member that has it now goes on at the last commit",
+        f"{', '.join(f'{p.topic}/{p.partition}' for p in partitions)} is no longer assigned to this worker: "
+        f"{one_line(error)}",
+        fix="none is needed: the new owner continues from the last commit",
     )
 
 
 class Reader:
-    """Reads a partition from its start, outside any group."""
+    """Reads partitions from their start, outside of any group."""
 
     def __init__(self, config: KafkaConfig, partitions: Sequence[Partition]) -> None:
         self._config = config
@@ -385,13 +382,13 @@ class Reader:
         )
 
     async def start(self) -> None:
-        """Connect and go to the start."""
+        """Connect and seek to the start."""
         await within(self._config, self._consumer.start())
         self._consumer.assign(self._partitions)
         await self._consumer.seek_to_beginning(*self._partitions)
 
     async def poll(self, timeout_seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return what has come."""
+        """Return the records that have arrived, by partition."""
         found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 
@@ -408,7 +405,7 @@ async def read_all(
     Raises
     ------
     SourceError
-        They have not come within `seconds`.
+        They have not arrived within `seconds`.
     """
     reader = Reader(config, [partition])
     found: list[RecordLike] = []
@@ -428,7 +425,7 @@ async def read_all(
 
 
 async def read_newest(config: KafkaConfig, topic: str, *, seconds: float = 30.0) -> dict[bytes, bytes]:
-    """Return the newest value of each key in a topic, as compaction would leave it; deleted keys are gone.
+    """Return the newest value of each key in a topic, without deleted keys, as compaction would leave it.
 
     Raises
     ------
@@ -446,7 +443,7 @@ async def read_newest(config: KafkaConfig, topic: str, *, seconds: float = 30.0)
         consumer = reader._consumer
         async with asyncio.timeout(seconds):
             ends = await consumer.end_offsets(partitions)
-            # Markers of transactions and what compaction has removed are passed without a record.
+            # The position also advances over transaction markers and compacted records.
             while any([await consumer.position(p) < end for p, end in ends.items()]):
                 for records in (await reader.poll(0.2)).values():
                     for record in records:

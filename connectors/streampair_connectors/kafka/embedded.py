@@ -1,8 +1,7 @@
-"""A Kafka broker inside this process: librdkafka's mock cluster, for the demo and the tests.
+"""Embedded Kafka broker: librdkafka's mock cluster, for the demo and the tests.
 
-It speaks Kafka's protocol on a local port: topics, groups, offsets. It keeps about 5 MB a
-partition in memory, does not fence writers and forgets everything when closed. For anything
-that must last, use Apache Kafka.
+It serves topics, groups and offsets by Kafka's protocol on a local port. It keeps about 5 MB a partition in
+memory, does not fence writers and loses everything when closed. For durable data use Apache Kafka.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def _library() -> Any:
             fix="pip install '.[demo]' in the clone, or pip install confluent-kafka",
             retriable=False,
         ) from None
-    # The handle of the extension module also finds the symbols of the librdkafka that it is
-    # linked to. Python's own binding has no call that makes a topic with one partition.
+    # The extension module gives access to the symbols of its librdkafka. The Python binding cannot create a
+    # topic with one partition.
     library = ctypes.CDLL(cimpl.__file__)
     pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
     for name, result, arguments in (
@@ -72,7 +71,7 @@ class EmbeddedBroker:
         self._cluster: int | None = None
         message = ctypes.create_string_buffer(512)
         settings = self._library.rd_kafka_conf_new()
-        # Its log lines would land in the middle of the caller's terminal.
+        # Without a callback its log would be printed to the terminal.
         self._library.rd_kafka_conf_set_log_cb(settings, None)
         self._handle = self._library.rd_kafka_new(_PRODUCER, settings, message, len(message))
         if not self._handle:
@@ -94,20 +93,20 @@ class EmbeddedBroker:
         """Its address, `host:port`."""
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Make an empty topic. A topic that is only named by a client gets four partitions."""
+        """Create an empty topic. A topic that a client requests first gets four partitions."""
         code = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
         if code:
             raise SourceError(
-                f"the embedded broker cannot make topic {name!r} (error {code})",
+                f"the embedded broker cannot create topic {name!r} (error {code})",
                 fix="use another name; it may exist already",
             )
 
     def set_down(self) -> None:
-        """Drop all connections and refuse new ones, as a broker that is away."""
+        """Drop all connections and refuse new ones, like a broker that is down."""
         self._library.rd_kafka_mock_broker_set_down(self._cluster, 1)
 
     def set_up(self) -> None:
-        """Come back, with all topics."""
+        """Accept connections again, with all topics."""
         self._library.rd_kafka_mock_broker_set_up(self._cluster, 1)
 
     def close(self) -> None:

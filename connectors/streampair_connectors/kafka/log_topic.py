@@ -1,4 +1,4 @@
-"""The topic that keeps the logs of lanes: set up so that it loses nothing, and read to its very end."""
+"""The log topic: a topic with unlimited retention that keeps the logs of lanes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    # What was deleted is freed by whole segments: a log is short, and its segments are to be.
+    # Deleted records are freed by whole segments; logs are short, so segments are small.
     "segment.bytes": str(16 * 1024 * 1024),
     "unclean.leader.election.enable": "false",
 }
-"""What a log topic is made with."""
+"""Settings of a new log topic."""
 
-# Without these an entry can be lost, and nobody is told: then a log is no account.
-_NEEDED: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable")
+# With other values entries can be lost silently, and the log is no privacy account.
+_REQUIRED: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable")
 
 
 class LogTopic:
-    """A topic with a partition for each lane, which nothing but the lanes' owners writes to.
+    """A topic with one partition per lane, to which only the lanes' owners write.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LogTopic:
     name
         Of the topic.
     lookup
-        What it is read with; None: a connection for each reading.
+        Reads the topic; None: a new connection per call.
     """
 
     def __init__(self, config: KafkaConfig, name: str, lookup: RecordReader | None = None) -> None:
@@ -52,23 +52,23 @@ class LogTopic:
         self._lookup = lookup
 
     async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> None:
-        """Make the topic, or check the one that is there, and add the partitions that it lacks.
+        """Create the topic if it does not exist, check its settings and add missing partitions.
 
         Parameters
         ----------
         partitions
-            Of the input: as many are needed. More are harmless.
+            Of the input topic: the required minimum.
         replication_factor
-            Of a new topic; None for the cluster's own default.
+            Of a new topic; None: the cluster's default.
         strict
-            Whether an account depends on it: then settings that can lose entries are refused.
+            Whether a privacy account depends on the topic: settings that can lose entries are refused.
 
         Raises
         ------
         ConfigError
-            It has settings that can lose entries.
+            The topic has settings that can lose entries.
         SourceError
-            The cluster does not answer, or does not make it, or its partitions.
+            The cluster does not answer, or does not create the topic or its partitions.
         """
         found = (await describe_topics(self._config)).get(self.name)
         if found is None:
@@ -85,16 +85,16 @@ class LogTopic:
             await self._check_settings()
 
     async def _check_settings(self) -> None:
-        told = await self._settings()
-        for name in _NEEDED:
-            value = told.get(name)
+        settings = await self._settings()
+        for name in _REQUIRED:
+            value = settings.get(name)
             if value == SETTINGS[name]:
                 continue
             if value is None:
                 raise ConfigError(
                     f"the cluster does not tell whether the log topic {self.name!r} has {name} = "
                     f"{SETTINGS[name]}: without it entries of the privacy account can be lost",
-                    fix="allow this user to ask: kafka-acls.sh --add --operation DescribeConfigs --topic "
+                    fix="grant the right: kafka-acls.sh --add --operation DescribeConfigs --topic "
                     f"{self.name}",
                 )
             raise ConfigError(
@@ -107,8 +107,8 @@ class LogTopic:
         admin = AIOKafkaAdminClient(**client_options(self._config))
         try:
             await within(self._config, admin.start())
-            asked = ConfigResource(ConfigResourceType.TOPIC, self.name, dict.fromkeys(_NEEDED, ""))
-            answers = await within(self._config, admin.describe_configs([asked]))
+            query = ConfigResource(ConfigResourceType.TOPIC, self.name, dict.fromkeys(_REQUIRED, ""))
+            answers = await within(self._config, admin.describe_configs([query]))
             return {
                 entry[0]: str(entry[1])
                 for answer in answers
@@ -121,9 +121,9 @@ class LogTopic:
     async def read(self, partition: int) -> list[tuple[int, bytes | None, bytes]]:
         """Return offset, key and value of all committed records of a partition, in order.
 
-        Read it after `PartitionProducer.start`: nothing is then under way any more. A transaction that is
-        open all the same is not waited for. What the producer had to cut (`in_parts`) is put together, and
-        has the offset of its first part.
+        Call it after `PartitionProducer.start`, when no transaction is in flight; an open one is not waited
+        for. Messages that the producer has split (`split_messages`) are joined, and have the offset of their
+        first part.
 
         Raises
         ------
@@ -143,32 +143,32 @@ class LogTopic:
         finally:
             if self._lookup is None:
                 await lookup.stop()
-        return self._whole(found)
+        return self._join_parts(found)
 
-    def _whole(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:
-        """Offset, key and value of each message as it was given to the producer."""
+    def _join_parts(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:
+        """Join the parts of split messages: offset, key and value of each message."""
         out: list[tuple[int, bytes | None, bytes]] = []
-        waiting: list[RecordLike] = []
+        parts: list[RecordLike] = []
         for record in records:
-            mark = dict(record.headers).get(PART)
-            number, count = _numbers(mark)
-            if number != len(waiting) + 1 or (waiting and dict(waiting[0].headers)[PART] != b"1/%d" % count):
+            part_header = dict(record.headers).get(PART)
+            number, count = _part_of(part_header)
+            if number != len(parts) + 1 or (parts and dict(parts[0].headers)[PART] != b"1/%d" % count):
                 break
-            waiting.append(record)
+            parts.append(record)
             if number == count:
-                out.append((waiting[0].offset, record.key, b"".join([w.value or b"" for w in waiting])))
-                waiting = []
+                out.append((parts[0].offset, record.key, b"".join([w.value or b"" for w in parts])))
+                parts = []
         else:
-            if not waiting:
+            if not parts:
                 return out
-        at = waiting[0].offset if waiting else record.offset
+        offset = parts[0].offset if parts else record.offset
         raise StoreError(
-            f"a message of the log topic {self.name!r} is not whole: a part is missing at offset {at}",
-            fix="put the topic back as it was: nothing may delete its records but streampair",
+            f"a message of the log topic {self.name!r} is incomplete: a part is missing at offset {offset}",
+            fix="restore the topic: only streampair may delete its records",
         )
 
     async def trim(self, partition: int, before: int) -> None:
-        """Delete what lies before an offset.
+        """Delete the records before an offset.
 
         Raises
         ------
@@ -184,11 +184,11 @@ class LogTopic:
             await stop_quietly(admin.close(), 2.0)
 
 
-def _numbers(mark: bytes | None) -> tuple[int, int]:
-    """Which part a message is, and of how many: 1 of 1 without a mark; 0 of 0 if the mark is not one."""
-    if mark is None:
+def _part_of(header: bytes | None) -> tuple[int, int]:
+    """Number and count of parts from a header: (1, 1) without one, (0, 0) if it is malformed."""
+    if header is None:
         return 1, 1
-    number, _, count = mark.partition(b"/")
+    number, _, count = header.partition(b"/")
     if not (number.isdigit() and count.isdigit()) or int(number) > int(count):
         return 0, 0
     return int(number), int(count)

@@ -1,7 +1,7 @@
-"""The register of a lane: a text beside the group's committed offset, out of reach of the lane's own storage.
+"""The register of a lane: a text in the metadata of the group's committed offset, outside of its store.
 
-What the text says is the engine's affair. Here it is read without ever taking a failure for "there is none",
-and written so that a failure is raised.
+The engine defines its content. Reading never mistakes an error for a missing register, and writing raises
+every error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aiokafka.protocol.types import (
 
 from streampair.errors import SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka.client import Partition, client_options, reach_error, stop_quietly, unbroken
+from streampair_connectors.kafka.client import Partition, client_options, reach_error, shielded, stop_quietly
 from streampair_connectors.kafka.consumer import Consumer
 
 __all__ = [
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 REGISTER_BYTES = 1024
-"""The longest register. Brokers take 4096 bytes by default, and a producer dies of a longer one."""
+"""Maximum length of a register. Brokers accept 4096 bytes by default; longer metadata kills a producer."""
 
-_UNSTABLE = 88  # UNSTABLE_OFFSET_COMMIT, which the client does not know
-_MEMBERS = {  # why a commit by nobody is refused: the group has members
+_UNSTABLE = 88  # UNSTABLE_OFFSET_COMMIT, unknown to the client
+_MEMBER_ERRORS = {  # a commit from outside is refused because the group has members
     kafka_errors.UnknownMemberIdError.errno,
     kafka_errors.IllegalGenerationError.errno,
     kafka_errors.RebalanceInProgressError.errno,
@@ -55,15 +55,15 @@ _T = TypeVar("_T")
 
 
 class Committed(NamedTuple):
-    """What the group has committed for a partition: the next offset to read, and the text beside it."""
+    """Committed offset of a group for a partition, with its metadata."""
 
     offset: int
     metadata: str
 
 
-# The client knows this request up to version 3. Version 7 (KIP-447, Kafka 2.5) has `require_stable`: a broker
-# that has ended a transaction may still be about to write its offsets down, and then says so. Without it, it
-# gives the ones before.
+# The client supports this request up to version 3. Version 7 (KIP-447, Kafka 2.5) has `require_stable`: while
+# the offsets of an ended transaction are not written yet, the broker returns an error in place of old
+# offsets.
 class _FetchResponse7(Response):  # type: ignore[misc]  # untyped base
     API_KEY = 9
     API_VERSION = 7
@@ -113,7 +113,7 @@ class _FetchRequest7(RequestStruct):  # type: ignore[misc]  # untyped base
 
 
 class _Fetch(Request[OffsetFetchRequest_v3 | _FetchRequest7]):  # type: ignore[misc]  # untyped base
-    """Ask for offsets in the newest of the two versions that the broker speaks."""
+    """Fetch offsets with the newest of the two versions that the broker supports."""
 
     API_KEY = 9
 
@@ -127,35 +127,37 @@ class _Fetch(Request[OffsetFetchRequest_v3 | _FetchRequest7]):  # type: ignore[m
         return struct(self._group, list(self._topics.items()))
 
 
-class _Again(Exception):
-    """The coordinator cannot answer just now; `args[0]` is the client's error for what it said."""
+class _RetryError(Exception):
+    """The coordinator cannot answer yet; `args[0]` is its error."""
 
 
 async def read_register(
     config: KafkaConfig, group: str, partitions: Iterable[Partition]
 ) -> dict[Partition, Committed | None]:
-    """Return what a group has committed, for each of the partitions asked for.
+    """Return the committed offsets of a group for the given partitions.
 
-    None says that the broker was asked, answered without an error, and named this partition as one for which
-    nothing is committed: there never was anything, it has expired, or somebody deleted it.
+    None: the broker answered without an error that nothing is committed for the partition. It never was, it
+    has expired, or it was deleted.
 
     Raises
     ------
     SourceError
-        Anything else: nobody answers within `connect_timeout_seconds`, a transaction that commits offsets of
-        the group is not decided in that time, the broker names an error, or leaves a partition out.
+        No answer within `connect_timeout_seconds`, a pending transaction with offsets of the group in that
+        time, an error of the broker, or an answer without one of the partitions.
     """
-    asked = sorted(set(partitions))
-    if not asked:
+    requested = sorted(set(partitions))
+    if not requested:
         return {}
-    request = _Fetch(group, _by_topic(asked))
-    return await _ask(config, group, request, lambda answer: _committed(config, asked, answer))
+    request = _Fetch(group, _by_topic(requested))
+    return await _request_until(
+        config, group, request, lambda answer: _parse_committed(config, requested, answer)
+    )
 
 
 async def commit_register(
     consumer: Consumer, registers: Mapping[Partition, tuple[int, str]], *, seconds: float = 5.0
 ) -> None:
-    """Commit offsets with their registers, as a member of the group. They are stored when this returns.
+    """Commit offsets with their registers, as a member of the group. They are durable on return.
 
     Parameters
     ----------
@@ -170,11 +172,11 @@ async def commit_register(
     ------
     StoreError
         A register is longer than `REGISTER_BYTES`; nothing was sent.
-    Fenced
+    FencedError
         The partitions belong, or may belong, to another member now.
     SourceError
-        No answer in time: whether it is stored is not known, and the same call may be made again. With
-        `retriable` False the broker refuses for good.
+        No answer in time: the outcome is unknown, and the call can be repeated. With `retriable` False the
+        broker refuses permanently.
     """
     for _, text in registers.values():
         check_register(text)
@@ -184,15 +186,15 @@ async def commit_register(
 async def write_register_offline(
     config: KafkaConfig, group: str, registers: Mapping[Partition, tuple[int, str]]
 ) -> None:
-    """Commit offsets with their registers for a group that nobody is a member of.
+    """Commit offsets with their registers for a group without members.
 
     Raises
     ------
     StoreError
         A register is longer than `REGISTER_BYTES`; nothing was sent.
     SourceError
-        The group has members (`retriable` is then False), or the broker does not answer or names an error:
-        whether it is stored is then not known, and the same call may be made again.
+        The group has members (`retriable` is then False), or the broker does not answer or returns an error:
+        the outcome is then unknown, and the call can be repeated.
     """
     for _, text in registers.values():
         check_register(text)
@@ -206,7 +208,9 @@ async def write_register_offline(
         OffsetCommitRequest.DEFAULT_RETENTION_TIME,
         [(t, [(p, *registers[Partition(t, p)]) for p in numbers]) for t, numbers in topics.items()],
     )
-    await _ask(config, group, request, lambda answer: _stored(config, group, registers, answer))
+    await _request_until(
+        config, group, request, lambda answer: _check_stored(config, group, registers, answer)
+    )
 
 
 def check_register(text: str) -> None:
@@ -220,7 +224,7 @@ def check_register(text: str) -> None:
     if size > REGISTER_BYTES:
         raise StoreError(
             f"the register of a lane would have {size} bytes, {REGISTER_BYTES} are allowed",
-            fix="report it: a register holds a few numbers and digests, whatever the lane is",
+            fix="report this bug: a register contains a few numbers and digests only",
         )
 
 
@@ -231,23 +235,23 @@ def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
     return topics
 
 
-async def _ask(config: KafkaConfig, group: str, request: Any, take: Callable[[Any], _T]) -> _T:
-    """Send a request to the coordinator of a group until it has an answer that `take` accepts."""
-    # Not the admin client: its way to send a request is private, and its answer about offsets hides errors.
-    # A request gives up before all does: a connection that is cancelled while it is made is never closed.
+async def _request_until(config: KafkaConfig, group: str, request: Any, parse: Callable[[Any], _T]) -> _T:
+    """Send a request to the coordinator of a group, and repeat it until `parse` accepts the response."""
+    # Not the admin client: its method to send a request is private, and its offsets hide errors. The request
+    # times out before the whole call: a connection that is cancelled while it is created is never closed.
     patience = int(min(10_000, config.connect_timeout_seconds * 800))
     client = AIOKafkaClient(**{**client_options(config), "request_timeout_ms": patience})
     last: BaseException = kafka_errors.RequestTimedOutError()
     try:
         async with asyncio.timeout(config.connect_timeout_seconds):
-            await unbroken(client.bootstrap())
+            await shielded(client.bootstrap())
             while True:
                 try:
-                    if client.get_random_node() is None:  # a broker that has just come up, or goes down
+                    if client.get_random_node() is None:  # a broker is starting or stopping
                         raise kafka_errors.NoBrokersAvailable
                     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-                    return take(await client.send(node, request))
-                except _Again as error:
+                    return parse(await client.send(node, request))
+                except _RetryError as error:
                     last = error.args[0]
                 except kafka_errors.KafkaError as error:
                     if not error.retriable:
@@ -263,10 +267,10 @@ async def _ask(config: KafkaConfig, group: str, request: Any, take: Callable[[An
         await stop_quietly(client.close(), 2.0)
 
 
-def _committed(
-    config: KafkaConfig, asked: Sequence[Partition], answer: Any
+def _parse_committed(
+    config: KafkaConfig, requested: Sequence[Partition], answer: Any
 ) -> dict[Partition, Committed | None]:
-    """What an answer says of the partitions that were asked for."""
+    """Parse the committed offsets of the requested partitions from a response."""
     _raise_for(answer.error_code)
     found: dict[Partition, Committed | None] = {}
     for topic, partitions, *_ in answer.topics:
@@ -275,47 +279,47 @@ def _committed(
             metadata, code = middle[-3:-1] if answer.API_VERSION == 7 else middle
             _raise_for(code)
             if offset < -1:
-                raise _odd(config, f"offset {offset} of {topic}/{partition}")
+                raise _unexpected_answer(config, f"offset {offset} of {topic}/{partition}")
             none = offset == -1
             found[Partition(topic, partition)] = None if none else Committed(offset, metadata or "")
-    missing = [p for p in asked if p not in found]
+    missing = [p for p in requested if p not in found]
     if missing:
-        raise _odd(config, f"an answer without {missing[0].topic}/{missing[0].partition}")
-    return {p: found[p] for p in asked}
+        raise _unexpected_answer(config, f"an answer without {missing[0].topic}/{missing[0].partition}")
+    return {p: found[p] for p in requested}
 
 
-def _stored(config: KafkaConfig, group: str, asked: Iterable[Partition], answer: Any) -> None:
-    """Refuse an answer that does not say that every partition was stored."""
+def _check_stored(config: KafkaConfig, group: str, requested: Iterable[Partition], answer: Any) -> None:
+    """Refuse a response that does not confirm every partition."""
     found = set()
     for topic, partitions in answer.topics:
         for partition, code in partitions:
-            if code in _MEMBERS:
+            if code in _MEMBER_ERRORS:
                 raise SourceError(
-                    f"group {group!r} has members, so that its offsets are not written from outside",
-                    fix="stop every worker of this application; one that was killed is a member until its "
+                    f"group {group!r} has members, so its offsets cannot be changed from outside",
+                    fix="stop every worker of this application; a killed one stays a member until its "
                     "session time-out",
                     retriable=False,
                 )
             _raise_for(code)
             found.add(Partition(topic, partition))
-    missing = sorted(set(asked) - found)
+    missing = sorted(set(requested) - found)
     if missing:
-        raise _odd(config, f"an answer without {missing[0].topic}/{missing[0].partition}")
+        raise _unexpected_answer(config, f"an answer without {missing[0].topic}/{missing[0].partition}")
 
 
 def _raise_for(code: int) -> None:
     if code == 0:
         return
     if code == _UNSTABLE:
-        raise _Again(kafka_errors.KafkaError("a transaction that commits this offset is not decided yet"))
+        raise _RetryError(kafka_errors.KafkaError("a transaction that commits this offset is still pending"))
     kind = kafka_errors.for_code(code)
     if kind is kafka_errors.UnknownError:
         raise kafka_errors.KafkaError(f"the coordinator of the group answers with error {code}")
     raise kind()
 
 
-def _odd(config: KafkaConfig, what: str) -> SourceError:
+def _unexpected_answer(config: KafkaConfig, what: str) -> SourceError:
     return SourceError(
-        f"Kafka at {config.bootstrap_servers} gives {what} when it is asked for the offsets of a group",
-        fix="look into the broker's log; the worker can be started again at any time",
+        f"Kafka at {config.bootstrap_servers} returns {what} for the offsets of a group",
+        fix="read the broker's log; the worker can be restarted at any time",
     )

@@ -1,4 +1,4 @@
-"""Writing: whole batches, kept until the broker has stored them."""
+"""Producer: sends whole batches and keeps them until the broker has acknowledged them."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from streampair_connectors.kafka.client import (
     Message,
     Partition,
     client_options,
-    say,
+    one_line,
     size_of,
     stop_producer,
     within,
 )
 
-__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "in_parts", "submit"]
+__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "split_messages", "submit"]
 
 Headers = Sequence[tuple[str, bytes]]
 
 PART = "streampair.part"
-"""The header of a message that was cut: which part it is, of how many."""
-# A batch stays below what brokers accept by default (message.max.bytes, 1 048 588).
+"""Header of a part of a split message: its number and the count of parts."""
+# Below the brokers' default limit of a batch (message.max.bytes, 1 048 588).
 BATCH_BYTES = 900_000
-# Bytes of a batch around its records, and an upper bound of those around one record.
+# Bytes of a batch header, and an upper bound of the bytes around one record.
 _OVERHEAD = 61 + 40
 
 
-def in_parts(messages: list[Message], limit: int, size: int) -> list[Message]:
-    """Return the messages as a topic takes them that takes `limit` bytes a message.
+def split_messages(messages: list[Message], limit: int, size: int) -> list[Message]:
+    """Split messages larger than `limit` bytes, the limit of the topic.
 
-    A larger one is cut; the header `streampair.part` of its parts says `1/3`, `2/3`, `3/3`. `size` is that
-    of all keys and values.
+    The parts have the header `streampair.part`: `1/3`, `2/3`, `3/3`. `size` is the size of all keys and
+    values.
     """
     if size + _OVERHEAD * len(messages) <= limit and not any(m.headers for m in messages):
         return messages
     out: list[Message] = []
     for message in messages:
         value = message.value or b""
-        fixed = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
-        if len(value) + fixed <= limit:
+        fixed_bytes = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
+        if len(value) + fixed_bytes <= limit:
             out.append(message)
             continue
-        room = max(limit - fixed - 64, 512)  # 64: the header that counts the parts
+        room = max(limit - fixed_bytes - 64, 512)  # 64: the header that counts the parts
         parts = [value[i : i + room] for i in range(0, len(value), room)]
         for number, part in enumerate(parts, 1):
-            mark = (PART, f"{number}/{len(parts)}".encode())
-            out.append(Message(message.key, part, [*(message.headers or ()), mark], message.timestamp))
+            part_header = (PART, f"{number}/{len(parts)}".encode())
+            out.append(Message(message.key, part, [*(message.headers or ()), part_header], message.timestamp))
     return out
 
 
@@ -68,13 +68,13 @@ async def submit(
 ) -> None:
     """Hand messages for one partition to the client, in whole batches.
 
-    `sent` is told of each batch: the future of where it is stored, and how many messages it holds.
+    `sent` is called for each batch with the future of its stored offset and its number of messages.
     """
 
     async def enqueue(batch: Any) -> None:
         batch.close()
         future = await producer.send_batch(batch, target.topic, partition=target.partition)
-        # Its exception is read later; without this, Python warns when everything is given up before.
+        # The exception is read later; this avoids a warning if the send is abandoned before.
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
         sent(future, batch.record_count())
 
@@ -85,13 +85,13 @@ async def submit(
             await enqueue(batch)
             batch = producer.create_batch()
             append = batch.append
-            # The first record of a batch is always taken, whatever its size.
+            # The first record of a batch is always accepted, whatever its size.
             append(timestamp=m.timestamp, key=m.key, value=m.value, headers=m.headers)
     await enqueue(batch)
 
 
 class Routes:
-    """Which partition of an output topic a message goes to.
+    """Chooses the partition of an output topic for a message.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ class Routes:
         self._partitions = dict(partitions)
 
     def learn(self, topic: str, partitions: int) -> None:
-        """Take in how many partitions a topic has."""
+        """Record the number of partitions of a topic."""
         self._partitions[topic] = partitions
 
     def target(self, topic: str, key: bytes | None, source: int) -> Partition:
-        """Return the partition for a key, the one Kafka's own clients choose.
+        """Return the partition for a key, the same that Kafka's own clients choose.
 
-        Without a key, all outputs of an input partition go to one output partition: order stays.
+        Without a key, all outputs of an input partition go to one output partition, which keeps their order.
         """
         count = self._partitions[topic]
         if key is None:
@@ -122,7 +122,7 @@ class Routes:
 
 
 class Unacknowledged(NamedTuple):
-    """Messages for one output partition that are not yet known to be stored."""
+    """Messages for one output partition that are not acknowledged yet."""
 
     target: Partition
     messages: list[Message]
@@ -131,8 +131,8 @@ class Unacknowledged(NamedTuple):
 class Producer:
     """Sends messages in whole batches and keeps them until they are acknowledged.
 
-    Idempotent, so that the retries of one producer never duplicate. A producer that has failed
-    is replaced and everything that was not acknowledged is sent again.
+    Idempotent: retries of one producer never duplicate. A failed producer is replaced, and everything
+    unacknowledged is sent again.
     """
 
     def __init__(self, config: KafkaConfig, *, max_message_bytes: int) -> None:
@@ -142,7 +142,7 @@ class Producer:
         self._unacknowledged: list[Unacknowledged] = []
         self._futures: list[asyncio.Future[Any]] = []
         self._routes = Routes({})
-        # Asked for each event: without another call in between.
+        # Called for each event: no wrapper method.
         self.target, self.single = self._routes.target, self._routes.single
         self.unacknowledged_bytes = 0
 
@@ -164,7 +164,7 @@ class Producer:
             enable_idempotence=True,
             acks="all",
             linger_ms=0,
-            # A batch is a message to the broker: it obeys the same limit.
+            # The broker's limit of message sizes applies to whole batches.
             max_batch_size=min(BATCH_BYTES, self._max_message_bytes),
             max_request_size=max(self._max_message_bytes, 1024 * 1024),
         )
@@ -175,24 +175,24 @@ class Producer:
             raise
 
     async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has. Brokers that create topics do so here."""
+        """Return the number of partitions of a topic. Brokers that create topics do so here."""
         assert self._producer is not None
         found = await within(self._config, self._producer.partitions_for(topic))
         self._routes.learn(topic, len(found))
         return len(found)
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
-        """Hand over messages for one partition, in order; `flush` awaits their storage.
+        """Hand over messages for one partition, in order; `flush` awaits their acknowledgement.
 
-        A message that is larger than the topic takes is sent in parts (`in_parts`).
+        A message over the size limit is sent in parts (`split_messages`).
         """
         if not messages:
             return
         size = size_of(messages)
-        messages = in_parts(messages, self._max_message_bytes, size)
+        messages = split_messages(messages, self._max_message_bytes, size)
         self._unacknowledged.append(Unacknowledged(target, messages))
         self.unacknowledged_bytes += size
-        # A failure shows in `flush`, which sends again everything that is kept.
+        # After a failure `flush` sends all unacknowledged messages again.
         with contextlib.suppress(kafka_errors.KafkaError, TimeoutError, AssertionError):
             await self._submit(target, messages)
             return
@@ -204,19 +204,19 @@ class Producer:
         await submit(self._producer, target, messages, lambda future, _: self._futures.append(future))
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Wait until everything that was sent is stored; False when `give_up` came first.
+        """Wait until everything sent is stored; False if `give_up` was set first.
 
         Parameters
         ----------
         give_up
-            Set when there is no point in waiting any longer.
+            Set when waiting shall end.
         on_trouble
-            Told, each time, what keeps the messages from being stored.
+            Called repeatedly with the reason why messages are not stored yet.
 
         Raises
         ------
         SourceError
-            The broker refuses for good.
+            The broker refuses permanently.
         """
         waited = 0.0
         while self._unacknowledged:
@@ -239,11 +239,11 @@ class Producer:
                 for kind, fix in FATAL.items():
                     if isinstance(failed, kind):
                         raise SourceError(
-                            f"Kafka refuses the outputs: {say(failed)}", fix=fix, retriable=False
+                            f"Kafka refuses the outputs: {one_line(failed)}", fix=fix, retriable=False
                         )
             if give_up.is_set():
                 return False
-            on_trouble("outputs wait for the broker" if failed is None else say(failed))
+            on_trouble("outputs wait for the broker" if failed is None else one_line(failed))
             if failed is not None:
                 await self._resend(min(0.1 + waited / 4, 2.0))
             waited += 1.0
@@ -253,7 +253,7 @@ class Producer:
         return True
 
     async def _resend(self, pause: float) -> None:
-        """Replace the producer and send again everything that is kept, in order."""
+        """Replace the producer and send all unacknowledged messages again, in order."""
         await self._discard()
         self._futures.clear()
         await asyncio.sleep(pause)
@@ -272,7 +272,7 @@ class Producer:
             await stop_producer(producer, 1.0)
 
     async def stop(self, seconds: float = 5.0) -> None:
-        """Disconnect; what is not stored by now is dropped."""
+        """Disconnect; messages that are not stored yet are dropped."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await stop_producer(producer, seconds if not self._unacknowledged else 0.5)

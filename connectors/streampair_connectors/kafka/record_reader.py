@@ -1,4 +1,4 @@
-"""Looking up: records of a partition by their offset, outside of any group."""
+"""Reads records of a partition by offset, outside of any group."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Batches = AsyncGenerator[Sequence[RecordLike], None]
 
 
 class RecordReader:
-    """Reads what a lane asks for at its start: single records, and spans that it replays.
+    """Reads records for the start of a lane: single ones, and ranges to replay.
 
-    Transactions that are not committed are not seen, as the lane has never seen them.
+    Records of uncommitted transactions are skipped, as the lane never processed them.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        # One for each partition that is read at the same time: a consumer can be assigned to one lane only.
+        # One consumer per partition that is read concurrently.
         self._idle: list[AIOKafkaConsumer] = []
 
     @contextlib.asynccontextmanager
     async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """Lend a consumer. One that fails, or whose use is cancelled, is not lent again."""
+        """Take a consumer from the pool. After an error or a cancellation it is not returned."""
         consumer = self._idle.pop() if self._idle else await self._connect()
         try:
             yield consumer
@@ -54,7 +54,7 @@ class RecordReader:
             auto_offset_reset="none",
             isolation_level="read_committed",
             fetch_max_wait_ms=100,
-            retry_backoff_ms=20,  # the first question about a partition always waits for this once
+            retry_backoff_ms=20,  # the first request for a partition always waits this long once
             max_partition_fetch_bytes=4 * 1024 * 1024,
         )
         try:
@@ -65,7 +65,7 @@ class RecordReader:
         return consumer
 
     async def range(self, partition: Partition) -> tuple[int, int]:
-        """Return the first offset that a partition has, and the next that it will get.
+        """Return start and end offset of a partition.
 
         Raises
         ------
@@ -86,20 +86,20 @@ class RecordReader:
         return first[tp], last[tp]
 
     async def one(self, partition: Partition, offset: int, *, exactly: bool = True) -> RecordLike | None:
-        """Return the record at an offset; None if the topic has it no more.
+        """Return the record at an offset; None if it does not exist any more.
 
         Parameters
         ----------
         partition, offset
-            Where.
+            Position of the record.
         exactly
-            False: the first record from there on.
+            False: the first record at or after the offset.
         """
         async with self._consumer() as consumer:
             start, end = await self._range(consumer, TopicPartition(*partition))
             if not start <= offset < end:
                 return None
-            # Closed here, not when the garbage collector comes by: the consumer is another lane's by then.
+            # Close the generator before the consumer returns to the pool.
             async with contextlib.aclosing(self._span(consumer, partition, offset, end)) as batches:
                 async for records in batches:
                     found = records[0]
@@ -107,12 +107,12 @@ class RecordReader:
             return None
 
     async def span(self, partition: Partition, start: int, end: int) -> Batches:
-        """Yield the records from `start` up to `end`, in batches, until the partition has no more of them.
+        """Yield the records from `start` up to `end` in batches.
 
         Raises
         ------
         SourceError
-            The broker does not answer, or `start` is gone.
+            The broker does not answer, or the record at `start` was removed.
         """
         async with (
             self._consumer() as consumer,
@@ -128,25 +128,25 @@ class RecordReader:
         consumer.assign([tp])
         consumer.seek(tp, start)
         loop = asyncio.get_running_loop()
-        heard = loop.time()
+        last_response = loop.time()
         try:
             while True:
-                # Markers that end transactions have offsets and no records: the position passes over them.
+                # Transaction markers have offsets but no records; the position advances over them.
                 if await consumer.position(tp) >= end:
                     return
                 found = (await consumer.getmany(tp, timeout_ms=200)).get(tp, [])
                 records = [record for record in found if record.offset < end]
                 if found:
-                    heard = loop.time()
-                elif loop.time() - heard > self._config.connect_timeout_seconds:
+                    last_response = loop.time()
+                elif loop.time() - last_response > self._config.connect_timeout_seconds:
                     raise TimeoutError
                 if records:
                     yield records
         except (kafka_errors.KafkaError, TimeoutError) as error:
             raise reach_error(self._config, error) from None
         finally:
-            # Nothing more is fetched of it. Not `unsubscribe`: the client's fetcher dies of that where it has
-            # not come by since `assign` (aiokafka 0.14), and who is lent this consumer next waits for ever.
+            # Stop fetching. Not `unsubscribe`: it kills the client's fetcher if that has not run since
+            # `assign` (aiokafka 0.14), and the next user of this consumer would wait forever.
             consumer.pause(tp)
 
     async def stop(self) -> None:

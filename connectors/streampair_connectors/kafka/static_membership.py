@@ -1,16 +1,16 @@
-"""Being a member of a group under a fixed name (static membership), and what aiokafka leaves out of it.
+"""Static group membership (`group.instance.id`), and workarounds for what aiokafka does not support of it.
 
-Kafka keeps the partitions of a static member that went away until its session has expired, and gives them
-back to whoever comes with its id. aiokafka 0.14 sends the id when it joins, but not with its heartbeats.
-Three things follow, and are dealt with here:
+Kafka keeps the partitions of a static member until its session expires, and returns them to the member that
+joins with the same id. aiokafka 0.14 sends the id when it joins, but not with its heartbeats. Three
+consequences are handled here:
 
-- A member whose id somebody else has taken is told only that it is unknown; it joins again, and takes the id
-  back. Two workers with one id would do that to each other at every heartbeat; `StaticMemberConflicts` counts
-  such takeovers.
-- Error 82, that an id was taken, has no name in the client: it gets one, so that it can be told from others.
-- A leader that comes back under its id is not asked to assign anything. Partitions that were added meanwhile
-  stay with nobody, until some member makes the group assign anew: `describe_group` shows it, `Assignor.ask`
-  and `rejoin` mend it.
+- A member whose id was taken by another worker only learns that it is unknown, joins again and takes the id
+  back. Two workers with one id would do that at every heartbeat; `StaticMemberConflicts` counts such
+  takeovers.
+- Error 82, FENCED_INSTANCE_ID, has no class in the client: it gets one here.
+- A leader that returns with its id is not asked for an assignment. Partitions that were added meanwhile stay
+  unassigned until some member triggers one: `describe_group` detects it, `Assignor.request_assignment` and
+  `rejoin` fix it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
     "Assignor",
     "Group",
     "StaticMemberConflicts",
+    "abandon_membership",
     "describe_group",
     "end_poll",
     "is_fenced",
-    "leave_to_others",
     "member_of",
     "rejoin",
 ]
@@ -53,33 +53,33 @@ class FencedInstanceIdError(kafka_errors.BrokerResponseError):  # type: ignore[m
     description = "Another member has joined under this group.instance.id"
 
 
-# The client looks codes up in this table, and has no entry for this one.
+# The client's table of error codes lacks this one.
 kafka_errors.kafka_errors.setdefault(FencedInstanceIdError.errno, FencedInstanceIdError)
 
 
 def is_fenced(error: BaseException) -> bool:
-    """Whether the client says that another member has taken the id. It wraps the reason into text."""
+    """Whether the error means that another member has taken the id; the client may give it as text only."""
     return isinstance(error, FencedInstanceIdError) or FencedInstanceIdError.__name__ in str(error)
 
 
 class StaticMemberConflicts:
-    """Counts how often others have taken this worker's group instance id.
+    """Counts how often another worker has taken this worker's group instance id.
 
-    Once is what a restart looks like to the one that is replaced; again and again, that two are running.
+    One takeover happens at a restart, to the replaced worker; repeated ones mean that two workers run.
 
     Parameters
     ----------
     instance_id
         The id.
     limit, seconds
-        So many within so long are too many.
+        Takeovers within this time that are an error.
 
     Examples
     --------
-    >>> takeovers = Takeovers("worker-0")
-    >>> [takeovers.note(at) for at in (0.0, 3.0)]
+    >>> conflicts = StaticMemberConflicts("worker-0")
+    >>> [conflicts.record(now) for now in (0.0, 3.0)]
     [None, None]
-    >>> takeovers.note(6.0).retriable
+    >>> conflicts.record(6.0).retriable
     False
     """
 
@@ -88,8 +88,8 @@ class StaticMemberConflicts:
         self._seconds = seconds
         self._times: deque[float] = deque(maxlen=limit)
 
-    def note(self, now: float) -> SourceError | None:
-        """Count one, at `now` by a monotonic clock in seconds. An error, when there were too many: stop."""
+    def record(self, now: float) -> SourceError | None:
+        """Count a takeover at `now`, a monotonic time in seconds; return an error if there were too many."""
         self._times.append(now)
         if len(self._times) < (self._times.maxlen or 0) or now - self._times[0] > self._seconds:
             return None
@@ -97,46 +97,46 @@ class StaticMemberConflicts:
             f"another worker has joined the group as {self._instance_id!r} {len(self._times)} times within "
             f"{self._seconds:g} s: two workers have the same kafka.group_instance_id, and take the "
             "partitions from each other",
-            fix="give each worker an id of its own, such as its host's name by kafka.group_instance_id_env, "
+            fix="give each worker a unique id, such as its host name in kafka.group_instance_id_env, "
             "or remove the key",
             retriable=False,
         )
 
 
 class Assignor(RangePartitionAssignor):  # type: ignore[misc]  # untyped base
-    """The range assignor; co-partitioned topics need it. One object for each consumer.
+    """Range assignor that can trigger a new assignment. One object per consumer.
 
-    A group assigns anew when its leader joins again, or when another member joins with other words than
-    before. The words are not read by anybody, so they carry a number that `ask` changes.
+    A group makes a new assignment when its leader joins again, or when another member joins with changed
+    metadata. So the metadata contain a number, which nobody reads, and `request_assignment` changes it.
     """
 
     def __init__(self) -> None:
-        self._words = b""
-        self._asked = itertools.count(1)
+        self._user_data = b""
+        self._counter = itertools.count(1)
 
-    def ask(self) -> None:
-        """Let the next join of this member make the group assign anew."""
-        self._words = b"%d" % next(self._asked)
+    def request_assignment(self) -> None:
+        """Make the next join of this member trigger a new assignment."""
+        self._user_data = b"%d" % next(self._counter)
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """What this member says when it joins."""
-        return ConsumerProtocolMemberMetadata(self.version, list(topics), self._words)
+        """Metadata of this member in a join request."""
+        return ConsumerProtocolMemberMetadata(self.version, list(topics), self._user_data)
 
 
 def member_of(consumer: AIOKafkaConsumer) -> str:
-    """Return the name that the group has given to this member; empty when it is in none."""
+    """Return the member id of this consumer; empty without a group."""
     return str(consumer._coordinator.member_id)
 
 
 def rejoin(consumer: AIOKafkaConsumer) -> None:
-    """Join the group again, as if the coordinator had asked for it: what is held is revoked in good order."""
+    """Join the group again, as in a rebalance: the partitions are revoked first."""
     consumer._coordinator.request_rejoin()
 
 
 def end_poll(consumer: AIOKafkaConsumer) -> None:
-    """Say that nobody polls now. The client forgets it after a poll that has failed.
+    """Mark the poll as ended, which the client forgets after a failed one.
 
-    It then takes the member for one that polls for ever, and `max_poll_interval_seconds` would mean nothing:
+    It would then count the member as polling forever, and `max_poll_interval_seconds` would have no effect:
     the first poll of a group without offsets fails.
     """
     state = consumer._subscription
@@ -144,11 +144,11 @@ def end_poll(consumer: AIOKafkaConsumer) -> None:
         state._fetch_count, state._last_fetch_ended = 0, time.monotonic()
 
 
-def leave_to_others(consumer: AIOKafkaConsumer) -> None:
-    """End this member's part in the group, from within its listener: who has its id now keeps it.
+def abandon_membership(consumer: AIOKafkaConsumer) -> None:
+    """End this membership from within a rebalance listener, so that the other worker keeps the id.
 
-    A listener cannot refuse to join again by an ordinary error, which the client swallows. This ends the
-    client's task that would join; whoever waits for records is woken by an error.
+    The client swallows ordinary errors of a listener and joins again. This cancels its task that would join,
+    and wakes waiting polls with an error.
 
     Raises
     ------
@@ -160,16 +160,16 @@ def leave_to_others(consumer: AIOKafkaConsumer) -> None:
 
 
 class Group(NamedTuple):
-    """A consumer group, as its coordinator tells.
+    """State of a consumer group.
 
     Attributes
     ----------
     stable
-        Whether nobody joins or leaves at the moment.
+        Whether no rebalance is in progress.
     members
-        In order of their names.
+        Member ids, sorted.
     assigned
-        The partitions of a topic that somebody has.
+        The partitions of a topic that have an owner.
     """
 
     stable: bool
@@ -178,12 +178,12 @@ class Group(NamedTuple):
 
 
 async def describe_group(config: KafkaConfig, group: str, topic: str) -> Group:
-    """Ask who is in a group, and which partitions of a topic they have.
+    """Return the members of a group, and which partitions of a topic they own.
 
     Raises
     ------
     SourceError
-        Nobody answers in time, or the cluster refuses.
+        No broker answers in time, or the cluster refuses.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -195,12 +195,12 @@ async def describe_group(config: KafkaConfig, group: str, topic: str) -> Group:
     if code != 0:
         raise SourceError(
             f"the cluster does not describe the group {group!r}: {kafka_errors.for_code(code).__name__}",
-            fix="allow this user to describe the group",
+            fix="grant this user Describe on the group",
         )
     assigned: set[int] = set()
     for _, _, _, _, assignment, *_ in members:
         if assignment:
-            held = ConsumerProtocol.ASSIGNMENT.decode(assignment).partitions()
-            assigned.update(p.partition for p in held if p.topic == topic)
+            partitions = ConsumerProtocol.ASSIGNMENT.decode(assignment).partitions()
+            assigned.update(p.partition for p in partitions if p.topic == topic)
     names = tuple(sorted(member[0] for member in members))
     return Group(state == "Stable", names, frozenset(assigned))

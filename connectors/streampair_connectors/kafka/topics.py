@@ -1,4 +1,4 @@
-"""The three topics of an application: which are missing, how each is made, and making them."""
+"""Topics of an application: checks that they exist, creates missing ones, and checks access rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 log = get_logger(__name__)
 
 FLAG = "--create-topics"
-"""The option of `check` and `run` that makes what is missing."""
+"""The option of `check` and `run` that creates missing topics."""
 
 
 def output_topics(config: Config) -> dict[str, str]:
@@ -38,14 +38,14 @@ def output_topics(config: Config) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Creation:
-    """What came of making the missing topics.
+    """Result of creating the missing topics.
 
     Attributes
     ----------
     made
-        Partitions of each topic that was made.
+        Partitions of each created topic.
     errors
-        Why the others were not, by name. Without errors all three exist now.
+        Errors of the others, by name. Without errors all topics exist now.
     """
 
     made: dict[str, int]
@@ -53,14 +53,14 @@ class Creation:
 
 
 async def create_missing(config: Config, existing: Mapping[str, int]) -> Creation:
-    """Make the topics that are not among the `existing` ones (partitions by name), as [topics] says.
+    """Create the topics that are not in `existing` (partitions by name), with the settings of [topics].
 
-    Nothing is made while the input is missing and may not be made: the outputs follow its partitions.
+    Nothing is created if the input topic is missing and has no `input_partitions`: outputs follow its number.
 
     Raises
     ------
     SourceError
-        The cluster cannot be asked.
+        The cluster does not answer.
     """
     settings, topics = config.require_kafka(), config.topics
     wanted: dict[str, int] = {}
@@ -75,7 +75,7 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
             wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
     if not wanted:
         return Creation({}, {})
-    # Of the models the newest of each lane stays.
+    # Models are compacted: the newest of each lane stays.
     models = {name: wanted.pop(name) for name in list(wanted) if name == config.output.model_topic}
     results: dict[str, int | SourceError] = {}
     for group, policy in ((wanted, None), (models, {"cleanup.policy": "compact"})):
@@ -88,7 +88,7 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
 
 
 async def missing_rights(config: Config) -> list[kafka.Missing]:
-    """Return the rights on the cluster that `run` needs and this user lacks, all at once.
+    """Return all rights on the cluster that `run` needs and this user lacks.
 
     Raises
     ------
@@ -114,27 +114,27 @@ def rights_error(config: Config, missing: Sequence[kafka.Missing]) -> SourceErro
     user = settings.username or "the name in the certificate"
     commands = []
     for (kind, name), operations in grouped.items():
-        chosen = " ".join(f"--operation {operation}" for operation in operations)
-        named = f"--{kind} {name}"
+        flags = " ".join(f"--operation {operation}" for operation in operations)
+        resource = f"--{kind} {name}"
         if kind == "transactional-id":
-            named = f"--{kind} streampair- --resource-pattern-type prefixed"
+            resource = f"--{kind} streampair- --resource-pattern-type prefixed"
         commands.append(
             f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
-            f"'User:{user}' {chosen} {named}"
+            f"'User:{user}' {flags} {resource}"
         )
     text = "; ".join(f"{' and '.join(ops)} on {kind} {name!r}" for (kind, name), ops in grouped.items())
     return SourceError(f"this user lacks rights: {text}", fix="\n".join(commands), retriable=False)
 
 
 def missing_topic(config: Config, key: str, name: str) -> SourceError:
-    """Return the error for a topic that does not exist: by its key in the configuration, and its name."""
+    """Return the error for a missing topic, by its key in the configuration and its name."""
     topics = config.topics
     if key == "input.topic":
         partitions, why = topics.input_partitions, ""
-        count = "" if partitions else "set topics.input_partitions (how many lanes may learn at once) and "
+        count = "" if partitions else "set topics.input_partitions (the number of lanes) and "
         fix = f"correct the name, or {count}add {FLAG}"
     else:
-        partitions, why = topics.output_partitions, ", and the broker does not create it by itself"
+        partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
         fix = f"add {FLAG}"
     command = kafka.creation_command(config.require_kafka(), name, partitions)
     if key == "output.model_topic":
@@ -148,14 +148,14 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What a session has to know of the input topic.
+    """Facts about the input topic.
 
     Attributes
     ----------
     partitions
-        How many it has.
+        Its number of partitions.
     payloads_change
-        Whether records may vanish from it, so that a replay may find others.
+        Whether records may be compacted away, so that a replay may read others.
     """
 
     partitions: int
@@ -163,19 +163,19 @@ class TopicFacts:
 
 
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
-    """Refuse to start on topics that do not exist, before anything would make them unasked.
+    """Refuse to start if a topic or a right is missing, before a broker creates topics automatically.
 
     Parameters
     ----------
     config
         With [kafka].
     create
-        Make what is missing, as [topics] says.
+        Create missing topics with the settings of [topics].
 
     Raises
     ------
     SourceError
-        A topic is missing, or no broker answers.
+        A topic or a right is missing, or no broker answers.
     """
     settings = config.require_kafka()
     topics = await kafka.describe_topics(settings)
@@ -197,10 +197,10 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
             app=config.app,
             topic=config.input.topic,
             next_step="none for a learner that is not private: it saves its state with every commit, as "
-            "under input.payloads_change = true. For a private one every crash is charged to the privacy "
+            "with input.payloads_change = true. For a private one every crash is charged to the privacy "
             "budget: set cleanup.policy=delete, or set forks in learner.options",
         )
     for key, topic in output_topics(config).items():
-        if topic not in topics and not await kafka.create_by_asking(settings, topic):
+        if topic not in topics and not await kafka.create_by_metadata_request(settings, topic):
             raise missing_topic(config, key, topic)
     return TopicFacts(topics[config.input.topic], bool(compacted))

@@ -1,19 +1,19 @@
-"""Writing all or nothing: outputs, log entries and the group's offset of one input partition.
+"""Transactions: outputs, log entries and the group's offset of one input partition, stored atomically.
 
-The client has no fencing by the group's generation (KIP-447), so each input partition has a producer of its
-own: whoever starts it takes the partition's writing from every earlier owner.
+The client does not fence by the group's generation (KIP-447). So each input partition has its own
+transactional producer, and starting it fences every earlier owner of the partition.
 
-A request whose answer was lost is sent again by the client, with the same epoch. The first copy may still
-arrive, inside the next transaction: a late EndTxn ends it, a late TxnOffsetCommit puts the offset back.
-Brokers refuse both once the producer has another epoch. (KIP-890 gives each transaction its own; this client
-does not speak it.) So a producer that has lost an answer is not used for another transaction.
+The client repeats a request whose response was lost, with the same epoch. The first copy may still arrive
+during the next transaction: a late EndTxn ends it, a late TxnOffsetCommit resets the offset. Brokers refuse
+both once the producer has a new epoch. (KIP-890 gives each transaction its own epoch; this client does not
+support it.) So a producer that has lost a response is not used for another transaction.
 
-When the group coordinator of Kafka 3 refuses a late TxnOffsetCommit, it forgets the offset of the transaction
-that is open. The register is then one entry behind the log until the next commit. A start accepts that.
+When the group coordinator of Kafka 3 refuses a late TxnOffsetCommit, it drops the offset of the open
+transaction. The register is then one entry behind the log until the next commit, which a start accepts.
 
-Only names without an underscore are used of the client, but for two in `_discard` and one in
-`stop_producer`. Its `producer.client` is not in its documentation, but nothing else tells whether a broker is
-there before a transaction is begun, and which requests were answered.
+Private names of the client are used in `_discard` (two) and `stop_producer` (one). `producer.client` is
+undocumented, but it is the only way to see whether a broker answers before a transaction begins, and which
+requests were answered.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from streampair_connectors.kafka.client import (
     Message,
     Partition,
     client_options,
+    one_line,
     reach_error,
-    say,
     size_of,
     stop_producer,
     within,
 )
 from streampair_connectors.kafka.offset_metadata import check_register
-from streampair_connectors.kafka.producer import BATCH_BYTES, in_parts, submit
+from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
 
 __all__ = ["PartitionProducer", "transactional_id"]
 
-# What says that the broker takes nothing more from this producer: somebody has started another one, the
-# transaction has timed out, or the broker has forgotten the id.
-_FENCED = (
+# The broker accepts nothing more from this producer: another one was started, the transaction has timed out,
+# or the broker has forgotten the id.
+_FENCED_ERRORS = (
     kafka_errors.ProducerFenced,
     kafka_errors.InvalidProducerEpoch,
     kafka_errors.InvalidProducerIdMapping,
@@ -63,8 +63,14 @@ _FENCED = (
     kafka_errors.UnknownProducerId,
     kafka_errors.OutOfOrderSequenceNumber,
 )
-# What the client raises: AssertionError and IllegalOperation when its sender has died before.
-_CLIENT = (kafka_errors.KafkaError, kafka_errors.IllegalOperation, AssertionError, OSError, TimeoutError)
+# Errors of the client: AssertionError and IllegalOperation when its sender has failed before.
+_CLIENT_ERRORS = (
+    kafka_errors.KafkaError,
+    kafka_errors.IllegalOperation,
+    AssertionError,
+    OSError,
+    TimeoutError,
+)
 _ABORT_SECONDS = 5.0
 _REQUESTS = (
     AddOffsetsToTxnRequest,
@@ -76,7 +82,7 @@ _REQUESTS = (
 
 
 class _Sent(NamedTuple):
-    """A batch that the client has: where it goes, the future of its storage, how many messages it holds."""
+    """A batch handed to the client: target, future of its stored offset, number of messages."""
 
     target: Partition
     future: asyncio.Future[Any]
@@ -84,26 +90,26 @@ class _Sent(NamedTuple):
 
 
 class _Answers:
-    """Watches the requests of one producer.
+    """Watches the responses to one producer's requests.
 
     Attributes
     ----------
     lost
-        Whether a copy of a request may still arrive: a request of a transaction was not answered, or EndTxn
-        was sent more than once.
+        Whether a duplicate of a request may still arrive: a request of a transaction got no response, or
+        EndTxn was sent more than once.
     """
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self.lost = False
         self._ends = 0
         self._send = client.send
-        client.send = self._watched
+        client.send = self._watched_send
 
     def begin(self) -> None:
-        """Another transaction begins."""
+        """Start a new transaction."""
         self._ends = 0
 
-    async def _watched(self, node: int, request: Any, **options: Any) -> Any:
+    async def _watched_send(self, node: int, request: Any, **options: Any) -> Any:
         if isinstance(request, EndTxnRequest):
             self._ends += 1
             self.lost |= self._ends > 1
@@ -115,9 +121,9 @@ class _Answers:
 
 
 def transactional_id(app: str, topic: str, partition: int) -> str:
-    """Return the name under which Kafka knows the writer of an input partition.
+    """Return the transactional id of an input partition.
 
-    The parts are hashed with their lengths: `a-b`, `c` is not `a`, `b-c`.
+    The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
     """
     digest = hashlib.sha256()
     for part in (app, topic, str(partition)):
@@ -127,7 +133,7 @@ def transactional_id(app: str, topic: str, partition: int) -> str:
 
 
 class PartitionProducer:
-    """The one writer of everything that comes of one input partition.
+    """Transactional producer, the only writer of the outputs of one input partition.
 
     Parameters
     ----------
@@ -136,12 +142,12 @@ class PartitionProducer:
     app, source
         The application and its input partition: together the `transactional_id`.
     max_message_bytes
-        A message that is larger is sent in parts (`producer.in_parts`).
+        Larger messages are split (`producer.split_messages`).
     timeout_seconds
-        How long a transaction may be open before the broker aborts it and fences this producer; brokers take
-        at most `transaction.max.timeout.ms`, 15 minutes by default.
+        How long a transaction may be open before the broker aborts it and fences this producer; at most
+        the brokers' `transaction.max.timeout.ms`, 15 minutes by default.
     topics
-        Where it writes: it asks for the partitions of all of them at once, and not again with each.
+        Topics it writes to: their metadata are requested all at once.
     """
 
     def __init__(
@@ -162,19 +168,19 @@ class PartitionProducer:
         self.transactional_id = transactional_id(app, source.topic, source.partition)
         self._producer: AIOKafkaProducer | None = None
         self._answers: _Answers | None = None
-        # `stop` while a transaction is under way would find no producer to stop.
+        # During a transaction `_producer` is None: `stop` must wait for its end.
         self._lock = asyncio.Lock()
 
     @property
     def usable(self) -> bool:
-        """Whether a transaction can be tried. If not, and none is under way, open the lane again."""
+        """Whether a transaction can be tried. If not, and none is in flight, open the lane again."""
         return self._producer is not None
 
     async def start(self) -> None:
-        """Fence every earlier owner, abort what it has begun, and wait until what it committed is settled.
+        """Fence every earlier owner, abort its open transaction, and wait until its commits are complete.
 
-        Only what is read after this is certain to be the last word: a broker answers a commit before its mark
-        is in all partitions, and who reads what is committed may not see it at once.
+        Only reads after this see all its commits: a broker acknowledges a commit before the markers are in
+        all partitions, and until then a read_committed consumer may miss it.
 
         Raises
         ------
@@ -199,7 +205,7 @@ class PartitionProducer:
             raise
         if self._topics:
             producer.client.set_topics(self._topics)
-        # Not of what `_start` asks: a late InitProducerId ends this producer, and nothing is torn.
+        # Requests of `_start` need no watch: a late InitProducerId only fences this producer.
         self._answers = _Answers(producer.client)
         self._producer = producer
 
@@ -211,42 +217,41 @@ class PartitionProducer:
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None = None,
     ) -> dict[Partition, list[int]]:
-        """Store messages, and the group's offsets with their registers: all of them, or none.
+        """Store messages and the group's offsets with their registers, atomically.
 
         Parameters
         ----------
         sends
-            Messages by partition, in the order in which they are sent; a partition may come more than once.
+            Messages by partition, in order; a partition may occur more than once.
         group, offsets
             The next offset to read and the register, by input partition.
         seconds
-            How long everything before the commit may take, and how long its answer; None for the
-            transaction's own time-out.
+            Time limit for everything before the commit, and again for the commit; None: `timeout_seconds`.
 
         Returns
         -------
         dict
-            The offset of each message by partition, in the order of `sends`. One that was cut has that of
-            each of its parts.
+            The offset of each message by partition, in the order of `sends`; of a split message the offsets
+            of its parts.
 
         Raises
         ------
         StoreError
             A register is too long; nothing was sent.
-        Fenced
-            Somebody else writes for this partition now, or the broker has ended this producer. Whether this
-            transaction was committed before that is not known.
+        FencedError
+            Another worker writes for this partition now, or the broker has fenced this producer. Whether the
+            transaction was committed before is unknown.
         CommitOutcomeUnknownError
-            The commit was sent, its answer did not come.
+            The commit was sent, but no response arrived.
         SourceError
-            Nothing of this transaction is ever committed. Retriable: a broker was away; while `usable`, the
+            Nothing of this transaction will be committed. Retriable: a broker was away; while `usable`, the
             same transaction can be tried again. Otherwise: it refuses.
 
         Notes
         -----
-        After an error `usable` says whether this producer goes on, which it does only if all is known to be
-        undone. If not, drop the lane's state and open it again, whatever the error was. After a success it is
-        not `usable` if an answer was lost on the way: this transaction is stored, the next one raises Fenced.
+        After an error the producer stays `usable` only if the transaction was certainly aborted. Otherwise
+        drop the lane's state and open it again, whatever the error was. After a success it is not `usable` if
+        a response was lost: this transaction is stored, the next one raises FencedError.
         """
         for _, text in offsets.values():
             check_register(text)
@@ -264,7 +269,7 @@ class PartitionProducer:
         producer, answers = self._producer, self._answers
         if producer is None or answers is None:
             raise FencedError(
-                f"the producer for {self._name} has ended: its last transaction failed, or an answer of the "
+                f"the producer for {self._name} has ended: its last transaction failed, or a response of the "
                 "broker was lost, so that a request may still arrive late",
                 fix="none is needed: the lane is opened again, with a new producer",
             )
@@ -272,8 +277,8 @@ class PartitionProducer:
             return {}
         if seconds is None:
             seconds = self._timeout_seconds
-        await self._reach(producer, seconds)
-        # Whatever interrupts this, a cancellation too, leaves a producer that is not used again.
+        await self._await_coordinator(producer, seconds)
+        # After any interruption, a cancellation too, the producer is not used again.
         self._producer = None
         answers.begin()
         sent: list[_Sent] = []
@@ -285,7 +290,7 @@ class PartitionProducer:
                         await producer.send_offsets_to_transaction(
                             {TopicPartition(*p): OffsetAndMetadata(*o) for p, o in offsets.items()}, group
                         )
-            except _CLIENT as error:
+            except _CLIENT_ERRORS as error:
                 if not _is_fenced(error) and await _abort(producer, sent) and not answers.lost:
                     self._producer = producer
                 raise self._translate(error) from None
@@ -297,8 +302,8 @@ class PartitionProducer:
             if self._producer is None:
                 await _discard(producer)
 
-    async def _reach(self, producer: AIOKafkaProducer, seconds: float) -> None:
-        """Wait for a broker that answers, while there is nothing yet that would have to be undone."""
+    async def _await_coordinator(self, producer: AIOKafkaProducer, seconds: float) -> None:
+        """Wait for the transaction coordinator, before there is anything to abort."""
         try:
             async with asyncio.timeout(min(seconds, self._config.connect_timeout_seconds)):
                 while True:
@@ -320,10 +325,10 @@ class PartitionProducer:
         sends: Sequence[tuple[Partition, list[Message]]],
         sent: list[_Sent],
     ) -> dict[Partition, list[int]]:
-        """Begin the transaction, send, await every answer: the client commits past batches that failed."""
+        """Begin the transaction, send, and check each response: the client commits despite failed batches."""
         await producer.begin_transaction()
         for target, messages in sends:
-            parts = in_parts(messages, self._max_message_bytes, size_of(messages))
+            parts = split_messages(messages, self._max_message_bytes, size_of(messages))
 
             def keep(future: asyncio.Future[Any], count: int, target: Partition = target) -> None:
                 sent.append(_Sent(target, future, count))
@@ -337,7 +342,7 @@ class PartitionProducer:
         for target, future, count in sent:
             first = future.result().offset
             if first < 0:
-                # Stored at the second try; the broker no longer knows where the first has put it.
+                # Stored by an earlier try, whose offset the broker no longer knows.
                 raise kafka_errors.DuplicateSequenceNumber
             stored.setdefault(target, []).extend(range(first, first + count))
         return stored
@@ -346,37 +351,39 @@ class PartitionProducer:
         try:
             async with asyncio.timeout(seconds):
                 await producer.commit_transaction()
-        except _CLIENT as error:
+        except _CLIENT_ERRORS as error:
             if _is_fenced(error):
                 raise self._translate(error) from None
             raise CommitOutcomeUnknownError(
-                f"it is not known whether a transaction for {self._name} was committed: {say(error)}",
-                fix="none is needed: the lane is opened again, and reads which",
+                f"it is not known whether a transaction for {self._name} was committed: {one_line(error)}",
+                fix="none is needed: the lane is opened again, and its log shows the outcome",
             ) from None
 
     def _translate(self, error: BaseException) -> SourceError:
-        """Our error for one before the commit."""
+        """Translate an error from before the commit."""
         if _is_fenced(error):
             return FencedError(
                 f"another worker writes for {self._name}, or a transaction "
-                f"was open for more than {self._timeout_seconds:g} s: {say(error)}",
-                fix="none is needed if workers came or went; else look for a second one of the same app, or "
-                "for a machine that stands still",
+                f"was open for more than {self._timeout_seconds:g} s: {one_line(error)}",
+                fix="none is needed after a rebalance; otherwise look for a second worker of the same app, "
+                "or for a zombie worker on a machine that was suspended",
             )
         for cause in _causes(error):
             for kind, fix in FATAL.items():
                 if isinstance(cause, kind):
-                    return SourceError(f"Kafka refuses the outputs: {say(cause)}", fix=fix, retriable=False)
+                    return SourceError(
+                        f"Kafka refuses the outputs: {one_line(cause)}", fix=fix, retriable=False
+                    )
         if isinstance(error, AssertionError | kafka_errors.IllegalOperation):
             return SourceError(
-                f"the client that writes for {self._name} failed: {say(error)}",
-                fix="none is needed, it is tried again; if it stays, check that the topics that are written "
-                "to still have all their partitions",
+                f"the producer for {self._name} failed: {one_line(error)}",
+                fix="none is needed, the worker retries; if it persists, check that output topics still have "
+                "all their partitions",
             )
         return reach_error(self._config, error)
 
     async def stop(self) -> None:
-        """Disconnect, once the transaction that is under way has ended, well or not."""
+        """Disconnect, after the transaction in flight has ended."""
         async with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:
@@ -384,36 +391,36 @@ class PartitionProducer:
 
 
 async def _start(producer: AIOKafkaProducer) -> None:
-    """Start it; again while the client asserts that it knows a broker.
+    """Start a producer; retry while the client knows no broker.
 
-    One that has just come up knows of none, not even of itself.
+    A broker that has just started reports none, not even itself.
     """
     while True:
         try:
             await producer.start()
         except AssertionError:
-            await producer.client.close()  # the next start would forget its connection
+            await producer.client.close()  # the next start would leak its connection
             await asyncio.sleep(0.1)
         else:
             return
 
 
 async def _abort(producer: AIOKafkaProducer, sent: Sequence[_Sent]) -> bool:
-    """Abort; whether the producer can be used again.
+    """Abort, and return whether the producer can be used again.
 
-    The client counts a batch that failed as sent, and the broker, which counts too, refuses the next one.
+    The client counts a failed batch as sent, so the broker refuses the sequence number of the next one.
     """
     try:
         async with asyncio.timeout(_ABORT_SECONDS):
             await producer.abort_transaction()
-    except _CLIENT:
+    except _CLIENT_ERRORS:
         return False
     return all(s.future.done() and not s.future.cancelled() and s.future.exception() is None for s in sent)
 
 
 async def _discard(producer: AIOKafkaProducer) -> None:
-    # A client that dies says so in a future that it shows to nobody, and asyncio then logs as an error that
-    # nobody has read it. There is no public name for it; without these lines all works, with a louder log.
+    # A failing client sets an exception in a private future that nobody reads, and asyncio logs that as an
+    # error. These lines only avoid that log line; there is no public name.
     manager = getattr(producer, "_txn_manager", None)
     end = getattr(manager, "_transaction_waiter", None)
     if isinstance(end, asyncio.Future):
@@ -422,12 +429,12 @@ async def _discard(producer: AIOKafkaProducer) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from: a sender that dies wraps the reason."""
-    at: BaseException | None = error
-    while at is not None:
-        yield at
-        at = at.__cause__
+    """The error and its causes: a failed sender wraps the reason."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _is_fenced(error: BaseException) -> bool:
-    return any(isinstance(cause, _FENCED) for cause in _causes(error))
+    return any(isinstance(cause, _FENCED_ERRORS) for cause in _causes(error))
