@@ -123,7 +123,7 @@ def test_partitions_that_move_are_well() -> None:
     progress.state("running")
     progress.seen("t", 0, position=7, lag=5)
     progress.state("rebalancing")
-    progress.let_go("t", 0)
+    progress.close_lane("t", 0)
     clock.now = 1000.0
     assert verdict(progress) == WELL
     # another worker had it, and has committed
@@ -138,7 +138,7 @@ def test_a_lane_that_is_opened_again_and_again_is_stuck() -> None:
     progress.state("running")
     for clock.now in map(float, range(40)):
         progress.seen("t", 0, position=7, lag=5)
-        progress.let_go("t", 0)
+        progress.close_lane("t", 0)
     progress.seen("t", 0, position=7, lag=5)
     assert verdict(progress) == DEAD
 

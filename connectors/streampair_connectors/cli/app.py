@@ -185,7 +185,7 @@ def run(
         _configure_logs(log_level, log_format)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
-        asked = asyncio.Event()
+        stop_requested = asyncio.Event()
 
         async def work() -> None:
             worker = Worker(settings, create_topics=create_topics)
@@ -198,7 +198,7 @@ def run(
                 await worker.run()
             except StreampairError as error:
                 log.error("failed", app=settings.app, error=error.problem, fix=error.fix)
-                await server.linger(asked)
+                await server.linger(stop_requested)
                 raise
             finally:
                 await server.stop()
@@ -207,7 +207,7 @@ def run(
                 typer.echo(json.dumps([_lane_json(k[2], lanes[k]) for k in sorted(lanes, key=lane_order)]))
 
         def stop() -> None:
-            asked.set()
+            stop_requested.set()
             for worker in workers:
                 worker.stop()
 

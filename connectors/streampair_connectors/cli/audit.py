@@ -33,11 +33,11 @@ def audit_config(config: Config, *, slots: int | None, runs: int | None, console
     model = build_learner(config, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} runs")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task("finding the best attack", total=None)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("finding the best attack", total=None)
 
         def progress(part: str, done: int, of: int) -> None:
-            shown.update(task, description=part, completed=done, total=of)
+            bar.update(task, description=part, completed=done, total=of)
 
         return audit(learner, slots=slots, runs=runs, progress=progress)
 

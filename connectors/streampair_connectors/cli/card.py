@@ -66,21 +66,23 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             fix="configure a private learner, such as streampair.auc.PairFTRL",
         )
     report, name = learner.privacy, class_name(learner)
-    told = None if audit is None else checked_audit(audit, report, name)
+    audit_result = None if audit is None else checked_audit(audit, report, name)
     budget = _spent(settings)
     status: dict[str, Any] = {"lanes": "none has begun: what is planned"}
     if budget is not None:
         kinds = {account.kind for account in budget.accounts}
         worst = next(kind for kind in ("void", "unvouched", "holds") if kind in kinds)
-        said = "; ".join(sorted({account.guarantee for account in budget.accounts if account.kind == worst}))
-        lefts = [left for account in budget.accounts if (left := account.horizon_left) is not None]
+        guarantees = "; ".join(
+            sorted({account.guarantee for account in budget.accounts if account.kind == worst})
+        )
+        remaining = [slots for account in budget.accounts if (slots := account.horizon_left) is not None]
         report = report.replace(
             epsilon_spent=budget.epsilon_spent,
             mu_spent=budget.mu_spent,
             releases=sum(account.releases for account in budget.accounts),
             kind=worst,
-            guarantee=said,
-            horizon_left=min(lefts) if lefts else None,
+            guarantee=guarantees,
+            horizon_left=min(remaining) if remaining else None,
         )
         status = {
             "lanes": [
@@ -101,7 +103,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     if settings.shadow is not None:
         report = report.replace(notes=(*report.notes, SHADOWED))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
-    return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=told)
+    return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
 
 
 def card(

@@ -185,9 +185,9 @@ def _check_store(config: Config, report: Report) -> None:
             return
         prefix = lane_id(config, config.input.topic, 0)[:-1]
         # What follows is a number, or the rest of the name of another topic.
-        held = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
-        text = f"{directory} can be written; {len(held)} lane(s) of this application and topic"
-        report.good("store", text + ("" if held else ": starts at the first event"))
+        logs = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
+        text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
+        report.good("store", text + ("" if logs else ": starts at the first event"))
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         report.good("store", f"{directory} does not exist yet and will be made: starts at the first event")
     else:

@@ -66,13 +66,13 @@ def run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callab
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        asked = False
+        stopping = False
 
         def on_signal(number: int) -> None:
-            nonlocal asked
-            if asked:
+            nonlocal stopping
+            if stopping:
                 os._exit(128 + number)
-            asked = True
+            stopping = True
             stop()
 
         for number in (signal.SIGINT, signal.SIGTERM):

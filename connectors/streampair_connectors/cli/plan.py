@@ -50,12 +50,12 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
     for mark, curve in reversed(list(zip(_MARKS, curves, strict=False))):
         for column, (_, auc) in enumerate(curve):
             level = round(height * (auc - low) / (top - low)) if top > low else 0
-            at = column * width + width // 2
+            x = column * width + width // 2
             line = rows[height - min(max(level, 0), height)]
             # Letters that meet stand side by side.
-            while line[at] != " " and at < (column + 1) * width - 1:
-                at += 1
-            line[at] = mark
+            while line[x] != " " and x < (column + 1) * width - 1:
+                x += 1
+            line[x] = mark
     lines = []
     for k, row in enumerate(rows):
         auc = top - (top - low) * k / height
@@ -82,13 +82,13 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
     for name in ("noise/signal", found.measure, "loss", useful):
         table.add_column(name, justify="right")
     for mark, f in zip(_MARKS, found.forecasts, strict=False):
-        given = ["with a horizon" if "horizon" in f.settings else "no horizon"]
-        given += [
+        settings = ["with a horizon" if "horizon" in f.settings else "no horizon"]
+        settings += [
             f"{k}={v}" for k, v in f.settings.items() if k not in ("epsilon", "delta", "horizon", "entity")
         ]
         table.add_row(
             mark,
-            f"{f.mechanism}, {', '.join(given)}",
+            f"{f.mechanism}, {', '.join(settings)}",
             f"{f.noise:.2g}",
             f"{f.auc:.3f}",
             f"{f.loss:.3f}",

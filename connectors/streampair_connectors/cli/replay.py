@@ -176,7 +176,7 @@ def summarise(gauges: Any) -> dict[str, Any]:
 def _progress() -> Progress:
     console = Console(stderr=True)
     # On a terminal that also shows the scores, a moving line between them helps nobody.
-    shown = console.is_terminal and not sys.stdout.isatty()
+    visible = console.is_terminal and not sys.stdout.isatty()
     return Progress(
         SpinnerColumn(),
         _OfAFile(BarColumn()),
@@ -188,7 +188,7 @@ def _progress() -> Progress:
         _OfAFile(TextColumn("left")),
         console=console,
         transient=True,
-        disable=not shown,
+        disable=not visible,
     )
 
 

@@ -49,17 +49,17 @@ def report(
         if run.suffix == ".toml":
             settings = load_config(run)
             logs.configure("error")
-            told = asyncio.run(stored_run(settings))
+            frame = asyncio.run(stored_run(settings))
         else:
-            told = read_run(run)
+            frame = read_run(run)
         path = run.with_suffix(".html") if output is None else output
         try:
-            path.write_bytes(report_html(told))
+            path.write_bytes(report_html(frame))
         except OSError as error:
             raise SourceError(
                 f"{path} cannot be written: {error.strerror}", fix="choose another path", retriable=False
             ) from None
         if as_json:
-            typer.echo(json.dumps({"report": str(path), "lanes": len(told["lanes"])}))
+            typer.echo(json.dumps({"report": str(path), "lanes": len(frame["lanes"])}))
         else:
             typer.echo(str(path))

@@ -114,9 +114,9 @@ def _manifest(
         typer.echo(page(found, command))
     else:
         typer.echo(f"Made by `{command}`.")
-        for told, rows in found:
+        for paper_manifest, rows in found:
             typer.echo("")
-            for line in results.markdown(told, rows):
+            for line in results.markdown(paper_manifest, rows):
                 typer.echo(line)
     problems = list(results.lacking(each for _, rows in found for each in rows)) if check else []
     for problem in problems:
@@ -128,10 +128,10 @@ def _manifest(
 def _command() -> str:
     """The command line, without where the user keeps things."""
     words, skip = ["streampair", "reproduce"], False
-    given = sys.argv[sys.argv.index("reproduce") + 1 :] if "reproduce" in sys.argv else []
-    for word in given:
-        if skip or word.split("=")[0] in ("--data", "--cache"):
-            skip = not skip and "=" not in word
+    arguments = sys.argv[sys.argv.index("reproduce") + 1 :] if "reproduce" in sys.argv else []
+    for argument in arguments:
+        if skip or argument.split("=")[0] in ("--data", "--cache"):
+            skip = not skip and "=" not in argument
             continue
-        words.append(word)
+        words.append(argument)
     return " ".join(words)

@@ -101,7 +101,7 @@ def accept(
     """
     flags: dict[How, bool] = {"register": lost_register, "rollback": rollback, "span": lost_span}
     with errors(as_json):
-        chosen: list[How] = [how for how, given in flags.items() if given]
+        chosen: list[How] = [how for how, is_set in flags.items() if is_set]
         if len(chosen) != 1:
             raise ConfigError(
                 "nothing says what to go on without" if not chosen else "one thing at a time",
@@ -160,13 +160,13 @@ def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> Non
     with errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        told = asyncio.run(export_state(settings, file))
+        summary = asyncio.run(export_state(settings, file))
         if as_json:
-            typer.echo(json.dumps(told))
+            typer.echo(json.dumps(summary))
             return
-        sealed = "sealed" if told["sealed"] else "not sealed: as sensitive as the input"
-        typer.echo(f"{file}: {len(told['partitions'])} lane(s), {told['bytes']} bytes, {sealed}")
-        if told["keeps_key"]:
+        sealed = "sealed" if summary["sealed"] else "not sealed: as sensitive as the input"
+        typer.echo(f"{file}: {len(summary['partitions'])} lane(s), {summary['bytes']} bytes, {sealed}")
+        if summary["keeps_key"]:
             key = settings.state_directory / f"{settings.app}.noise-key"
             typer.echo(f'the noise key is not in it: set learner.noise_key_file = "{key}" where it goes')
 
@@ -187,11 +187,11 @@ def import_(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> No
     with errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        told = asyncio.run(import_state(settings, file))
+        summary = asyncio.run(import_state(settings, file))
         if as_json:
-            typer.echo(json.dumps(told))
+            typer.echo(json.dumps(summary))
         else:
-            typer.echo(f"{len(told['partitions'])} lane(s) imported; move the old store away")
+            typer.echo(f"{len(summary['partitions'])} lane(s) imported; move the old store away")
 
 
 _LABEL = 10
@@ -235,13 +235,13 @@ def _listed(label: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
-    told: dict[str, Any] = plan.as_dict()
-    yield "refused", told["refused"]
-    before, after = told["forks"]
-    yield "charges", f"{told['forks_charged']} fork(s): {before} before, {after} after"
-    if "mu" in told:
-        (mu, then), (epsilon, later) = told["mu"], told["epsilon"]
+    fields: dict[str, Any] = plan.as_dict()
+    yield "refused", fields["refused"]
+    before, after = fields["forks"]
+    yield "charges", f"{fields['forks_charged']} fork(s): {before} before, {after} after"
+    if "mu" in fields:
+        (mu, then), (epsilon, later) = fields["mu"], fields["epsilon"]
         yield "mu", f"{mu:.4g} before, {then:.4g} after"
-        yield "epsilon", f"{epsilon:.4g} before, {later:.4g} after, at delta {told['delta']:.3g}"
-    if told["report"] is not None:
-        yield "report", f"will say: {told['report']}"
+        yield "epsilon", f"{epsilon:.4g} before, {later:.4g} after, at delta {fields['delta']:.3g}"
+    if fields["report"] is not None:
+        yield "report", f"will say: {fields['report']}"

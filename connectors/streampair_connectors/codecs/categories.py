@@ -38,7 +38,7 @@ def with_categories(
     columns, zeros = of.columns, dict.fromkeys(of.columns, 0.0)
     names = list(map(str, of.places))
 
-    def hot(value: bytes) -> list[int]:
+    def active_columns(value: bytes) -> list[int]:
         """The columns that are 1."""
         get = fields(value)
         found = [get(name) for name in names]
@@ -48,14 +48,14 @@ def with_categories(
                 fix=f"send at least one of {', '.join(names[:5])}",
                 stage="decode",
             )
-        places = (of.column(name, _spelled(item)) for name, item in zip(names, found, strict=True))
-        return [at for at in places if at is not None]
+        found_columns = (of.column(name, _spelled(item)) for name, item in zip(names, found, strict=True))
+        return [column for column in found_columns if column is not None]
 
     def decode(record: Any) -> Event:
         event = base(record)
         x = event.x | zeros
-        for at in hot(record.value):
-            x[columns[at]] = 1.0
+        for column in active_columns(record.value):
+            x[columns[column]] = 1.0
         return Event(x, event.y, event.id)
 
     def many(records: Sequence[Any]) -> Rows | None:
@@ -68,7 +68,7 @@ def with_categories(
         refused = rows.refused or ()
         for i, record in enumerate(records):
             if i not in refused:
-                table[i, [d + at for at in hot(record.value)]] = 1.0
+                table[i, [d + column for column in active_columns(record.value)]] = 1.0
         return rows._replace(names=[*rows.names, *columns], values=table)
 
     if not alone and hasattr(base, "many"):

@@ -65,7 +65,7 @@ def csv_rows(
     function or None
         None: no line of such a file is a usable event with a label.
     """
-    place = {name: at for at, name in enumerate(columns)}  # of two columns with one name, the last
+    place = {name: index for index, name in enumerate(columns)}  # of two columns with one name, the last
     features = list(dict.fromkeys(names))
     if not features or label not in place or not place.keys() >= set(features):
         return None
@@ -110,7 +110,7 @@ def _numbers(columns: _Columns, resolve: Callable[[str], object]) -> _Way:
     in_order = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     pick: Any = slice(chosen[0], chosen[0] + len(chosen)) if in_order else chosen
     # A whole number is spelled in one way, so that it says what its cell says; 1.0 could be 1.00 as well.
-    cells: list[Any] = [int | float if at in (label_at, id_at) else float for at in range(width)]
+    cells: list[Any] = [int | float if index in (label_at, id_at) else float for index in range(width)]
     parse = msgspec.json.Decoder(list[tuple[tuple(cells)]]).decode  # type: ignore[misc]
 
     def numbers(values: list[bytes]) -> Rows | None:

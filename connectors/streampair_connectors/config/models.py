@@ -379,8 +379,8 @@ class ShadowConfig(Table):
 
     def as_learner(self) -> LearnerConfig:
         """The same, as a learner is described."""
-        told = {"class": self.class_, "options": self.options, "steps": self.steps}
-        return LearnerConfig.model_validate(told)
+        fields = {"class": self.class_, "options": self.options, "steps": self.steps}
+        return LearnerConfig.model_validate(fields)
 
 
 class StoreConfig(Table):

@@ -106,9 +106,9 @@ class Track:
         return out
 
 
-def _last(column: Sequence[float], at: int, count: int) -> float:
+def _last(column: Sequence[float], index: int, count: int) -> float:
     """The last one that is known of `count` values up to a place: estimates are rare, and none is lost."""
-    known = (column[i] for i in range(at, max(at - count, -1), -1) if column[i] == column[i])
+    known = (column[i] for i in range(index, max(index - count, -1), -1) if column[i] == column[i])
     return next(known, _NOTHING)
 
 

@@ -21,7 +21,7 @@ __all__ = [
     "SERIES",
     "STAGES",
     "LaneLabels",
-    "LaneShown",
+    "LaneMetrics",
     "LaneValue",
     "Series",
     "lane_order",
@@ -50,7 +50,7 @@ GUARANTEES = ("holds", "void", "unvouched")
 
 
 @dataclass
-class LaneShown:
+class LaneMetrics:
     """The committed numbers of a lane, how far it is behind, and its time by stage.
 
     Attributes
@@ -110,11 +110,11 @@ class Series:
     public: bool
     help: str
     labels: tuple[str, ...] = LANE
-    read: Callable[[LaneShown], LaneValue] | None = None
+    read: Callable[[LaneMetrics], LaneValue] | None = None
 
 
 def _operator(
-    name: str, help: str, read: Callable[[LaneShown], LaneValue], *labels: str, counter: bool = False
+    name: str, help: str, read: Callable[[LaneMetrics], LaneValue], *labels: str, counter: bool = False
 ) -> Series:
     """A series of a lane for the operator alone."""
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
@@ -124,7 +124,7 @@ def _operator(
 def _regret(name: str, help: str, read: Callable[[Any], float], *labels: str) -> Series:
     """A series of the estimate of the regret."""
 
-    def of_lane(lane: LaneShown) -> LaneValue:
+    def of_lane(lane: LaneMetrics) -> LaneValue:
         regret = lane.gauges.regret
         if regret is None:
             return None
@@ -138,7 +138,7 @@ def _privacy(
 ) -> Series:
     """A series of a private learner's report, for everybody."""
 
-    def of_lane(lane: LaneShown) -> LaneValue:
+    def of_lane(lane: LaneMetrics) -> LaneValue:
         report = lane.gauges.privacy
         return None if report is None else read(report)
 
@@ -149,7 +149,7 @@ def _privacy(
 def _ledger(name: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Series:
     """A series of a private lane's ledger, for everybody."""
 
-    def of_lane(lane: LaneShown) -> LaneValue:
+    def of_lane(lane: LaneMetrics) -> LaneValue:
         return None if lane.gauges.privacy is None else read(lane.gauges)
 
     return Series(f"streampair_{name}", "gauge", True, help, LANE, of_lane)
@@ -158,7 +158,7 @@ def _ledger(name: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Se
 def _quality(name: str, help: str, read: Callable[[Any], LaneValue], *labels: str) -> Series:
     """A series of how good the latest scores of a lane are."""
 
-    def of_lane(lane: LaneShown) -> LaneValue:
+    def of_lane(lane: LaneMetrics) -> LaneValue:
         found = lane.gauges.quality
         return None if found is None else read(found)
 

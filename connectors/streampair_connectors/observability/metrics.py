@@ -35,7 +35,7 @@ from streampair_connectors.observability.metric_definitions import (
     OUTCOMES,
     SERIES,
     LaneLabels,
-    LaneShown,
+    LaneMetrics,
     lane_order,
 )
 from streampair_connectors.observability.progress import Problem, Progress
@@ -57,7 +57,7 @@ class _App:
     state: str = "starting"
     detail: str = ""
     next_step: str = ""
-    lanes: dict[LaneLabels, LaneShown] = field(default_factory=dict)
+    lanes: dict[LaneLabels, LaneMetrics] = field(default_factory=dict)
 
 
 class _Lanes(Collector):
@@ -200,13 +200,13 @@ class Telemetry:
 
         `event_time` is that of the last record that is committed, in seconds since the epoch.
         """
-        shown = LaneShown(gauges, lag, None if seconds is None else dict(seconds))
+        published = LaneMetrics(gauges, lag, None if seconds is None else dict(seconds))
         lanes = self._entry(labels[0]).lanes
         before = lanes.get(labels)
         times = [event_time, None if before is None else before.current]
-        shown.current = max((at for at in times if at is not None), default=None)
-        shown.waits(self._clock())
-        lanes[labels] = shown
+        published.current = max((stamp for stamp in times if stamp is not None), default=None)
+        published.waits(self._clock())
+        lanes[labels] = published
         self._seen(labels, position, lag)
         self.history.add(labels, gauges, lag)
 
@@ -234,7 +234,7 @@ class Telemetry:
         entry = self._apps.get(labels[0])
         if entry is not None:
             entry.lanes.pop(labels, None)
-            entry.progress.let_go(labels[1], int(labels[2]))
+            entry.progress.close_lane(labels[1], int(labels[2]))
         self.history.drop(labels)
         for histogram in (self._score, self._learn):
             with contextlib.suppress(KeyError):  # no batch was timed

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_routes",
-    "audit_shown",
+    "audit_summary",
     "card_html",
     "card_lines",
     "card_of",
@@ -253,11 +253,11 @@ def lane_card(
     }
     report = for_everybody(gauges.privacy) if public else gauges.privacy
     card = card_of(report, deployment=deployment, curator=curator, status=status)
-    told = audit_shown(audit, report, learner)
-    return card if told is None else {**card, "audit": told}
+    summary = audit_summary(audit, report, learner)
+    return card if summary is None else {**card, "audit": summary}
 
 
-def audit_shown(audit: Path | None, report: PrivacyReport, learner: str) -> dict[str, Any] | str | None:
+def audit_summary(audit: Path | None, report: PrivacyReport, learner: str) -> dict[str, Any] | str | None:
     """What card and page say of the last audit: what it found, why it cannot be used, or None without one.
 
     The file is read anew each time. Nothing in it depends on a record of the lane.
@@ -394,7 +394,7 @@ def card_lines(card: Mapping[str, Any]) -> Iterator[str]:
 # ---- served ----------------------------------------------------------------------------------------------
 
 
-def _asked(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, LaneGauges]:
+def _requested_lane(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, LaneGauges]:
     """The one private lane that the query names; what it leaves out may be anything."""
     query = request.query
     wanted = tuple(query.get(name) for name in ("app", "topic", "partition", "learner"))
@@ -437,11 +437,11 @@ def add_routes(
     """
 
     async def page(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public, audit=audit, curator=curator)
+        card = lane_card(*_requested_lane(request, telemetry), public=public, audit=audit, curator=curator)
         return web.Response(text=card_html(card), content_type="text/html", headers=_HEADERS)
 
     async def plain(request: web.Request) -> web.Response:
-        card = lane_card(*_asked(request, telemetry), public=public, audit=audit, curator=curator)
+        card = lane_card(*_requested_lane(request, telemetry), public=public, audit=audit, curator=curator)
         return web.json_response(card, headers=_HEADERS)
 
     app.router.add_get("/card", page)

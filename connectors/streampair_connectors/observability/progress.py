@@ -52,7 +52,7 @@ class _Lane:
     position: int | None
     lag: int | None
     moved: float  # when it last moved, or had nothing to do
-    held: bool = True
+    is_open: bool = True
 
 
 class Progress:
@@ -103,7 +103,7 @@ class Progress:
         self._state = state
         if state in ("waiting", "failed"):
             self._detail, self._next_step = detail, next_step
-        if state == "running" and not any(lane.held and lane.lag for lane in self._lanes.values()):
+        if state == "running" and not any(lane.is_open and lane.lag for lane in self._lanes.values()):
             self._troubled = None
 
     def committed(self) -> None:
@@ -120,13 +120,13 @@ class Progress:
         if lane is None or not lag or not lane.lag or lane.position != position:
             self._lanes[topic, partition] = _Lane(position, lag, self._clock())
         else:
-            lane.lag, lane.held = lag, True
+            lane.lag, lane.is_open = lag, True
 
-    def let_go(self, topic: str, partition: int) -> None:
+    def close_lane(self, topic: str, partition: int) -> None:
         """Say that this process no longer has a lane."""
         lane = self._lanes.get((topic, partition))
         if lane is not None:
-            lane.held = False
+            lane.is_open = False
 
     def problems(self, *, live: bool = False) -> Iterator[Problem]:
         """Why it is not well; nothing: it is.
@@ -158,7 +158,7 @@ class Progress:
     def _standing(self, now: float, patience: float) -> Iterator[Problem]:
         for (topic, partition), lane in sorted(self._lanes.items()):
             seconds = now - lane.moved
-            if not (lane.held and lane.lag) or seconds < patience:
+            if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
             last = f"; the last trouble was: {self._detail}" if self._troubled is not None else ""
             yield Problem(

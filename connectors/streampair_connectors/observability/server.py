@@ -124,10 +124,10 @@ class MetricsServer:
         name = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"http://{name}:{address[1]}"
 
-    async def linger(self, asked: asyncio.Event) -> None:
-        """Stay up after a failure, for `linger_seconds`, so that whoever looks sees why; or until `asked`."""
+    async def linger(self, stop_requested: asyncio.Event) -> None:
+        """Keep serving after a failure, for `linger_seconds` or until `stop_requested`, to show its cause."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asked.wait(), self._config.linger_seconds)
+            await asyncio.wait_for(stop_requested.wait(), self._config.linger_seconds)
 
     async def stop(self) -> None:
         """Stop listening."""

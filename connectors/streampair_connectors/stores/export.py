@@ -89,8 +89,8 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path} cannot be written: {error.strerror}", fix="name a new file in a directory of this user's"
         ) from None
-    told = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
-    return {**told, "partitions": [lane.partition for lane in lanes], "keeps_key": draws_key(config)}
+    summary = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
+    return {**summary, "partitions": [lane.partition for lane in lanes], "keeps_key": draws_key(config)}
 
 
 async def import_state(config: Config, path: Path) -> dict[str, Any]:
@@ -119,8 +119,8 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
                 snapshot = seal.open(lane.snapshot, _context(config, lane.partition, "state"))
             await _check(states, lane.partition, frames, lane.content, snapshot)
             checked.append((lane.partition, frames, lane.content, snapshot))
-        for partition, *held in checked:
-            await states.store.put(partition, *held)  # type: ignore[arg-type]
+        for partition, *content in checked:
+            await states.store.put(partition, *content)  # type: ignore[arg-type]
     return {"file": str(path), "partitions": [lane.partition for lane in body.lanes]}
 
 

@@ -112,7 +112,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
         mu, delta, (before, after) = self.accepted.mu, self.delta, self.accepted.charged
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "partition": self.partition,
             "refused": self.accepted.problem,
             "forks_charged": self.accepted.forks,
@@ -120,8 +120,8 @@ class Plan:
             "report": f"vouched by the operator on {self.accepted.told}" if delta is not None else None,
         }
         if mu is not None and delta is not None:
-            told |= {"mu": list(mu), "epsilon": [epsilon_from(m, delta) for m in mu], "delta": delta}
-        return told
+            fields |= {"mu": list(mu), "epsilon": [epsilon_from(m, delta) for m in mu], "delta": delta}
+        return fields
 
 
 @dataclass(frozen=True)

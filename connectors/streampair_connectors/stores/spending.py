@@ -187,13 +187,13 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
     total, added, several = Spend(), False, False
     topics = sorted({topic for topic, _ in lanes})
     for topic in topics:
-        own = [spend for (name, _), spend in lanes.items() if name == topic]
+        spends_of_topic = [spend for (name, _), spend in lanes.items() if name == topic]
         grown = len(counts.get(topic, ())) > 1
         if topic in keyed and not grown:
-            total = total.then(Spend().beside(*own))
+            total = total.then(Spend().beside(*spends_of_topic))
         else:
-            total = total.then(*own)
-            several = several or len(own) > 1
+            total = total.then(*spends_of_topic)
+            several = several or len(spends_of_topic) > 1
             added = added or grown
     if not several and len(topics) == 1:
         why = (
@@ -405,8 +405,8 @@ def show_budget(budget: Budget, console: Console) -> None:
             console.print(Text(line, style="bold"), soft_wrap=True)
         for label, value in rows:
             for number, line in enumerate(_wrapped(value, width - 2 - _LABEL)):
-                shown = f"  {label if number == 0 else '':<{_LABEL}}{line}"
-                console.print(shown, highlight=False, markup=False, soft_wrap=True)
+                row = f"  {label if number == 0 else '':<{_LABEL}}{line}"
+                console.print(row, highlight=False, markup=False, soft_wrap=True)
         console.print()
 
     for account in budget.accounts:

@@ -214,11 +214,11 @@ class TopicLog:
         """
         stored = cls(topic.name, seal, context)
         frames: list[bytes] = []
-        own = _frame_key(context)
+        frame_key = _frame_key(context)
         first_piece: dict[bytes, int] = {}
         for offset, key, value in await topic.read(partition):
             if key is not None and key.startswith(_FRAME):
-                if key != own:
+                if key != frame_key:
                     if not frames:
                         raise _foreign(topic.name, key)
                     continue  # of one that came second, and was refused
@@ -227,7 +227,7 @@ class TopicLog:
                 stored._pieces[key or b""] = value
                 continue
             try:
-                frames.append(stored._opened(offset, value))
+                frames.append(stored._decrypt(offset, value))
             except StoreError as error:
                 stored.damage = error
                 break
@@ -235,7 +235,7 @@ class TopicLog:
         stored.starts = sorted(first_piece.values())
         return stored
 
-    def _opened(self, offset: int, value: bytes) -> bytes:
+    def _decrypt(self, offset: int, value: bytes) -> bytes:
         if len(value) < _HEAD:
             raise StoreError(
                 f"the record at offset {offset} of {self._topic} is no entry of a log",
@@ -252,14 +252,14 @@ class TopicLog:
             It is not there, or not whole.
         """
         name = content[:32].encode()
-        own = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
-        count = int(next(iter(own)).split(b"|")[2]) if own else 0
+        pieces = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
+        count = int(next(iter(pieces)).split(b"|")[2]) if pieces else 0
         parts = []
         for number in range(count):
             key = b"%s|%d|%d" % (name, number, count)
-            if key not in own:
+            if key not in pieces:
                 break
-            parts.append(self._seal.open(own[key], self._context + key))
+            parts.append(self._seal.open(pieces[key], self._context + key))
         if not count or len(parts) != count:
             raise StoreError(
                 f"the snapshot {content[:32]} that the log names is not whole in {self._topic}",
@@ -352,7 +352,7 @@ class TopicLane:
 
     async def append(self, append: LogAppend) -> None:
         """Frames and register, in a transaction of their own."""
-        await self._transaction([(self._log, self._framed(append))], append)
+        await self._transaction([(self._log, self._log_messages(append))], append)
         if self._is_new:
             # Another application may have begun it at the same time. The end of a transaction is not at once
             # seen by readers.
@@ -392,9 +392,9 @@ class TopicLane:
             frames = tuple(frame for line in self._lines for frame in line.frames)
             await self.append(dataclasses.replace(self._lines[-1], frames=frames))
             self._lines = []
-        entries = self._framed(commit)
+        entries = self._log_messages(commit)
         if commit.content is not None and commit.snapshot is not None:
-            entries = self._cut_up(commit.content, commit.snapshot) + entries
+            entries = self._snapshot_messages(commit.content, commit.snapshot) + entries
         stored = await self._transaction([*self._waiting, (self._log, entries)], commit)
         self._waiting, self.waiting_bytes = [], 0
         if commit.content is not None:
@@ -422,9 +422,9 @@ class TopicLane:
             What follows; None: nothing, and offset and register stay as they are.
         """
         kept = [*frames, *(() if append is None else append.frames)]
-        entries = self._framed(LogAppend(tuple(kept), "", None))
+        entries = self._log_messages(LogAppend(tuple(kept), "", None))
         if content is not None and snapshot is not None:
-            entries = self._cut_up(content, snapshot) + entries
+            entries = self._snapshot_messages(content, snapshot) + entries
         if append is None:
             stored = await self._producer.transaction(
                 [(self._log, entries)], group=self._config.app, offsets={}
@@ -433,16 +433,16 @@ class TopicLane:
             stored = await self._transaction([(self._log, entries)], append)
         await self._topic.trim(self._log.partition, stored[self._log][0])
 
-    def _framed(self, append: LogAppend) -> list[Message]:
+    def _log_messages(self, append: LogAppend) -> list[Message]:
         messages, key = [], _frame_key(self._context)
         for frame in append.frames:
             head = frame[:8] + frame[12:44]
             messages.append(Message(key, head + self._seal.seal(frame, self._context + head)))
         return messages
 
-    def _cut_up(self, content: str, snapshot: bytes) -> list[Message]:
+    def _snapshot_messages(self, content: str, snapshot: bytes) -> list[Message]:
         room = self._limit - OVERHEAD
-        parts = [snapshot[at : at + room] for at in range(0, len(snapshot), room)] or [b""]
+        parts = [snapshot[start : start + room] for start in range(0, len(snapshot), room)] or [b""]
         messages = []
         for number, part in enumerate(parts):
             key = b"%s|%d|%d" % (content[:32].encode(), number, len(parts))
@@ -456,7 +456,7 @@ class TopicLane:
         pause = 0.1
         while True:
             try:
-                return await self._unless_given_up(
+                return await self._until_give_up(
                     self._producer.transaction(
                         sends, group=self._config.app, offsets={self._source: (offset, append.register)}
                     )
@@ -469,16 +469,16 @@ class TopicLane:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
 
-    async def _unless_given_up(self, work: Coroutine[Any, Any, _R]) -> _R:
+    async def _until_give_up(self, work: Coroutine[Any, Any, _R]) -> _R:
         """Await `work`, or leave it when there is no point in waiting longer: a broker may say nothing."""
-        task, given_up = asyncio.ensure_future(work), asyncio.ensure_future(self.give_up.wait())
+        task, give_up = asyncio.ensure_future(work), asyncio.ensure_future(self.give_up.wait())
         try:
-            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, give_up}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             await ended(task)
         finally:
-            given_up.cancel()
+            give_up.cancel()
         raise CommitOutcomeUnknownError(
             f"the broker did not answer in time, so it is not known whether the last commit of "
             f"{self._source.topic}/{self._source.partition} is stored",

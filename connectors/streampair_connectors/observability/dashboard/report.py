@@ -25,16 +25,16 @@ __all__ = ["read_run", "report_html", "stored_run"]
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="page/([\w.]+)">\n')
 _SCRIPT = re.compile(r'<script src="page/([\w.]+)" defer></script>\n')
-_NEEDED = {"boot", "seq", "now", "public", "version", "process", "lanes"}
+_REQUIRED_FIELDS = {"boot", "seq", "now", "public", "version", "process", "lanes"}
 
 
-def report_html(told: dict[str, Any]) -> bytes:
+def report_html(run: dict[str, Any]) -> bytes:
     """Return the page of a recorded run.
 
     Parameters
     ----------
-    told
-        As `frame` gives it.
+    run
+        The result of `frame`.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def report_html(told: dict[str, Any]) -> bytes:
     styles = [asset(name).decode() for name in _STYLE.findall(html)]
     scripts = [asset(name).decode() for name in _SCRIPT.findall(html)]
     # What is said in the run cannot end the element that it stands in.
-    data = msgspec.json.encode(told).decode().replace("<", "\\u003c")
+    data = msgspec.json.encode(run).decode().replace("<", "\\u003c")
     policy = (
         f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -73,21 +73,21 @@ def read_run(path: Path) -> dict[str, Any]:
         It cannot be read, or is something else.
     """
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        run = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise SourceError(
             f"{path} cannot be read: {error.strerror}", fix="name a recorded run", retriable=False
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = None
-    if not isinstance(told, dict) or not told.keys() >= _NEEDED:
+        run = None
+    if not isinstance(run, dict) or not run.keys() >= _REQUIRED_FIELDS:
         raise SourceError(
             f"{path} is no recorded run",
             fix="record one with `streampair replay CONFIG FILE --record run.json`, or name a configuration: "
             "then its state is shown",
             retriable=False,
         )
-    return told
+    return run
 
 
 async def stored_run(config: Config) -> dict[str, Any]:
@@ -122,14 +122,14 @@ async def stored_run(config: Config) -> dict[str, Any]:
         labels = (config.app, config.input.topic, str(lane.partition), config.learner.label())
         notes = () if config.shadow is None else (SHADOWED,)
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
-    told = frame(telemetry, public=False, audit=config.audit_file)
-    for entry in told["lanes"]:
+    run = frame(telemetry, public=False, audit=config.audit_file)
+    for entry in run["lanes"]:
         # Nobody has held it or committed to it when the report was made.
         entry["since"] = None
         account = accounts.get(int(entry["partition"]))
         if account is None or not account.release_dates:
             entry["releases"] = []
-    return told
+    return run
 
 
 def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...]) -> LaneGauges:

@@ -14,7 +14,7 @@ from streampair.engine.lane import LaneGauges
 from streampair_connectors.observability.history import POINTS, Track
 from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels, lane_order
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.observability.privacy_card import audit_shown, for_everybody
+from streampair_connectors.observability.privacy_card import audit_summary, for_everybody
 
 __all__ = ["frame", "frame_json"]
 
@@ -67,7 +67,7 @@ def frame(
         tracks = [(k, t) for k, t in history.tracks.items() if after is None or t.changed[public] > after]
         most = POINTS if after is None else 1
         most = min(most, max(24, _POINTS_OF_ALL // max(len(tracks), 1)))
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "boot": history.began,
             "seq": history.counts[public],
             "roster": history.roster,
@@ -80,18 +80,18 @@ def frame(
         lanes = []
         for key, track in sorted(tracks, key=lambda item: lane_order(cast("LaneLabels", item[0]))):
             labels = cast("LaneLabels", key)
-            shown = telemetry.values(labels, public=public)
-            values = {name: value for name, value in shown.items() if value != {}}
+            series = telemetry.values(labels, public=public)
+            values = {name: value for name, value in series.items() if value != {}}
             if values:
                 lane = _lane(telemetry, labels, track, values, public=public)
                 lane["history"] = track.points(names, most)
                 if after is None or track.words_changed[public] > after:
                     lane["report"] = _report(telemetry, labels, audit, public=public)
                 lanes.append(lane)
-    told["lanes"] = lanes
+    content["lanes"] = lanes
     if not public:
-        told["apps"] = _apps(telemetry)
-    return told
+        content["apps"] = _apps(telemetry)
+    return content
 
 
 def frame_json(
@@ -103,8 +103,8 @@ def frame_json(
     audit: Path | None = None,
 ) -> tuple[int, bytes]:
     """Return `frame` as one line of JSON, and its count. What is no number is null."""
-    told = frame(telemetry, public=public, after=after, card=card, audit=audit)
-    return told["seq"], _encode(told)
+    content = frame(telemetry, public=public, after=after, card=card, audit=audit)
+    return content["seq"], _encode(content)
 
 
 def _lane(
@@ -112,7 +112,7 @@ def _lane(
 ) -> dict[str, Any]:
     app, topic, partition, learner = labels
     gauges = telemetry.gauges(app).get(labels)
-    told = {
+    content = {
         "app": app,
         "topic": topic,
         "partition": partition,
@@ -122,14 +122,14 @@ def _lane(
         "values": values,
     }
     if not public:
-        told["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
-        told["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
+        content["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
+        content["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
     quality = getattr(gauges, "quality", None)
     if quality is not None and not public:
-        told["quality"] = quality.as_dict()
+        content["quality"] = quality.as_dict()
     if gauges is not None and not public:
-        told["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
-    return told
+        content["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
+    return content
 
 
 def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[list[Any]]:
@@ -148,11 +148,11 @@ def _report(
         return None
     report = for_everybody(gauges.privacy) if public else gauges.privacy
     fields = (f.name for f in dataclasses.fields(report))
-    told = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
-    told["card"] = [dict(line) for line in report.card]
-    told["text"] = f"{report}\n{report.details}"
-    told["audit"] = audit_shown(audit, report, labels[3])
-    return told
+    content = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
+    content["card"] = [dict(line) for line in report.card]
+    content["text"] = f"{report}\n{report.details}"
+    content["audit"] = audit_summary(audit, report, labels[3])
+    return content
 
 
 _NUMBERS = {
