@@ -1,4 +1,4 @@
-"""A batch of records on its way through a lane: decoding, scores, and what came of each record."""
+"""Processing of a batch of records in a lane: decoding, scoring, learning, and each record's outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ __all__ = [
 
 
 class Outside:
-    """Counts by feature. Learners that take bounds clip such values; nothing is steered by the counts.
+    """Counts of values outside the declared bounds, by feature. The counts influence nothing.
+
+    Learners that take bounds clip such values.
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ class Outside:
     Attributes
     ----------
     counts
-        Values so far, by feature; of those alone that had any.
+        Number of such values so far, by feature; features without any are left out.
 
     Examples
     --------
@@ -58,7 +60,7 @@ class Outside:
         self.counts: dict[str, int] = {}
 
     def one(self, x: Mapping[str, Any]) -> None:
-        """Look at one record."""
+        """Count the values of one record."""
         bounds = self._bounds
         for name, value in x.items():
             if name in bounds and isinstance(value, int | float):
@@ -67,7 +69,7 @@ class Outside:
                     self.counts[name] = self.counts.get(name, 0) + 1
 
     def rows(self, names: list[str], values: NDArray[np.float64], refused: Collection[int] = ()) -> None:
-        """Look at records of shape (n, d), but for the rows that were refused: their values mean nothing."""
+        """Count the values of rows (n, d). Refused rows are skipped: their values mean nothing."""
         if names != self._names:
             pairs = [self._bounds.get(name, (-np.inf, np.inf)) for name in names]
             self._names = list(names)
@@ -76,34 +78,34 @@ class Outside:
         beyond = (values < self._low) | (values > self._high)
         if not beyond.any():
             return
-        beyond[[at for at in refused if at < len(values)]] = False
+        beyond[[row for row in refused if row < len(values)]] = False
         for name, count in zip(names, beyond.sum(axis=0).tolist(), strict=True):
             if count:
                 self.counts[name] = self.counts.get(name, 0) + count
 
 
-_NOTHING = Event({}, None)
+_NO_EVENT = Event({}, None)
 
 
 class Read(NamedTuple):
-    """A batch of events: as they came, and as the learner sees them.
+    """A decoded batch of events, before and after the steps in front of the learner.
 
     Attributes
     ----------
     offsets, ids
-        Of the records, and of the events.
+        Offsets of the records, and ids of the events.
     table
-        All of them, if they came so.
+        The events as rows, if the decoder gave them so.
     raw, xs
         The records before and after the steps in front of the learner.
     ys
         The labels; None where there is nothing to learn.
     truth
-        Whether each has the label that ranks high; bytes, 1 or 0 each, if somebody asked for flags.
+        Whether each event has the positive label; bytes of 1 and 0 if `Reader` was made with `flags`.
     nulls
-        Positions of what has no label, or was refused, ascending.
+        Positions of events without a label and of refused records, ascending.
     refused
-        By position, the error of what is no usable record, and where it came.
+        For each unusable record, by position, its error and the stage where it occurred.
     """
 
     offsets: list[int]
@@ -118,7 +120,7 @@ class Read(NamedTuple):
 
 
 class Reader:
-    """Reads batches for one model.
+    """Decodes batches for one model.
 
     Parameters
     ----------
@@ -127,9 +129,9 @@ class Reader:
     decode, positive
         See `Lane`.
     is_bad
-        From an error and the stage that it came in to whether it is about the event.
+        Function of an error and its stage: whether the error is about the event.
     flags
-        Whether `truth` has to be bytes, whatever labels say when they are compared.
+        Whether `Read.truth` must be bytes, whatever type comparisons of labels return.
     """
 
     def __init__(
@@ -143,17 +145,17 @@ class Reader:
     ) -> None:
         self._model = model
         self._decode = decode
-        # Where the learner takes whole arrays of records as they are.
+        # Whether the learner takes whole arrays of raw records.
         rows = model.transform is None and prepare_rows(model.learner) is not None
         self._many = decode_many(decode) if rows else None
-        # Whether it takes records that it does not learn from among the others.
+        # Whether the learner accepts null records within a batch.
         self._marks = not model.fragile and takes_nulls(model.learner)
         self._positive = positive
         self._is_bad = is_bad
         self._flags = flags
 
     def read(self, records: Sequence[Record], following: int) -> Read | None:
-        """Decode records, the first at the offset `following` or behind it; None: read each alone."""
+        """Decode records, which must start at offset `following` or later; None: take them one by one."""
         model, offsets = self._model, [record.offset for record in records]
         ordered = records and offsets[0] >= following and model.direct
         if not ordered or not all(map(operator.lt, offsets, offsets[1:])):
@@ -167,9 +169,9 @@ class Reader:
             if table is not None:
                 raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
                 if table.refused:
-                    refused = {at: (error, "decode") for at, error in table.refused.items()}
+                    refused = {index: (error, "decode") for index, error in table.refused.items()}
             else:
-                events = self._each(self._decode, records, "decode", _NOTHING, refused)
+                events = self._each(self._decode, records, "decode", _NO_EVENT, refused)
                 raw, ys = [event.x for event in events], [event.y for event in events]
                 ids = [event.id for event in events]
                 if model.fragile:
@@ -178,26 +180,26 @@ class Reader:
             xs = raw
             if model.transform is not None:
                 xs = self._each(model.transform, raw, "features", None, refused)
-                ys = [None if at in refused else y for at, y in enumerate(ys)] if refused else ys
-            nulls = [at for at, y in enumerate(ys) if y is None] if None in ys else []
+                ys = [None if index in refused else y for index, y in enumerate(ys)] if refused else ys
+            nulls = [index for index, y in enumerate(ys) if y is None] if None in ys else []
             if nulls and not self._marks:
                 return None
             truth = self._truth(ys)
         except Exception:
-            return None  # whatever it is, the careful way meets it again, alone
+            return None  # the record-by-record path meets the same error again, and handles it
         return Read(offsets, table, raw, xs, ys, ids, truth, nulls, refused)
 
     def _truth(self, ys: list[Any]) -> Sequence[int]:
         positive = self._positive
-        # Most often labels are truth values, or numbers 0 and 1, already.
+        # Fast path: labels that are booleans, or the numbers 0 and 1.
         marks = _marks(ys) if positive is True else None
         if marks is not None:
             return marks
-        told = [y == positive for y in ys]
+        flags = [y == positive for y in ys]
         if not self._flags:
-            return told
-        marks = _marks(told)
-        return bytes(map(bool, told)) if marks is None else marks
+            return flags
+        marks = _marks(flags)
+        return bytes(map(bool, flags)) if marks is None else marks
 
     def _each(
         self,
@@ -207,7 +209,7 @@ class Reader:
         nothing: Any,
         refused: dict[int, tuple[Exception, str]],
     ) -> list[Any]:
-        """The function of each item, and `nothing` of one that is or was refused."""
+        """The function of each item; `nothing` for an item that is refused, now or before."""
         if not refused:
             try:
                 return list(map(function, items))
@@ -215,21 +217,21 @@ class Reader:
                 if not self._marks:
                     raise
         out = []
-        for at, item in enumerate(items):
+        for index, item in enumerate(items):
             value = nothing
-            if at not in refused:
+            if index not in refused:
                 try:
                     value = function(item)
                 except Exception as error:
                     if not self._is_bad(error, stage):
                         raise
-                    refused[at] = (error, stage)
+                    refused[index] = (error, stage)
             out.append(value)
         return out
 
 
 class _Dicts(Sequence[dict[str, Any]]):
-    """The records of a table, made when somebody asks for them."""
+    """The records of a table as dicts, which are made on access."""
 
     def __init__(self, table: Rows) -> None:
         self._table = table
@@ -238,29 +240,29 @@ class _Dicts(Sequence[dict[str, Any]]):
         return len(self._table.values)
 
     @overload
-    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
     @overload
-    def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        names, rows = self._table.names, self._table.values[at].tolist()
-        if isinstance(at, slice):
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        names, rows = self._table.names, self._table.values[index].tolist()
+        if isinstance(index, slice):
             return [dict(zip(names, row, strict=True)) for row in rows]
         return dict(zip(names, rows, strict=True))
 
 
-def _marks(told: Sequence[Any]) -> bytes | None:
-    """These as bytes of 0 and 1; None if they are anything else, as text, or NumPy's truth values."""
-    # A fraction of the time that a look at each type, or a comparison, takes; what is no integer raises.
+def _marks(values: Sequence[Any]) -> bytes | None:
+    """The values as bytes of 0 and 1; None for other values, such as text or NumPy booleans."""
+    # Much faster than a check of each type or a comparison. Values that are no integers raise.
     try:
-        marks = bytes(told)
+        marks = bytes(values)
     except (TypeError, ValueError):
         return None
-    # Of an array, bytes are those that it lies in.
-    return None if len(marks) != len(told) or marks.strip(b"\x00\x01") else marks
+    # `bytes` of an array gives its memory, so the length differs.
+    return None if len(marks) != len(values) or marks.strip(b"\x00\x01") else marks
 
 
 def refuse_nan(x: Mapping[str, Any]) -> None:
-    """A foreign model would take NaN in, and give NaN for ever after."""
+    """Refuse NaN and infinity: a foreign model would learn them, and give NaN from then on."""
     try:
         total = sum(x.values())
         if total - total == 0.0:  # finite, so every value is
@@ -278,15 +280,15 @@ def refuse_nan(x: Mapping[str, Any]) -> None:
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "tombstone", "ignored")
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
-# In place of a sample of the regret: it does not count the record; it counts it, and passes it over.
+# In place of a prepared sample: the regret does not count the record, or counts it and skips it.
 _NOT_COUNTED: Final = object()
-_PASSED: Final = object()
-# Events after which a model that may be left half changed is copied anew: to go back, they are learned again.
+_SKIPPED: Final = object()
+# Events between two copies of a fragile model. A rollback learns the events since the last copy again.
 _RELEARNED: Final = 500
 
 
 class Batch:
-    """Takes the records of one partition, scores and learns them, and counts what became of each.
+    """Scores and learns the records of one partition, and counts their outcomes.
 
     Parameters
     ----------
@@ -295,18 +297,18 @@ class Batch:
     decode, positive, on_bad
         See `Lane`.
     breaker
-        None: never stop because too many events are bad.
+        Stops the lane when too many events are bad; None: never.
     monitor
-        Told every labelled event that was scored.
+        Receives every labelled event that was scored.
     topic, partition
         For messages.
     bounds
-        Of features, as declared: what lies beyond is counted. None: there are none.
+        Declared bounds of features; values outside are counted. None: there are none.
 
     Attributes
     ----------
     next_offset
-        Of the first record that was not taken yet; None before the first.
+        Offset of the next record to take; None before the first.
     events, stages
         Number of records by outcome, and of dead letters by stage.
     seen
@@ -314,7 +316,7 @@ class Batch:
     bad
         Positions, in records seen, of the dead letters in the breaker's window.
     outside
-        Counts values beyond the bounds; None without any.
+        Counter of values outside the bounds; None without bounds.
     """
 
     def __init__(
@@ -345,7 +347,7 @@ class Batch:
             model, decode, positive=positive, is_bad=self._is_bad_event, flags=self._regret is not None
         )
         private = model.private
-        # Of the first records a learner takes the names of its features, and the regret all pairs.
+        # The first record names the learner's features, and the regret keeps all pairs of its first records.
         self._alone = 1 if self._regret is None else self._regret.exact
         self._keyed = private is not None and private.noise_key is not None
         self._entities = private is not None and private.entity is not None
@@ -354,41 +356,41 @@ class Batch:
         self.stages = dict.fromkeys(_STAGES, 0)
         self.seen = 0
         self.bad: deque[int] = deque()
-        # A copy of the steps that an event could leave half changed, and what was learned since it was made.
+        # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
         self._since: list[tuple[Any, Any]] = []
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
-        """Take the plain events at the front of the batch in bulk, the rest one by one.
+        """Take plain events at the front of the batch in bulk, and the rest one by one.
 
-        Both ways give the same outputs and the same state; in bulk, each question is asked once a batch.
+        Both paths give the same outputs and the same state. In bulk, each check is made once a batch.
         """
         output = LaneOutput([], [], None)
-        labels: list[int] = []
-        given: list[float] = []
+        auc_labels: list[int] = []
+        auc_scores: list[float] = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
-        # The first records of all are taken one by one. Those behind them in the batch need not be.
+        # The first records of the stream are taken one by one; the rest of their batch need not be.
         first = self._alone - self.seen
         parts = [records[:first], records[first:]] if 0 < first < len(records) else [records]
         for part in parts:
-            # In bulk there are scores alone.
-            done = 0 if self._model.several else self._take_plain(part, output, labels, given)
+            # The bulk path gives scores, and no probabilities of several classes.
+            done = 0 if self._model.several else self._take_plain(part, output, auc_labels, auc_scores)
             if done < len(part):
-                self._take_carefully(part[done:] if done else part, output, labels, given)
+                self._take_carefully(part[done:] if done else part, output, auc_labels, auc_scores)
         output.next_offset = self.next_offset
         if self._model.ranks:
-            self._auc.extend(labels, given)
+            self._auc.extend(auc_labels, auc_scores)
         return output
 
     def _take_plain(
         self,
         records: Sequence[Record],
         output: LaneOutput,
-        labels: list[int],
-        given: list[float],
+        auc_labels: list[int],
+        auc_scores: list[float],
     ) -> int:
-        """Take all together, or else labelled events until the first that fails; how many were taken."""
+        """Take all records at once, or else labelled events until one fails; return how many were taken."""
         slots = self._slots_left()
         crossing = 0 < slots < len(records)
         batch = None if crossing else self._reader.read(records, self.next_offset or 0)
@@ -405,29 +407,29 @@ class Batch:
                 self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
                 if done < len(batch.ys):
                     self._go_back()
-        self._tell(batch, records, taken, "learned" if slots > 0 else "scored", output)
-        done = len(taken.told)
-        labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
-        given.extend(taken.told)
+        self._record_outcomes(batch, records, taken, "learned" if slots > 0 else "scored", output)
+        done = len(taken.labelled_scores)
+        auc_labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
+        auc_scores.extend(taken.labelled_scores)
         return len(taken.scores)
 
-    def _tell(
+    def _record_outcomes(
         self, batch: Read, records: Sequence[Record], taken: _Taken, usual: str, output: LaneOutput
     ) -> None:
-        """Count and tell what became of each that was taken; `usual` is that of what a learner takes."""
+        """Count and output the outcomes of taken records; `usual` is the outcome of a learnable record."""
         scores: Sequence[float | None] = taken.scores
         outcomes, done, before = [usual] * len(scores), len(scores), self.seen
         if usual == "learned" and False in taken.admitted:
-            outcomes = ["learned" if it_was else "scored" for it_was in taken.admitted]
+            outcomes = ["learned" if admitted else "scored" for admitted in taken.admitted]
         if done and (batch.nulls or taken.refused):
             outcomes = [*outcomes, *["scored"] * (done - len(outcomes))]
-            for at in batch.nulls:
-                outcomes[at] = "scored"
+            for index in batch.nulls:
+                outcomes[index] = "scored"
             scores = list(scores)
-            for at in sorted(taken.refused):
-                self.seen = before + at + 1
-                scores[at] = None
-                outcomes[at] = self._refuse(records[at], *taken.refused[at], output.dead_letters)
+            for index in sorted(taken.refused):
+                self.seen = before + index + 1
+                scores[index] = None
+                outcomes[index] = self._refuse(records[index], *taken.refused[index], output.dead_letters)
         for outcome in ("learned", "scored", "dead_letter", "tombstone"):
             self.events[outcome] += outcomes.count(outcome)
         keys = [record.key for record in records]
@@ -440,67 +442,69 @@ class Batch:
 
     @staticmethod
     def _count_outside(outside: Outside, batch: Read, done: int, refused: Collection[int]) -> None:
-        """Look at the values of the first `done` records, but for those that were refused."""
+        """Count values outside the bounds in the first `done` records, without the refused ones."""
         if batch.table is not None:
             outside.rows(batch.table.names, batch.table.values[:done], refused)
         else:
-            for at, x in enumerate(batch.raw[:done]):
-                if at not in refused:
+            for index, x in enumerate(batch.raw[:done]):
+                if index not in refused:
                     outside.one(x)
 
     def _copy(self) -> None:
-        """Copy the steps that an event could leave half changed."""
+        """Copy the steps that an error can leave half changed."""
         self._saved, self._since = self._model.checkpoint(), []
 
     def _go_back(self) -> None:
-        """Undo what an event may have left half done."""
+        """Roll the model back to before the event that failed."""
         self._model.rollback(self._saved, self._since)
         self._copy()
 
     def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _Taken | None:
-        """Let the learner score and learn all in one go; None, with nothing changed, if it cannot."""
+        """Let the learner score and learn the whole batch; None, with nothing changed, if it cannot."""
         table, learner, regret = batch.table, self._model.learner, self._regret
-        where = () if self._model.private is None else (self._origins(records),)
+        origins = () if self._model.private is None else (self._origins(records),)
         marks = {"nulls": batch.nulls} if batch.nulls else {}
         if table is not None:
             rows = prepare_rows(learner)
-            ready = None if rows is None else rows(table.names, table.values, batch.ys, *where, **marks)
+            ready = None if rows is None else rows(table.names, table.values, batch.ys, *origins, **marks)
         else:
             many = prepare_many(learner)
-            ready = None if many is None else many(batch.xs, batch.ys, *where, **marks)
+            ready = None if many is None else many(batch.xs, batch.ys, *origins, **marks)
         if ready is None:
             return None
         refused = batch.refused
         if self._marks and ready.refused:
-            refused = {at: (error, "features") for at, error in ready.refused.items()} | refused
+            refused = {index: (error, "features") for index, error in ready.refused.items()} | refused
         if refused and self._on_bad == "fail":
             return None
-        truth, labels = batch.truth, self._told(batch)
-        place: Sequence[int] = range(len(truth))
+        truth, labels = batch.truth, self._regret_labels(batch)
+        positions: Sequence[int] = range(len(truth))
         if batch.nulls or refused:
-            away = refused.keys() | batch.nulls
-            place = [at for at in place if at not in away]
-            truth, labels = [truth[at] for at in place], [labels[at] for at in place]
+            unlearned = refused.keys() | batch.nulls
+            positions = [index for index in positions if index not in unlearned]
+            truth, labels = [truth[index] for index in positions], [labels[index] for index in positions]
         drawn = None
         if regret is not None:
-            kept = _rows(ready, place)
+            kept = _rows(ready, positions)
             drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False), rows=kept)
             if drawn is None:
                 return None
-            if drawn.at:
-                given = _dicts(batch, [place[at] for at in drawn.at]) if kept is None else kept.only(drawn.at)
-                regret.keep(drawn, given, labels)
-        stops = [place[at] for at in drawn.stops] if drawn is not None else []
+            if drawn.indices:
+                drawn_rows = (
+                    _dicts(batch, [positions[index] for index in drawn.indices])
+                    if kept is None
+                    else kept.only(drawn.indices)
+                )
+                regret.keep(drawn, drawn_rows, labels)
+        stops = [positions[index] for index in drawn.stops] if drawn is not None else []
         scores = ready.take(stops, drawn.others) if drawn is not None and stops else ready.take()
-        told = scores if len(truth) == len(scores) else [scores[at] for at in place]
+        labelled_scores = scores if len(truth) == len(scores) else [scores[index] for index in positions]
         if regret is not None and drawn is not None and stops:
-            regret.settle(drawn, told, ready.beside)
-        return _Taken(scores, ready.admitted or [], refused, truth, told)
+            regret.record_scores(drawn, labelled_scores, ready.beside)
+        return _Taken(scores, ready.admitted or [], refused, truth, labelled_scores)
 
-    def _told(self, batch: Read) -> Sequence[Any]:
-        """What the regret is told of labels: whether each is the one that ranks high, or where there is none
-        that does, the labels.
-        """
+    def _regret_labels(self, batch: Read) -> Sequence[Any]:
+        """Labels for the regret: whether each is positive; for a learner without two classes, the labels."""
         return batch.truth if self._two_classes else batch.ys
 
     def _origins(self, records: Sequence[Record]) -> Origins:
@@ -508,16 +512,16 @@ class Batch:
         contexts = contexts_of(self._partition, records) if self._keyed else None
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
-    def _take_each(self, batch: Read, records: Sequence[Record], given: list[float]) -> list[bool]:
-        """Score and learn one after the other until one fails; which were admitted, as `_Taken` says."""
-        model, regret, told = self._model, self._regret, self._told(batch)
+    def _take_each(self, batch: Read, records: Sequence[Record], scores: list[float]) -> list[bool]:
+        """Score and learn one event after the other until one fails; returns `_Taken.admitted`."""
+        model, regret, labels = self._model, self._regret, self._regret_labels(batch)
         n, xs, ys = len(batch.ys), batch.xs, batch.ys
         score_one, learn_one = model.score, model.learn
         admitted: list[bool] = []
-        emit = self._counting(given, admitted) if self._entities else given.append
+        emit = self._counting(scores, admitted) if self._entities else scores.append
         take = None if model.private is None else model.private.take_or_raise
         counted = 0
-        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(told)
+        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(labels)
         try:
             for stop, zeros, ones in hits:
                 if take is None:
@@ -531,46 +535,46 @@ class Batch:
                         emit(take(x, y, origin))
                 if regret is None:
                     break
-                regret.pass_over(zeros, ones)
+                regret.skip(zeros, ones)
                 counted = stop
                 if stop == n:
                     break
                 x, y, origin = xs[stop], ys[stop], self._origin(records[stop])
                 score = score_one(x)
-                sample = regret.prepare(x, told[stop], score, score_one)
+                sample = regret.prepare(x, labels[stop], score, score_one)
                 model.learn_from(x, y, origin)
                 emit(score)
-                regret.commit(sample, told[stop])
+                regret.commit(sample, labels[stop])
                 counted += 1
-        except Exception:  # noqa: S110  # the careful way meets it again, alone
+        except Exception:  # noqa: S110  # the record-by-record path meets it again, and handles it
             pass
         if regret is not None:
-            regret.skip(told[counted : len(given)])
+            regret.skip_labels(labels[counted : len(scores)])
         return admitted
 
     def _refused(self) -> int:
-        """Records so far whose entity had been learned from often enough: by entity and slot alone."""
+        """Records so far that exceeded their entity's limit: a function of entity and slot alone."""
         private = self._model.private
         return private.refused_records if private is not None and self._entities else 0
 
-    def _counting(self, given: list[float], admitted: list[bool]) -> Callable[[float], None]:
-        """Append a score to `given`, and to `admitted` whether its record was."""
+    def _counting(self, scores: list[float], admitted: list[bool]) -> Callable[[float], None]:
+        """A function that appends a score to `scores`, and to `admitted` whether its record was learned."""
         refused = self._refused()
 
         def emit(score: float) -> None:
             nonlocal refused
             before, refused = refused, self._refused()
-            given.append(score)
+            scores.append(score)
             admitted.append(before == refused)
 
         return emit
 
     def _origin(self, record: Record) -> Origin:
-        """What the noise of a record and its account go by, as far as its learner asks.
+        """Provenance of a record, for the noise and the account, as far as the learner needs it.
 
         An entity is the key of the message, never a field of its value: were the value damaged, its entity
         would change with it, and with that what is learned of others (docs/privacy 8). A message without a
-        key is nobody's: a null record.
+        key belongs to no entity: a null record.
         """
         entity = record.key if self._entities else None
         if self._keyed:
@@ -581,10 +585,10 @@ class Batch:
         self,
         records: Sequence[Record],
         output: LaneOutput,
-        labels: list[int],
-        given: list[float],
+        auc_labels: list[int],
+        auc_scores: list[float],
     ) -> None:
-        """Any record at all, one by one."""
+        """Take records one by one, whatever they contain."""
         slots = self._slots_left()
         expected = -1 if self.next_offset is None else self.next_offset
         for record in records:
@@ -593,15 +597,20 @@ class Batch:
                 continue
             expected = self.next_offset = record.offset + 1
             self.seen += 1
-            scored = self._take_one(record, slots > 0, output.dead_letters, labels, given)
+            scored = self._take_one(record, slots > 0, output.dead_letters, auc_labels, auc_scores)
             slots -= 1
             self.events[scored.outcome] += 1
             output.scores.append(scored)
 
     def _take_one(
-        self, record: Record, learns: bool, dead: list[DeadLetter], labels: list[int], given: list[float]
+        self,
+        record: Record,
+        learns: bool,
+        dead: list[DeadLetter],
+        auc_labels: list[int],
+        auc_scores: list[float],
     ) -> Scored:
-        """One record; `learns` says whether it comes before the horizon."""
+        """Take one record; `learns`: whether it comes before the horizon."""
         model, regret = self._model, self._regret
         origin, refused = self._origin(record), self._refused()
         event_id: str | None = None
@@ -613,17 +622,21 @@ class Batch:
             if model.fragile:
                 refuse_nan(x)
             z = model.through(x)
-            score, shares = (None, None) if model.too_early(z) else model.judge(z)
+            score, shares = (None, None) if model.too_early(z) else model.score_with_probabilities(z)
             if y is None:
                 outcome = "scored"
                 self._learn_null(origin)
             else:
                 stage = "label"
                 label = bool(y == self._positive)
-                told = label if self._two_classes else y
+                regret_label = label if self._two_classes else y
                 sample: Any = _NOT_COUNTED
                 if regret is not None and score is not None:
-                    sample = regret.prepare(z, told, score, model.score) if regret.enters(told) else _PASSED
+                    sample = (
+                        regret.prepare(z, regret_label, score, model.score)
+                        if regret.enters(regret_label)
+                        else _SKIPPED
+                    )
                 stage = "learn"
                 if model.direct:
                     model.learn_from(z, y, origin)
@@ -631,10 +644,10 @@ class Batch:
                     self._learn_through(x, y, origin)
                 outcome = "learned" if learns and self._refused() == refused else "scored"
                 if sample is not _NOT_COUNTED:
-                    self._settle_regret(sample, told)
+                    self._count_regret(sample, regret_label)
                 if score is not None:
-                    labels.append(label)
-                    given.append(score)
+                    auc_labels.append(label)
+                    auc_scores.append(score)
                 if model.fragile:
                     self._since.append((x, y))
             if self.outside is not None:
@@ -646,7 +659,7 @@ class Batch:
     def _refuse_carefully(
         self, record: Record, error: Exception, stage: str, origin: Origin, dead: list[DeadLetter]
     ) -> str:
-        """The outcome of a record that failed, with the model as it was before it.
+        """Roll back a record that failed, and return its outcome.
 
         Raises
         ------
@@ -661,7 +674,7 @@ class Batch:
         return self._refuse(record, error, stage, dead)
 
     def _learn_through(self, x: Any, y: object, origin: Origin) -> None:
-        """Let a pipeline learn; a record that it keeps from the learner is a null record."""
+        """Let a pipeline learn; a record that it filters out is a null record."""
         if not self._model.learn_through(x, y, origin):
             self._learn_null(origin)
 
@@ -670,16 +683,16 @@ class Batch:
         if self._model.private is not None:
             self._model.private.learn_null(origin)
 
-    def _settle_regret(self, sample: Any, told: Any) -> None:
+    def _count_regret(self, sample: Any, label: Any) -> None:
         """Let the regret count a record that was learned."""
         if self._regret is not None:
-            if sample is _PASSED:
-                self._regret.skip([told])
+            if sample is _SKIPPED:
+                self._regret.skip_labels([label])
             else:
-                self._regret.commit(sample, told)
+                self._regret.commit(sample, label)
 
     def _slots_left(self) -> float:
-        """Slots before the horizon; every record takes one."""
+        """Slots left before the horizon; every record takes one."""
         private = self._model.private
         if private is None:
             return math.inf
@@ -687,18 +700,18 @@ class Batch:
         return math.inf if left is None else left
 
     def _is_bad_event(self, error: Exception, stage: str) -> bool:
-        """Whether this is about the event; everything else is about us, and must be heard."""
+        """Whether the error is about the event. Any other error is ours, and must stop the lane."""
         if isinstance(error, MemoryError | PrivacyError):
             return False
         if isinstance(error, ConfigError) and self._model.private is not None:
-            return True  # what was declared was checked long ago: this record names features, or too many
+            return True  # parameters were checked before: this record has unknown or too many features
         return isinstance(error, RecordError) or stage in ("decode", "label") or self._model.foreign
 
     def _refuse(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> str:
         """The outcome of a record that cannot be used: a dead letter, unless it is a tombstone.
 
-        A tombstone says that a key was deleted. Nobody has made a mistake, so nothing is to be mended, and
-        neither `on_bad` nor the breaker counts it.
+        A tombstone says that a key was deleted. It is not an error, so neither `on_bad` nor the breaker
+        counts it.
         """
         if record.value is None:
             return "tombstone"
@@ -735,39 +748,39 @@ class Batch:
             ) from error
 
 
-def _rows(ready: Any, place: Sequence[int]) -> Records | None:
-    """The records at these places of a batch, ascending, if they are at hand as rows."""
+def _rows(ready: Any, positions: Sequence[int]) -> Records | None:
+    """The records at these positions of a batch, ascending; None if the batch has no array of rows."""
     rows = getattr(ready, "rows", None)
     if rows is None:
         return None
-    return Records(ready.names, rows if len(place) == len(rows) else rows[place])
+    return Records(ready.names, rows if len(positions) == len(rows) else rows[positions])
 
 
-def _dicts(batch: Read, places: list[int]) -> list[Any]:
-    """The records at these places of a batch, as the learner sees them."""
-    many = 4 * len(places) > len(batch.xs)  # they are cheaper together
+def _dicts(batch: Read, positions: list[int]) -> list[Any]:
+    """The records at these positions of a batch, as the learner sees them."""
+    many = 4 * len(positions) > len(batch.xs)  # one conversion of all rows is then cheaper
     xs = batch.xs[:] if many else batch.xs
-    return [xs[at] for at in places]
+    return [xs[position] for position in positions]
 
 
 class _Taken(NamedTuple):
-    """What became of events that were taken.
+    """Results of events that were taken.
 
     Attributes
     ----------
     scores
-        Of each, before it was learned; of one that was refused it means nothing.
+        Of each event, before it was learned; for a refused event it means nothing.
     admitted
-        Whether each was learned from, as far as its entity goes; empty where entities are not counted.
+        Whether each event was within its entity's limit; empty where entities are not counted.
     refused
-        As in `Read`, with what the learner refuses.
-    truth, told
-        Of the labelled events that were scored: whether each ranks high, and its score. There may be fewer
-        scores.
+        As in `Read`, with those that the learner refuses.
+    truth, labelled_scores
+        For the labelled events that were scored: whether each is positive, and its score. There may be
+        fewer scores.
     """
 
     scores: list[float]
     admitted: list[bool]
     refused: dict[int, tuple[Exception, str]]
     truth: Sequence[int]
-    told: list[float]
+    labelled_scores: list[float]

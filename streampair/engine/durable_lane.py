@@ -1,4 +1,4 @@
-"""A lane whose every commit is in its log before it takes effect."""
+"""A durable lane: a lane with a write-ahead log of its releases and commits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def place_of(record: Record) -> RecordRef:
-    """A record as a log knows it again."""
+    """A reference to a record: its offset and the digest of its payload."""
     return RecordRef(record.offset, payload_digest(record.key, record.value))
 
 
@@ -75,19 +75,19 @@ class LaneLog:
     key
         Of the chain: from the noise key of a private lane.
     app, topic, partition, name, fingerprint
-        What the lane is.
+        Identity of the lane and its learner.
     reservations
-        The account of a private learner; None: there is none to keep.
+        Privacy account of the learner; None: it keeps none.
     private
-        Whether a guarantee hangs on this log.
+        Whether the learner is private, so that its guarantee depends on this log.
     entity
         Where entities are read from; empty where none are declared.
     void
-        What voids the guarantee as the lane is configured now.
+        Reasons that void the guarantee in the current configuration.
     replayable
-        Whether the same records from the same snapshot give the same scores and the same bytes.
+        Whether a replay of the same records from the same snapshot gives the same scores and bytes.
     plan
-        Gives the fitted numbers of the learner's plan; None while they are not known.
+        Returns the fitted numbers of the learner's plan; None while they are not known.
     """
 
     def __init__(
@@ -124,19 +124,19 @@ class LaneLog:
         self._snapshot_due = True
         self.replayable = replayable
         self.records_since_snapshot = 0
-        """Records that a start would have to replay."""
+        """Records that a restart would have to replay."""
 
-    # A start
+    # Start
 
     def read(self, frames: bytes, *, damaged: bool = False) -> ReplayRequest:
-        """Read the log, as it was found.
+        """Read and verify the log.
 
         Parameters
         ----------
         frames
-            As the store holds it.
+            The log's bytes from the store.
         damaged
-            Stop at damage: for `accept`. A start is then refused.
+            Read up to the first damage instead of raising: for `accept`. `start` then raises the error.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class LaneLog:
         PrivacyError
             If it was begun under another key.
         SnapshotError
-            If it is another lane's, or was written under another configuration.
+            If it belongs to another lane, or was written under another configuration.
         """
         entries, self._chain, used = Chain.read(self._key, frames, damaged=True)
         if self._chain.damage is not None:
@@ -177,7 +177,7 @@ class LaneLog:
         )
 
     def _check_key(self, frames: bytes) -> None:
-        """Nothing verifies under another key: then the key is what is wrong, not the log."""
+        """Raise if the log was begun under another key: then the key is wrong, and the log not damaged."""
         try:
             entries = Chain.peek(frames)
         except SnapshotError:
@@ -189,7 +189,7 @@ class LaneLog:
 
     @property
     def known(self) -> RecoveredState | None:
-        """What the log says; None: it is new."""
+        """The state that the log records; None: the log is new."""
         return self._known
 
     @property
@@ -203,19 +203,20 @@ class LaneLog:
         *,
         report: dict[str, Any] | None = None,
     ) -> tuple[list[LogAppend], list[str]]:
-        """Check what was found, and announce an attempt. Nothing may be written before.
+        """Check the recovered state, and begin an attempt. Nothing may be written before.
 
         Parameters
         ----------
         facts
-            What stands outside of the log.
+            State outside of the log.
         report
-            Numbers of the privacy report, where a log begins.
+            Numbers of the privacy report, for a new log.
 
         Returns
         -------
         tuple
-            What is to be made durable, one after the other; and what a lane without an account goes on over.
+            Appends to be made durable, in order; and warnings: problems that do not stop a lane without an
+            account.
 
         Raises
         ------
@@ -248,7 +249,7 @@ class LaneLog:
             assert known is not None
             appends.append(self._append(self._chain.add(genesis)))
         elif facts.registers and not known.attempts and self._registered(facts) is None:
-            # Its process died before the register knew of it, and no attempt may come before it does.
+            # The process that began the log died before it wrote the register. No attempt may precede that.
             appends.append(self._append())
         self._partitions = facts.partitions
         account, ledger = self._reservations, None
@@ -262,7 +263,7 @@ class LaneLog:
         return appends, warnings
 
     def accept(self, how: How, facts: ExternalState, when: str) -> Acceptance:
-        """Go on where `start` refuses to, because an operator says so: see `accepting.accept`."""
+        """Override a refused `start` on an operator's word: see `recovery.accept`."""
         entry, problem, charged = accept(
             self._known,
             self._chain,
@@ -273,63 +274,63 @@ class LaneLog:
             private=self._private,
             entity=self._entity,
         )
-        assert self._known is not None  # there is nothing to accept without a log
+        assert self._known is not None  # `accept` raises without a log
         self._known.fold(entry)
         self._partitions = facts.partitions
         append = self._append(self._chain.add(entry))
         return Acceptance(append, entry.charged, entry.what, problem, charged)
 
     def restored(self) -> None:
-        """The state of the last snapshot is there; or the lane begins, and has none."""
+        """Continue after the last snapshot was restored, or after the start of a lane without one."""
         known, account = self._known, self._reservations
         assert known is not None
         if account is not None:
             account.bind()
         self._last = None if known.tip is None else known.tip.last
         if known.span is None:
-            self._snapshot_due = not self.replayable or known.saved is None or known.given_up is not None
+            self._snapshot_due = not self.replayable or known.saved is None or known.span_override is not None
         elif account is not None:
             account.replay(known.path)
 
     @property
     def replay_until(self) -> int | None:
-        """The offset up to which records are replayed silently; None: nothing is to be replayed."""
+        """Offset at which the silent replay ends; None: nothing is to be replayed."""
         span = None if self._known is None else self._known.span
         return None if span is None else span[1]
 
     def replayed(self) -> None:
-        """The silent replay has come to the tip.
+        """Check the result of the silent replay, which has reached the last commit.
 
         Raises
         ------
         SnapshotError
-            If it has not come to the scores that the tip holds.
+            If its scores differ from those of the commit.
         """
         known, account = self._known, self._reservations
         assert known is not None
         assert known.tip is not None
-        if known.tip.scores != self._told():
-            raise lost_span("a replay from the last snapshot gives other scores than were given")
+        if known.tip.scores != self._scores_digest():
+            raise lost_span("a replay from the last snapshot gives other scores than the last commit has")
         if account is not None:
             if account.settled != known.tip.slots:
-                raise lost_span(f"a replay comes to slot {account.settled}, and the log to {known.tip.slots}")
+                raise lost_span(f"a replay ends at slot {account.settled}, and the log at {known.tip.slots}")
             account.replayed()
         self._snapshot_due = not self.replayable
 
-    def _told(self) -> bytes:
-        """Digest of the scores since the last snapshot, and of what the next noise depends on."""
-        told = self._scores.copy()
+    def _scores_digest(self) -> bytes:
+        """Digest of the scores since the last snapshot and of the state of the noise."""
+        digest = self._scores.copy()
         if self._reservations is not None:
-            self._reservations.tell(told)
-        return told.digest()
+            self._reservations.update_digest(digest)
+        return digest.digest()
 
-    # At work
+    # Processing
 
     def took(self, records: Sequence[Record], scores: Sequence[Scored]) -> LogAppend | None:
-        """What must be durable before the outputs of these records leave; None: nothing."""
+        """The append that must be durable before the outputs of these records leave; None: none."""
         if scores:
-            given = [float("nan") if scored.score is None else scored.score for scored in scores]
-            self._scores.update(array.array("d", given).tobytes())
+            values = [float("nan") if scored.score is None else scored.score for scored in scores]
+            self._scores.update(array.array("d", values).tobytes())
             self.records_since_snapshot += len(scores)
             self._last = _place_at(scores[-1].offset, reversed(records))
             self._first = scores[0].offset if self._first is None else self._first
@@ -340,14 +341,14 @@ class LaneLog:
         account = self._reservations
         if account is None:
             return None
-        silent, note = account.replaying, account.note()
-        if scores and not silent and self._voids() and note is None:
-            # Who repeats what was released before has no line to write, and a line tells what voids too.
-            note = Digests(account.settled + 1, 0, b"")
-        return None if note is None else self._append(self._chain.add(note))
+        silent, line = account.replaying, account.digest_line()
+        if scores and not silent and self._voids() and line is None:
+            # A repeated release needs no line of digests. An empty one makes the new void reason durable.
+            line = Digests(account.settled + 1, 0, b"")
+        return None if line is None else self._append(self._chain.add(line))
 
     def _voids(self) -> bool:
-        """Note that a record is taken; whether that voids the guarantee for a reason that is new."""
+        """Apply the pending void reasons, as a record is taken; return whether one of them is new."""
         known = self._known
         if known is None:
             return False
@@ -361,7 +362,7 @@ class LaneLog:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the next commit must hold a snapshot."""
+        """Whether the next commit must include a snapshot."""
         return self._snapshot_due or (self._known is not None and self._known.plan is None and self._private)
 
     def commit(
@@ -373,12 +374,12 @@ class LaneLog:
         clean: bool,
         report: dict[str, Any] | None,
     ) -> Commit:
-        """A commit, to be made durable once all outputs are.
+        """Make a commit, which is to be made durable once all outputs are.
 
         Parameters
         ----------
         next_offset, seen
-            Where the lane is, and how many records it has taken.
+            Offset of the next record, and number of records taken.
         report
             Numbers of the privacy report.
         data
@@ -394,7 +395,7 @@ class LaneLog:
             next_offset=next_offset,
             seen=seen,
             slots=0 if account is None else account.settled,
-            scores=self._told(),
+            scores=self._scores_digest(),
             last=self._last,
             ledger=None if account is None else account.reserved(clean=clean),
             clean=clean,
@@ -404,7 +405,7 @@ class LaneLog:
         if data is None:
             known.fold(tip)
             return self._committing(self._chain.add(tip), next_offset, None, None)
-        known.fold(tip)  # what was taken under a void reason is told before it is repeated
+        known.fold(tip)  # adds the void reasons that the snapshot's entry repeats
         known.plan = self._plan()
         content = self._key.tag(b"snapshot", data)
         saved = SnapshotEntry(
@@ -425,7 +426,7 @@ class LaneLog:
         return self._committing(self._chain.add(saved), next_offset, content.hex(), data)
 
     def check_content(self, data: bytes) -> None:
-        """Refuse a snapshot that is not the one that the log names.
+        """Refuse a snapshot whose digest is not the one in the log.
 
         Raises
         ------
@@ -471,23 +472,23 @@ class LaneLog:
 
 
 class LoggedLane(Lane):
-    """A lane whose log is the truth, and whose snapshots are a cache of it (docs/privacy 8).
+    """A lane with a write-ahead log; snapshots are a cache of the log (docs/privacy 8).
 
     See docs/design.md, "The log is the truth".
 
-    It does no I/O. Its life: `read` the log; `start` with the facts and the snapshot that it asks for;
-    `replay` what it asks for; make each `Append` of the start durable, in order; then `process`, whose `line`
-    is durable before any output leaves, no more than `room` records between two commits; `commit` once all
-    outputs are stored, and `committed` once the commit is. Whatever fails in between: throw the lane away,
-    and start another.
+    It does no I/O. The caller, in this order: `read`s the log; `start`s with the external state and the
+    requested snapshot; `replay`s the requested records; makes each `LogAppend` of the start durable; then
+    `process`es at most `room` records between two commits, and makes each `line` durable before any output
+    leaves; `commit`s once all outputs are stored, and calls `committed` once the commit is. After any failure
+    in between, discard the lane and start another.
 
     Parameters
     ----------
     learner, decode
         As for `Lane`. The noise key of a private learner keys the log too.
     payloads_change
-        Whether the record at an offset may be another one when it is read again (compaction, erasure). Then
-        no replay is trusted to repeat anything, and each commit holds a snapshot.
+        Whether the record at an offset may change between reads (compaction, erasure). Replays are then not
+        trusted, and each commit includes a snapshot.
     options
         Further arguments of `Lane`.
 
@@ -501,7 +502,7 @@ class LoggedLane(Lane):
     >>> first = lane()
     >>> first.read(b"").content is None
     True
-    >>> appends, warnings = first.start(Facts(registers=False))
+    >>> appends, warnings = first.start(ExternalState(registers=False))
     >>> log = b"".join(frame for append in appends for frame in append.frames)
     >>> records = [Record(0, b'{"x": {"a": 0.5}, "y": true}'), Record(1, b'{"x": {"a": 0.1}, "y": false}')]
     >>> scores = first.process(records).scores
@@ -511,7 +512,7 @@ class LoggedLane(Lane):
     >>> second = lane()
     >>> second.read(log).content == commit.content
     True
-    >>> _ = second.start(Facts(end=2, registers=False), commit.snapshot)
+    >>> _ = second.start(ExternalState(end=2, registers=False), commit.snapshot)
     >>> second.next_offset
     2
     """
@@ -527,7 +528,7 @@ class LoggedLane(Lane):
         super().__init__(learner, decode, **options)
         private = self._model.private
         self._reservations: Reservations | None = None
-        # A fixed seed protects nobody: there is nothing to keep an account of.
+        # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:
             self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
         self._working = False
@@ -542,24 +543,24 @@ class LoggedLane(Lane):
             private=private is not None,
             entity="key" if private is not None and private.entity is not None else "",
             void=self._void,
-            # Another model, or noise that nobody can draw again, does not come out of a replay once more.
+            # A foreign model may not be deterministic, and noise without a key cannot be drawn again.
             replayable=not self._model.foreign
             and not payloads_change
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
         )
 
-    # A start
+    # Start
 
     def read(self, frames: bytes, *, damaged: bool = False) -> ReplayRequest:
-        """Read the lane's log, before anything is written: what it asks for.
+        """Read the lane's log, before anything is written; returns what the start needs.
 
         Parameters
         ----------
         frames
-            The log as the store holds it; empty for a new lane.
+            The log's bytes from the store; empty for a new lane.
         damaged
-            Stop at damage, in place of an error: for `accept`. A start is then refused.
+            Read up to the first damage instead of raising: for `accept`. `start` then raises the error.
 
         Raises
         ------
@@ -568,25 +569,25 @@ class LoggedLane(Lane):
         return self._log.read(frames, damaged=damaged)
 
     def start(self, facts: ExternalState, snapshot: bytes | None = None) -> tuple[list[LogAppend], list[str]]:
-        """Check the log against the register and the topic, and announce an attempt.
+        """Check the log against the register and the topic, and begin an attempt.
 
         Parameters
         ----------
         facts
-            What stands outside of the log.
+            State outside of the log.
         snapshot
-            The one that `read` asked for.
+            The one that `read` requested.
 
         Returns
         -------
         tuple
-            What is to be made durable, in this order, after the replay and before the first record that is
-            processed; and what is to be told. A replay that is refused has then written nothing.
+            Appends to be made durable, in this order, after the replay and before the first record is
+            processed, so that a refused replay has written nothing; and warnings.
 
         Raises
         ------
         PrivacyError, SnapshotError
-            If it may not go on. Nothing may then be written.
+            If the lane may not go on. Nothing may then be written.
         """
         log = self._log
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
@@ -596,9 +597,9 @@ class LoggedLane(Lane):
         if snapshot is not None:
             self.restore(snapshot)
         elif private is not None and known is not None and known.plan is not None:
-            private.load_plan(known.plan)  # what another machine has fitted is not fitted again
-        if log.known is not None and log.known.given_up is not None:
-            self._batch.next_offset = log.known.given_up.next_offset
+            private.load_plan(known.plan)  # the plan is fitted once, on whatever machine
+        if log.known is not None and log.known.span_override is not None:
+            self._batch.next_offset = log.known.span_override.next_offset
             tip = log.known.tip
             self._since = self._since or (0 if tip is None else since_of(tip.privacy))
         if log.known is not None and log.known.tip is not None:
@@ -608,19 +609,19 @@ class LoggedLane(Lane):
         return appends, warnings
 
     def accept(self, how: How, facts: ExternalState, when: str, snapshot: bytes | None = None) -> Acceptance:
-        """Go on where `start` refuses to, because an operator says so. See `LaneLog.accept`.
+        """Override a refused `start` on an operator's word. See `LaneLog.accept`.
 
-        For a lane that has read its log and is not started: make what it gives durable, and start another.
+        Call it after `read`, on a lane that is not started. Make the append durable, then start a new lane.
 
         Parameters
         ----------
         how, facts, when
             As of `LaneLog.accept`.
         snapshot
-            The one that `read` asked for: to say what is spent.
+            The one that `read` requested: to compute the spend.
         """
         known, private = self._log.known, self._model.private
-        told = None if known is None else (known.genesis if known.tip is None else known.tip).privacy
+        report = None if known is None else (known.genesis if known.tip is None else known.tip).privacy
         if known is not None and snapshot is not None:
             self._log.check_content(snapshot)
             self.restore(snapshot)
@@ -628,31 +629,31 @@ class LoggedLane(Lane):
             private.load_plan(known.plan)
         tip_ledger = None if known is None or known.tip is None else known.tip.ledger
         accepted = self._log.accept(how, facts, when)
-        if private is None or self._reservations is None or told is None:
+        if private is None or self._reservations is None or report is None:
             return accepted
         first = 0 if tip_ledger is None else tip_ledger["forks"] + tip_ledger["pending"]
         private.charge(first)
         base = private.privacy.mu_spent
         private.charge(accepted.charged[1])
-        before, after = told["mu_spent"], private.privacy.mu_spent
-        if known is not None and known.given_up is None:
-            # At the tip more is spent than at the snapshot; what forks cost does not hang on where they are.
+        before, after = report["mu_spent"], private.privacy.mu_spent
+        if known is not None and known.span_override is None:
+            # More is spent at the tip than at the snapshot. Forks cost the same at both.
             after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
         return accepted._replace(mu=(before, after))
 
     def reread(self, frames: bytes) -> ReplayRequest | None:
-        """Read the log again, once the lane was let go of: what it asks for before `rejoin`.
+        """Read the log again after the partition was revoked; returns what `rejoin` needs.
 
         Parameters
         ----------
         frames
-            The log as the store holds it now.
+            The log's current bytes from the store.
 
         Returns
         -------
-        Wanted or None
-            None if somebody has worked on it since, or this lane has after its last commit: it is of no use
-            then, and another is to be started.
+        ReplayRequest or None
+            None if another process has written to the log since, or this lane has processed records after
+            its last commit: discard the lane then, and start another.
         """
         left = (self._log.chain.sequence, self._log.chain.tag)
         wanted = self._log.read(frames)
@@ -663,7 +664,7 @@ class LoggedLane(Lane):
         return wanted
 
     def rejoin(self, facts: ExternalState) -> tuple[list[LogAppend], list[str]]:
-        """Go on with the state that this lane still has, after `reread`; otherwise as `start`."""
+        """Go on with this lane's state after `reread`; otherwise as `start`."""
         appends, warnings = self._log.start(facts)
         self._log.restored()
         self._working = True
@@ -671,21 +672,21 @@ class LoggedLane(Lane):
 
     @property
     def log(self) -> LaneLog:
-        """Its log, as it was read."""
+        """The log, once it was read."""
         return self._log
 
     @property
     def replay_until(self) -> int | None:
-        """Offset up to which records are to be replayed after `start`; None: none, or no longer any."""
+        """Offset up to which records are to be replayed after `start`; None: no replay, or it is over."""
         return None if self._working else self._log.replay_until
 
     def replay(self, records: Sequence[Record]) -> None:
-        """Process records again that were committed after the last snapshot. Nothing comes out of it.
+        """Process records again that were committed after the last snapshot, without outputs.
 
         Raises
         ------
         SnapshotError, PrivacyError
-            If they do not give what they gave.
+            If the results differ from those of the first time.
         """
         log, until = self._log, self.replay_until
         if until is None:
@@ -697,15 +698,15 @@ class LoggedLane(Lane):
         self._torn = False
 
     def replayed(self) -> None:
-        """Say that the topic has no more records below `replay_until`.
+        """End the replay: the topic has no more records below `replay_until`.
 
         Raises
         ------
         SnapshotError
-            If the lane has not come to where it was.
+            If the replay did not reach the state of the last commit.
         """
         log = self._log
-        # Markers and gaps: the last record may lie well below the offset that was committed.
+        # With markers and gaps, the last record may lie well below the committed offset.
         self._batch.next_offset = log.replay_until
         log.replayed()
         self._working = True
@@ -718,21 +719,21 @@ class LoggedLane(Lane):
         return None if self._reservations is None else self._reservations.room
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
-        """Score each record, then learn from it: as `Lane.process`, with the line that must be durable first.
+        """Score each record, then learn from it: as `Lane.process`, with a `line` to be made durable first.
 
         Raises
         ------
         LaneStoppedError
             As of `Lane.process`.
         PrivacyError
-            If more would be released than is reserved, or another view of records that were released before
-            than is set aside for. Nothing of the batch may then leave.
+            If more slots would be released than are reserved, or more forks are needed than the plan allows.
+            Nothing of the batch may then leave.
         """
         room = self.room if self._working else 0
         if not self._working or (room is not None and len(records) > room):
             raise PrivacyError(
                 f"{len(records)} records, and {room} slots are reserved",
-                fix="start the lane, replay what it asks for, give no more than room records, and commit",
+                fix="start the lane, replay what it requests, give no more than room records, and commit",
             )
         output = super().process(records)
         self._torn = True
@@ -741,7 +742,7 @@ class LoggedLane(Lane):
         return output
 
     def _void_reasons(self) -> list[str]:
-        """Also those under which a record was ever taken, by the log: they are marked in the learner."""
+        """As in the base, and the reasons in the log under which records were taken; marks the learner."""
         private, known = self._model.private, self._log.known
         if private is None or known is None:
             return self._void
@@ -749,7 +750,7 @@ class LoggedLane(Lane):
         return list(dict.fromkeys([*known.void, *self._void]))
 
     def gauges(self, *, solve: bool | None = None) -> LaneGauges:
-        """The lane's numbers: as `Lane.gauges`, and what its ledger has charged."""
+        """The lane's numbers: as `Lane.gauges`, with the forks that its ledger has charged."""
         gauges = super().gauges(solve=solve)
         if self._reservations is None:
             return gauges
@@ -759,31 +760,31 @@ class LoggedLane(Lane):
     # Commits
 
     def skipped(self) -> None:
-        """Say that the topic has lost records that this lane has not read: the next commit is a snapshot."""
+        """Report that the topic lost records before this lane read them: the next commit has a snapshot."""
         self._log.skipped()
 
     @property
     def records_to_replay(self) -> int:
-        """Records that a start would replay if the process died after the next commit without a snapshot."""
+        """Records that a restart would replay if the next commit had no snapshot."""
         return self._log.records_since_snapshot
 
     def commit(self, *, snapshot: bool = False, clean: bool = False, when: int = 0) -> Commit:
-        """What is to be made durable once all outputs are stored.
+        """Make a commit, which is to be made durable once all outputs are stored.
 
         Parameters
         ----------
         snapshot
-            Whether to save the state. A lane that cannot replay does so in any case.
+            Whether to save the state. A lane that cannot replay always does.
         clean
             Whether the process ends here; implies a snapshot.
         when
-            Milliseconds since the epoch: the date of releases and forks that are new; 0: they get none.
+            Milliseconds since the epoch: the date of new releases and forks; 0: they get none.
 
         Returns
         -------
         Commit
-            Call `committed` once it is durable. If it cannot be made so, the lane is of no use any more: make
-            another, and start it from the store.
+            Call `committed` once it is durable. If that fails, discard the lane and start another from the
+            store.
         """
         log = self._log
         if not self._working:
@@ -796,7 +797,7 @@ class LoggedLane(Lane):
         return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)
 
     def committed(self) -> None:
-        """Say that the last commit is durable: what it reserves may be released from now on."""
+        """Confirm that the last commit is durable: the slots that it reserves may now be released."""
         if self._reservations is not None:
             self._reservations.committed()
 
@@ -808,4 +809,4 @@ class LoggedLane(Lane):
         return {"log": self._log.chain.sequence}
 
     def _continue(self, saved: Snapshot) -> None:
-        """The log says what was released, and by whom."""
+        """Check that the snapshot has an account; the log holds it."""

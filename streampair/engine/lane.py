@@ -1,15 +1,15 @@
-"""One input partition: score each event, then learn from it, and be able to start again from any snapshot.
+"""A lane: one learner on one input partition, which scores each event before it learns from it.
 
 A lane is a pure state machine. It reads no clock, no network and no global random state: the same snapshot
 and the same records give the same outputs and the same next snapshot, bit for bit (a private learner without
 a noise key draws fresh noise after a restore; everything else about it is the same): docs/design.md,
 "Determinism".
 
-What holds for every record, whatever is in it:
+For every record, whatever it contains:
 
 - it gives exactly one `Scored`, so that counts never depend on content (docs/privacy 9.7);
 - it is scored before it is learned;
-- if anything about it fails, the model is as it was before it, a dead letter says why, and the batch goes on;
+- if it fails, the model is as before it, a dead letter says why, and the batch goes on;
 - with a private learner it takes exactly one slot: learned, or a null step (docs/privacy 3.3).
 """
 
@@ -30,10 +30,10 @@ from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
 from streampair.engine.protocols import (
     buffer_records,
+    largest_weights,
     positive_label,
     privacy_summary,
     weight_norm,
-    weights_shown,
 )
 from streampair.engine.records import (
     Breaker,
@@ -79,9 +79,9 @@ SHADOWED = (
     "A learner that is not private learns from the same records beside this one: operators alone see how "
     "well it does. It is in no output, no snapshot and no public number, and what it learns steers nothing."
 )
-"""What a report says where there is a shadow."""
+"""Note in the privacy report of a lane with a shadow."""
 
-_WEIGHTS = 16  # that are shown
+_WEIGHTS = 16  # number of weights in the gauges
 
 
 class Lane:
@@ -95,7 +95,7 @@ class Lane:
         From a record to an event. Raises `RecordError` for a record that it cannot read; any other exception
         is taken as one of stage `"decode"`. With a private learner it must be a function of the record alone.
     app, topic, partition
-        What the lane is; a snapshot is refused by any other.
+        Identity of the lane; a snapshot of another lane is refused.
     name
         Name of the learner in outputs and metrics; None takes its class.
     positive
@@ -123,13 +123,13 @@ class Lane:
     snapshots
         False for a lane that will never be saved; then foreign steps need no pickle.
     classes
-        Whether labels are of any number of classes. Each output of a classifier of several then has the
-        probabilities of all classes that it knows beside the score of `positive`.
+        Whether labels are of any number of classes. Each output of a multiclass classifier then has the
+        probabilities of all classes that it knows, and the score of `positive`.
     shadow
-        A learner beside it that is not private; None: there is none. See `streampair.engine.Shadow`.
+        A non-private learner on the same records; None: there is none. See `streampair.engine.Shadow`.
     bounds
-        Lowest and highest value of features, as declared: values beyond are counted, for operators. None:
-        nothing is.
+        Declared bounds of features, the lowest and the highest value: values outside are counted, for
+        operators. None: there are none.
 
     Raises
     ------
@@ -220,7 +220,7 @@ class Lane:
         )
         self._state_bytes: int | None = None
         # Date of the first record: metadata, which neighbouring streams share (docs/privacy 1).
-        # None: there is none yet; 0: nobody knows.
+        # None: no record yet; 0: unknown.
         self._since: int | None = None
         self._dates = Dates()
         self._used = False
@@ -230,7 +230,7 @@ class Lane:
 
     @property
     def identity(self) -> str:
-        """What the lane is, in one text."""
+        """App, topic and partition in one text."""
         return f"{self.app}|{self.topic}|{self.partition}"
 
     @property
@@ -245,7 +245,7 @@ class Lane:
 
     @property
     def learner(self) -> Any:
-        """The last step of the model, to look at; another object after a roll-back of a foreign one."""
+        """The last step of the model, for reading; another object after a rollback of a foreign model."""
         return self._model.learner
 
     @property
@@ -260,14 +260,14 @@ class Lane:
 
     @property
     def privacy(self) -> Any:
-        """The learner's privacy report, void where the lane breaks what it promises; None if not private."""
+        """The learner's privacy report, void where the lane breaks its guarantee; None if not private."""
         report = self._voided(operator.attrgetter("privacy"))
         if report is None or self._shadow is None:
             return report
         return dataclasses.replace(report, notes=(*report.notes, SHADOWED))
 
     def _voided(self, report_of: Callable[[Any], Any]) -> Any:
-        """A report of the private learner, or its numbers, void where the lane breaks what it promises."""
+        """A report of the private learner, or its numbers; void where the lane breaks its guarantee."""
         private = self._model.private
         if private is None:
             return None
@@ -278,12 +278,12 @@ class Lane:
         return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(reasons)})")
 
     def _void_reasons(self) -> list[str]:
-        """Why the learner's promise does not hold in this lane."""
+        """Why the learner's guarantee does not hold in this lane."""
         return self._void
 
     @property
     def auc(self) -> float:
-        """AUC of the latest scores, each given before its event was learned; NaN until there is one."""
+        """AUC of the latest scores, each made before its event was learned; NaN until it is defined."""
         return self._monitor.auc.get()
 
     # Learning
@@ -304,8 +304,8 @@ class Lane:
         Raises
         ------
         LaneStoppedError
-            Under `on_bad="fail"`, and when the breaker trips. The batch then gave nothing: write nothing, and
-            start again from the last snapshot with a new lane.
+            Under `on_bad="fail"`, and when the breaker trips. The batch then has no outputs: write nothing,
+            and start again from the last snapshot with a new lane.
         """
         if self._torn:
             raise LaneStoppedError(
@@ -315,14 +315,14 @@ class Lane:
         self._torn = self._used = True
         output = self._take(records)
         if self._shadow is not None:
-            # What ends it, an interrupt or a warning that is an error, ends the lane: no line was written.
+            # An interrupt, or a warning raised as an error, stops the lane too: no line was written.
             self._shadow.process(records)
         self._torn = False
         return output
 
     @property
     def shadow_seconds(self) -> float:
-        """What a shadow has taken so far."""
+        """Seconds that the shadow has taken so far."""
         return 0.0 if self._shadow is None else self._shadow.seconds
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
@@ -338,8 +338,8 @@ class Lane:
         Parameters
         ----------
         solve
-            Whether to estimate the regret anew, which costs milliseconds. None: when the stream has grown
-            enough that the cost does not show (by counts, not by time); True: now; False: the last one.
+            Whether to estimate the regret now, which costs milliseconds. None: if the stream has grown enough
+            that the cost is negligible (by counts, not by time); True: now; False: return the last estimate.
 
         Returns
         -------
@@ -361,7 +361,7 @@ class Lane:
             next_offset=self.next_offset,
             privacy=self.privacy,
             quality=quality,
-            weights=weights_shown(learner, _WEIGHTS),
+            weights=largest_weights(learner, _WEIGHTS),
             since=self._since / 1000.0 if self._since else None,
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
@@ -375,7 +375,7 @@ class Lane:
     # Saving
 
     def snapshot(self, *, clean: bool = False) -> bytes:
-        """Everything needed to go on from here.
+        """The state of the lane, from which `restore` continues.
 
         Parameters
         ----------
@@ -425,7 +425,7 @@ class Lane:
         return data
 
     def restore(self, data: bytes) -> None:
-        """Go on from a snapshot. Only on a lane that has processed nothing.
+        """Restore a snapshot. Only on a lane that has processed nothing.
 
         Parameters
         ----------
@@ -475,19 +475,18 @@ class Lane:
         return self._voided(privacy_summary)
 
     def _account(self) -> dict[str, Any] | None:
-        """What a snapshot says of an account that is kept elsewhere."""
+        """Reference in a snapshot to an account that is kept in a log; None: none."""
         return None
 
     def _continue(self, saved: Snapshot) -> None:
-        """Without an account, nobody but the snapshot says how the run ended that it is from."""
+        """Mark how the run of the snapshot ended; without a log only the snapshot records it."""
         private = self._model.private
         if private is None:
             return
         if saved.ledger is not None:
             raise SnapshotError(
-                "the snapshot belongs to a lane that keeps an account, and this one keeps none: what "
-                "is released "
-                "would be forgotten",
+                "the snapshot belongs to a lane that keeps an account, and this one keeps none: its "
+                "releases would be forgotten",
                 fix="restore it with streampair.engine.LoggedLane",
             )
         private.mark_restarted(clean=saved.clean)

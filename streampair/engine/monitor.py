@@ -1,4 +1,4 @@
-"""How well the learner of a lane does: the AUC and the regret, and what of them a snapshot keeps."""
+"""Quality of a lane's learner: its AUC and its regret, and their state in a snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Monitor"]
 
 
 class Regret(Protocol):
-    """What a lane tells of its events, whatever their labels are; what it is given back it only hands on."""
+    """Regret estimator of a lane, for any kind of label. The lane treats its return values as opaque."""
 
     loss: Any
     exact: int
@@ -46,9 +46,9 @@ class Regret(Protocol):
 
     def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]: ...
 
-    def skip(self, labels: Sequence[Any]) -> None: ...
+    def skip_labels(self, labels: Sequence[Any]) -> None: ...
 
-    def pass_over(self, zeros: int, ones: int) -> None: ...
+    def skip(self, zeros: int, ones: int) -> None: ...
 
     def draw(
         self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
@@ -56,7 +56,9 @@ class Regret(Protocol):
 
     def keep(self, drawn: Drawn, rows: Sequence[Any], labels: Sequence[Any]) -> None: ...
 
-    def settle(self, drawn: Drawn, scores: Sequence[float], theirs: Sequence[float]) -> None: ...
+    def record_scores(
+        self, drawn: Drawn, scores: Sequence[float], partner_scores: Sequence[float]
+    ) -> None: ...
 
     def prepare(self, x: Any, y: Any, score: float, scorer: Callable[[Any], float]) -> Any: ...
 
@@ -79,17 +81,17 @@ class Monitor:
     learner
         The last step of the model.
     regret
-        How to estimate the regret; None: not at all. A learner has none that neither ranks one label above
-        the others nor says what the margin of a pair is.
+        How to estimate the regret; None: not at all. It needs a learner that ranks one label above the
+        others, or defines the margin of a pair.
     auc_window
         Number of latest labelled events in the AUC.
 
     Attributes
     ----------
     auc
-        Told every labelled event that was scored.
+        Receives every labelled event that was scored.
     regret
-        Told of the same; None: no regret.
+        Receives the same events; None: no regret.
     """
 
     def __init__(self, learner: object, regret: RegretConfig | None, auc_window: int) -> None:
@@ -97,7 +99,7 @@ class Monitor:
         if regret is not None and not two_classes(learner) and pair_form(learner) is None:
             warnings.warn(
                 f"no regret is estimated for {type(learner).__name__}: it neither ranks one label above the "
-                "others nor says what the margin of a pair is",
+                "others nor defines the margin of a pair",
                 UserWarning,
                 stacklevel=3,
             )
@@ -106,7 +108,7 @@ class Monitor:
         self._estimate: RegretEstimate | None = None
 
     def estimate(self, learner: object, *, solve: bool | None) -> RegretEstimate | None:
-        """The regret up to now, solved anew, or as it was; see `Lane.gauges`."""
+        """The regret up to now, solved again or from the last solution; see `Lane.gauges`."""
         regret = self.regret
         if regret is None:
             return None
@@ -115,17 +117,17 @@ class Monitor:
         return self._estimate
 
     def quality(self, probabilities: Callable[[Any], Any] | None = None) -> Quality | None:
-        """How good the latest scores are, beyond their AUC; None until both classes were seen.
+        """Further metrics of the latest scores; None until both classes were seen.
 
         Parameters
         ----------
         probabilities
-            From scores to what the model gives for them now; None: it gives none.
+            From scores to the model's current probabilities; None: it gives none.
         """
         return quality_of(*self.auc.events(), probabilities)
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
-        """Go on with what a snapshot holds of them."""
+        """Restore the AUC and the regret from a snapshot."""
         self.auc.load_state(auc)
         if self.regret is not None and regret is not None:
             self.regret.load_state(regret)

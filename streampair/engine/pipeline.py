@@ -1,5 +1,5 @@
-"""A model taken apart: the steps in front, the learner at the end, and what each needs for
-scoring, learning, rolling back and saving.
+"""A model as a lane uses it: its preprocessing steps and its learner, with scoring, learning, rollback and
+serialisation.
 
 A lane holds any River estimator or pipeline. Three kinds of step matter here:
 
@@ -47,8 +47,8 @@ class Model:
     trust_preprocessing
         Accept steps that learn from the stream in front of a private learner.
     classes
-        Whether labels are of any number of classes; `judge` then gives the probabilities of all that a
-        classifier of several knows.
+        Whether labels are of any number of classes; `score_with_probabilities` then gives the probabilities
+        of all classes that a multiclass classifier knows.
 
     Raises
     ------
@@ -113,12 +113,12 @@ class Model:
 
     @property
     def ranks(self) -> bool:
-        """Whether its scores are to rank events: those of a metric are distances, which do not."""
+        """Whether its scores rank events; a metric's scores are distances, which do not."""
         return not isinstance(self.learner, base.Transformer)
 
     @property
     def probabilities(self) -> Callable[[Any], Any] | None:
-        """From scores to the probabilities that the learner gives for them now; None: it gives none."""
+        """Function from scores to the learner's current probabilities; None: it gives none."""
         if self._score_name == "predict_proba_one":
             return lambda scores: scores
         return probabilities_of(self.learner)
@@ -142,20 +142,20 @@ class Model:
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
         self._front = front
 
-    def judge(self, z: Any) -> tuple[float, dict[Any, float] | None]:
-        """Score of a record as the learner sees it, and the probabilities by class if there are `several`."""
+    def score_with_probabilities(self, z: Any) -> tuple[float, dict[Any, float] | None]:
+        """Score of a transformed record, and probabilities by class if there are `several`."""
         if not self.several:
             return self.score(z), None
         learner = self.learner
-        if self._score_name == "predict_one":  # a vote is all that it gives
+        if self._score_name == "predict_one":  # it has no probabilities, only a vote
             vote = learner.predict_one(z)
             return float(vote == self.positive), {} if vote is None else {vote: 1.0}
-        given = {label: _finite(p, learner) for label, p in learner.predict_proba_one(z).items()}
-        own = self._score_name == "score_one"
-        return self.score(z) if own else given.get(self.positive, 0.0), given
+        probabilities = {label: _finite(p, learner) for label, p in learner.predict_proba_one(z).items()}
+        has_score = self._score_name == "score_one"
+        return self.score(z) if has_score else probabilities.get(self.positive, 0.0), probabilities
 
     def learn_from(self, z: Any, y: object, origin: Origin) -> None:
-        """Let the learner learn; a private one is told where the record comes from."""
+        """Let the learner learn; a private one also gets the record's origin."""
         if self.private is None:
             self.learn(z, y)
         else:
@@ -201,7 +201,7 @@ class Model:
     # Rolling back
 
     def checkpoint(self) -> dict[str, Any]:
-        """A copy of the steps that a failed event could leave half changed."""
+        """A copy of the steps that an error can leave half changed."""
         return copy.deepcopy(
             {
                 name: step
@@ -211,9 +211,9 @@ class Model:
         )
 
     def rollback(self, saved: dict[str, Any], events: list[tuple[Any, Any]]) -> None:
-        """Go back to `saved` and learn `events` again: the events since then that were good.
+        """Go back to `saved`, and learn `events` again: the good events since then.
 
-        A learner of ours is neither copied nor taught again: it raises before it changes anything, and a
+        A learner of streampair is neither copied nor replayed: it raises before it changes anything, and a
         private one must not make its releases twice.
         """
         self.steps.update(saved)
@@ -331,7 +331,7 @@ def _private(learner: object) -> PrivateModel | None:
         raise ConfigError(
             f"{type(learner).__name__} is private, and a lane cannot keep its account: it lacks "
             + ", ".join(missing(learner, PrivateModel)),
-            fix="give it what streampair.engine.protocols.PrivateModel asks for",
+            fix="implement streampair.engine.protocols.PrivateModel",
         )
     return None
 
@@ -363,9 +363,9 @@ def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:
 
 
 def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What a step raises in front of a private learner is about this record, and says nothing of its values.
+    """Turn every error of a step in front of a private learner into a `RecordError` without values.
 
-    Lack of memory too: to make a step ask for too much takes no more than one record.
+    This includes `MemoryError`: a single record can make a step ask for too much memory.
     """
 
     def guarded(x: Any) -> Any:

@@ -1,17 +1,17 @@
-"""What a lane asks of its learner, and of the steps in front of it.
+"""Protocols of a lane's learner and of the steps in front of it.
 
-The engine knows learners by these alone: it imports none, and asks for nothing that is not written here.
+The engine imports no learner, and uses nothing of one that is not defined here.
 
 - `SerializableStep`, `Scorer`: raise `RecordError` before they change anything, and save themselves as plain
   values.
 - `PrivateModel`: a `Scorer` that takes every record as a slot, and keeps a privacy account.
-- What a learner may have besides, and a lane can do without, is asked by a function each, below.
+- Optional features of a learner are read by one function each, below.
 
-There are two questions about privacy, and two answers. The engine asks ``isinstance(x, PrivateModel)``: can a
-lane keep the account of this learner? What may stand in a pipeline is asked by
-`streampair.privacy.pipeline_check.is_private`, which does not import the engine and takes whatever has a null
-step for private: it refuses, and a refusal should come on the slightest sign. `engine.pipeline` refuses a
-learner that is private there and no `PrivateModel` here, so that no account is left out silently.
+There are two tests of privacy. The engine uses ``isinstance(x, PrivateModel)``: can a lane keep the account
+of this learner? For the steps of a pipeline, `streampair.privacy.pipeline_check.is_private` takes every
+object with a null step for private, so that a refusal errs on the safe side; it does not import the engine.
+`engine.pipeline` refuses a learner that passes the second test and not the first, so that no account is left
+out silently.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
     "decode_many",
     "design_many",
     "label_number",
+    "largest_weights",
     "missing",
     "noise_digest",
     "pair_form",
@@ -49,20 +50,19 @@ __all__ = [
     "takes_text",
     "two_classes",
     "weight_norm",
-    "weights_shown",
 ]
 
 
 @runtime_checkable
 class SerializableStep(Protocol):
-    """An estimator of streampair, or one that keeps its rules: no change before an error, and plain state."""
+    """An estimator that raises before it changes anything, and whose state is plain values."""
 
     def to_state(self) -> dict[str, object]:
-        """Everything that it has learned, as plain values and arrays."""
+        """The learned state, as plain values and arrays."""
         ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` of a step with the same parameters returned."""
+        """Restore the state of a step with the same parameters."""
         ...
 
 
@@ -86,11 +86,11 @@ class PrivateModel(Scorer, Protocol):
     Attributes
     ----------
     seed
-        Of the noise; None: noise that nobody can foresee. A fixed one protects nobody.
+        Of the noise; None: unpredictable noise. A fixed seed gives no privacy.
     noise_key
-        None, or the key that makes the noise a function of what was learned.
+        None, or the key that makes the noise a function of the learned records.
     entity
-        None, or how often one entity may be learned from.
+        None, or the limit on records of one entity.
     window, forks
         Slots in a window of the ledger, and how many second views of a window the plan has set aside.
     slots, slots_waiting
@@ -98,10 +98,10 @@ class PrivateModel(Scorer, Protocol):
     null_slots
         Slots without a usable record.
     refused_records
-        Records that were not learned from because their entity had enough, or because nobody knows whose they
-        are: by entity and slot alone.
+        Records not learned from because their entity exceeded its limit, or because they have no entity: a
+        function of entity and slot alone.
     horizon_left
-        Slots until it stops to learn; None: no horizon.
+        Slots until it stops learning; None: no horizon.
     privacy
         The report.
     """
@@ -131,11 +131,11 @@ class PrivateModel(Scorer, Protocol):
     def privacy(self) -> Any: ...
 
     def plan(self) -> Mapping[str, Any] | None:
-        """Every number that was fitted, as plain values; None until the features are known."""
+        """All fitted numbers of the plan, as plain values; None until the features are known."""
         ...
 
     def load_plan(self, plan: Mapping[str, Any]) -> None:
-        """Run under exactly these numbers; before the first record, and before a state is loaded."""
+        """Use exactly this plan; call before the first record, and before a state is loaded."""
         ...
 
     def learn_one(self, x: Any, y: Any, origin: Origin | None = None) -> None:
@@ -147,28 +147,28 @@ class PrivateModel(Scorer, Protocol):
         ...
 
     def learn_null(self, origin: Origin | None = None) -> None:
-        """Take a slot without a record, in the place of one that comes from `origin`."""
+        """Take a null slot in place of a record that comes from `origin`."""
         ...
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
-        """Say which learner this is; `digests` gets the digest of every slot."""
+        """Bind the noise to this learner's name; `digests` receives the digest of every slot."""
         ...
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
-        """Say how many second views of a window are charged altogether."""
+        """Set how many forks (second views of a window) are charged in total."""
         ...
 
     def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:
-        """Say for good why nothing is guaranteed, or what an operator vouches for, each with its date."""
+        """Record permanently why the guarantee is void, or what an operator vouches for, with its date."""
         ...
 
     def mark_restarted(self, clean: bool) -> None:
-        """Say how the run ended whose state was loaded."""
+        """Record whether the run whose state was loaded ended cleanly."""
         ...
 
 
 def missing(step: object, protocol: type) -> list[str]:
-    """What of a protocol the step does not have."""
+    """Names of a protocol that the step lacks."""
     names = {
         name
         for kind in protocol.__mro__
@@ -179,38 +179,38 @@ def missing(step: object, protocol: type) -> list[str]:
     return sorted(name for name in names if not hasattr(step, name))
 
 
-# What a learner may have, and a lane can do without
+# Optional features of a learner
 
 
 def positive_label(learner: object, default: object) -> object:
-    """The label that the learner ranks high; `default` if it does not say."""
+    """The learner's positive label; `default` if it has none."""
     return getattr(learner, "positive", default)
 
 
 def two_classes(learner: object) -> bool:
-    """Whether it tells one label from the others, so that pairs of the two make its regret."""
+    """Whether it ranks one label above the others, so that its regret is over pairs of the two."""
     return bool(getattr(learner, "two_classes", True))
 
 
 def takes_text(learner: object) -> bool:
-    """Whether a text is a feature like any other to it, so that a record that it takes may be no numbers."""
+    """Whether it accepts text features, so that its records need not be numeric."""
     return bool(getattr(learner, "takes_text", False))
 
 
 def pair_form(learner: object) -> str | None:
-    """How two labels and the weights make the margin of a pair: a form of `losses`; None if it has none."""
+    """Form of the margin of a pair, as `streampair.losses` names it; None if it has none."""
     form: str | None = getattr(learner, "pair_form", None)
     return form
 
 
 def label_number(learner: object) -> Callable[[Any], float]:
-    """From a label to the number that it is in the margin of a pair; NaN for one that cannot be used."""
+    """Function from a label to its number in the margin of a pair; NaN for an unusable label."""
     number: Callable[[Any], float] = getattr(learner, "label_number", float)
     return number
 
 
 def quadratic_many(learner: object) -> Callable[[Any, Sequence[Any]], Any]:
-    """From a record and others to the quadratic form of a metric at each of the differences."""
+    """Function from a record and others to the metric's quadratic form of each difference."""
     return cast("Callable[[Any, Sequence[Any]], Any]", getattr(learner, "quadratic_many"))  # noqa: B009
 
 
@@ -220,17 +220,17 @@ def pair_loss(learner: object) -> Any:
 
 
 def comparator_radius(learner: object) -> float:
-    """Radius of the ball that its weights are kept in; 1 if it does not say."""
+    """Radius of the ball that its weights are projected onto; 1 if it does not say."""
     return float(getattr(learner, "comparator_radius", 1.0))
 
 
 def design_many(learner: object) -> Callable[[Sequence[Any]], Any] | None:
-    """From records to the matrix that its weights multiply; None if it has no such function."""
+    """Function from records to the design matrix that its weights multiply; None if it has none."""
     return getattr(learner, "design_many", None)
 
 
 class PreparedBatchProtocol(Protocol):
-    """Records that a learner has checked: it scores and learns them one after the other.
+    """A batch that a learner has validated, and scores and learns one record after the other.
 
     Attributes
     ----------
@@ -264,25 +264,25 @@ class PreparedBatchProtocol(Protocol):
 
 
 def prepare_many(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
-    """From records and labels to what learns them all at once; None if it has no such thing.
+    """Function from records and labels to a prepared batch; None if the learner has none.
 
-    That of a private learner also takes where the records come from: `streampair.privacy.provenance.Origins`.
-    The function returns None, with nothing changed, where the records are to be taken one by one.
+    That of a private learner also takes the records' `streampair.privacy.provenance.Origins`. The function
+    returns None, with nothing changed, where the records are to be taken one by one.
     """
     return getattr(learner, "prepare_many", None)
 
 
 def takes_nulls(learner: object) -> bool:
-    """Whether `prepare_many` and `prepare_rows` may be given `nulls`: indices of what is not learned from.
+    """Whether `prepare_many` and `prepare_rows` take `nulls`: indices of records that are not learned.
 
-    Those are scored, if they are records; then they take the null slot of a private learner, and leave no
-    trace in another one.
+    They are scored if they are records. Each takes a null slot of a private learner; in other learners it
+    changes nothing.
     """
     return bool(getattr(learner, "takes_nulls", False))
 
 
 def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None:
-    """What decodes a whole batch, to what `decode` gives for each; None if it has no such thing."""
+    """The decoder's batch form, which gives what `decode` gives for each record; None if it has none."""
     return getattr(decode, "many", None)
 
 
@@ -292,19 +292,19 @@ def prepare_rows(learner: object) -> Callable[..., PreparedBatchProtocol | None]
 
 
 def privacy_summary(learner: Any) -> Any:
-    """The numbers of its privacy report; the report, if it has no such thing."""
+    """The numbers of its privacy report; the whole report if it has no summary."""
     found = getattr(learner, "privacy_summary", None)
     return learner.privacy if found is None else found
 
 
 def noise_digest(learner: object) -> bytes:
-    """Keyed digest of all that its next noise depends on; empty if it has no such thing."""
+    """Keyed digest of everything that its next noise depends on; empty if it has none."""
     digest: bytes = getattr(learner, "noise_digest", b"")
     return digest
 
 
 def probabilities_of(learner: object) -> Callable[[Any], Any] | None:
-    """From scores (n,) to the probabilities that it gives for them now; None if it has no such function."""
+    """Function from scores (n,) to its current probabilities; None if it has none."""
     return getattr(learner, "probabilities_of", None)
 
 
@@ -319,7 +319,7 @@ def weight_norm(learner: object) -> float | None:
         return None
 
 
-def weights_shown(learner: object, most: int) -> tuple[tuple[str, float, float | None], ...]:
+def largest_weights(learner: object, most: int) -> tuple[tuple[str, float, float | None], ...]:
     """Its largest weights, by name, each with the standard deviation of the noise in it if that is known.
 
     Of a metric, whose weights have two names, each once. Empty if it has no table of weights.

@@ -1,4 +1,4 @@
-"""What goes into a lane and what comes out of it."""
+"""Inputs and outputs of a lane."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key
         The key bytes.
     timestamp
-        Milliseconds since the epoch, as the source says; carried, and used for nothing but to say since when.
+        Milliseconds since the epoch, from the source; used only for the date of the first record.
     """
 
     offset: int
@@ -73,9 +73,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 class Rows(NamedTuple):
     """A batch of decoded events that all have the same features, without an object for each.
 
-    A function that decodes may have an attribute `many`, from a sequence of records to their rows; it returns
-    None where it cannot tell the records of the batch. They are then decoded one by one. Both ways must give
-    the same values, their names in the same order, and the same errors.
+    A decoder may have an attribute `many`, a function from a sequence of records to their rows. If it returns
+    None, the records are decoded one by one. Both ways must give the same values, the names in the same
+    order, and the same errors.
 
     Attributes
     ----------
@@ -84,12 +84,12 @@ class Rows(NamedTuple):
     values
         Array of shape (n, d), C order, float64.
     labels
-        As `Event.y`: None for an event without a label, and for what is refused.
+        As `Event.y`: None for an event without a label, and for a refused record.
     ids
         As `Event.id`; None: no event has one.
     refused
         By index, the error of a record that cannot be decoded: its values are finite, and mean nothing. None:
-        all can be.
+        no record is refused.
     """
 
     names: list[str]
@@ -100,7 +100,7 @@ class Rows(NamedTuple):
 
 
 class Scored(msgspec.Struct, frozen=True, gc=False):
-    """What became of one record; exactly one for each.
+    """Outcome of one record; exactly one for each.
 
     Attributes
     ----------
@@ -109,13 +109,13 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     id
         Of the event; None if it could not be decoded.
     score
-        Given before learning; None for a dead letter or a tombstone, and while a step in front of a River
+        Made before learning; None for a dead letter or a tombstone, and while a step in front of a River
         model has seen too little to pass on finite numbers.
     outcome
-        `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity that was
-        learned from often enough), `"dead_letter"`, `"tombstone"` (no value, so nothing to score).
+        `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity over its
+        limit), `"dead_letter"`, `"tombstone"` (no value, so nothing to score).
     probabilities
-        By class, given with the score; None where nobody asked for them, or there are none.
+        By class, made with the score; None where they are not requested, or there are none.
     """
 
     offset: int
@@ -149,7 +149,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayRequest:
-    """What a log asks for before its lane can start.
+    """Snapshot and records that a log needs before its lane can start.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class ReplayRequest:
     first, last
         Offsets of records to be read again, where the topic still has them.
     used
-        Bytes of the log that are whole; what lies behind may be cut off.
+        Length of the log's whole frames in bytes; a torn end after them may be cut off.
     """
 
     content: str | None
@@ -174,9 +174,9 @@ class LogAppend:
     Attributes
     ----------
     frames
-        In order, to be appended to the log; none where only the register is behind.
+        To be appended to the log in order; none where only the register is to be written.
     register
-        Text that goes with the group's offset.
+        Metadata text of the group's offset.
     next_offset
         The group's offset; None: where the partition starts.
     """
@@ -188,7 +188,7 @@ class LogAppend:
 
 @dataclasses.dataclass(frozen=True)
 class Commit(LogAppend):
-    """An `LogAppend` that comes once all outputs are stored.
+    """A `LogAppend` to be made durable once all outputs are stored.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class Commit(LogAppend):
 
 @dataclasses.dataclass(slots=True)
 class LaneOutput:
-    """What one batch gave: to be written together with the snapshot, or not at all.
+    """Outputs of one batch: to be written together with the snapshot, or not at all.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class LaneOutput:
     next_offset
         The first offset that this lane has not seen; None before the first record.
     line
-        To be made durable before any of it leaves; None: nothing, or the lane keeps no log.
+        To be made durable before any output leaves; None: nothing, or the lane keeps no log.
     """
 
     scores: list[Scored]
@@ -229,7 +229,7 @@ class Breaker:
     Parameters
     ----------
     window
-        Number of latest records that are looked at.
+        Number of latest records in the window.
     share
         It trips when `share * window` of them are dead letters. A stream that is bad from its first record
         trips after that many.
@@ -241,7 +241,7 @@ class Breaker:
     def __post_init__(self) -> None:
         if self.window < 1 or not 0.0 < self.share <= 1.0:
             raise ConfigError(
-                f"Breaker(window={self.window}, share={self.share}) can never be right",
+                f"Breaker(window={self.window}, share={self.share}) is invalid",
                 fix="give a window of at least 1 record and a share in (0, 1]",
             )
 
@@ -300,20 +300,21 @@ class LaneGauges:
     privacy
         The report of a private learner, as `Lane.privacy`.
     forks, generation
-        Second views that the ledger has charged, and the generation of its noise; None without a ledger.
+        Forks that the ledger has charged, and the generation of its noise; None without a ledger.
     quality
-        What else the scores in the window of `auc` tell; None until both labels were seen. Nothing is steered
-        by it.
+        Further metrics of the scores in the window of `auc`; None until both labels were seen. They
+        influence nothing.
     since
-        Date of the first record that the lane took, in seconds since the epoch, as its source says; None: it
-        does not say, or nobody has written it down.
+        Date of the first record that the lane took, in seconds since the epoch, from its source; None:
+        unknown.
     release_dates, fork_dates
-        As of `Dates`: for operators alone.
+        As of `Dates`: for operators only.
     weights
-        The largest weights that are published: name, value, and the standard deviation of the noise in it,
-        None where that is not known.
+        The largest published weights: name, value, and the standard deviation of the noise in it, None where
+        it is not known.
     outside
-        Values beyond the declared bounds, by feature, of those that had any; None where none are declared.
+        Number of values outside the declared bounds, by feature that had any; None where no bounds are
+        declared.
     """
 
     events: dict[str, int]

@@ -42,31 +42,32 @@ __all__ = [
 ]
 
 How = Literal["register", "rollback", "span"]
-"""What an operator goes on without: the register; the newest entries; the way from the snapshot on."""
+"""What an operator's override replaces: the register; the newest entries; the replay from the snapshot."""
 
 
 @dataclasses.dataclass
 class RecoveredState:
-    """What the entries of a log come to.
+    """State of a lane as the entries of its log record it.
 
     Attributes
     ----------
     genesis, plan, void, voiding, accepted, ledger
-        As the entries say; `void` only what a record was taken under, `voiding` what the next one will be.
+        As in the entries. `void`: reasons under which a record was taken; `voiding`: reasons that apply to
+        the next record.
     tip
         The last commit; None before the first.
     saved
         The last snapshot; None before the first.
     lines
-        Of the window that `ledger` has reserved.
+        Lines of digests of the window that `ledger` has reserved.
     path
         Digests by slot since the snapshot, as last released.
     released
         The last slot that may have been released.
     attempts
-        Whether any process has ever started to work.
-    given_up
-        An operator has given up the span from the snapshot to the tip: where to go on to read.
+        Whether any process has ever begun an attempt.
+    span_override
+        The operator's override that skips the span from the snapshot to the tip; None: none.
     """
 
     genesis: GenesisEntry
@@ -81,7 +82,7 @@ class RecoveredState:
     path: dict[int, bytes] = dataclasses.field(default_factory=dict)
     released: int = 0
     attempts: bool = False
-    given_up: OverrideEntry | None = None
+    span_override: OverrideEntry | None = None
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> RecoveredState | None:
@@ -97,7 +98,7 @@ class RecoveredState:
         return known
 
     def fold(self, entry: Entry) -> None:
-        """Take in the next entry."""
+        """Apply the next entry."""
         if isinstance(entry, StartEntry):
             self.attempts = True
             self.voiding = entry.void
@@ -114,34 +115,34 @@ class RecoveredState:
             self.saved = entry
             self.attempts = True
             self.plan, self.accepted = entry.plan, list(entry.accepted)
-            self.void, self.voiding = list(entry.void), []  # what it was taken under is told in `void`
+            self.void, self.voiding = list(entry.void), []  # `entry.void` has the reasons of its own records
             self._commit(entry.tip)
             self.voiding = entry.voiding
-            # Slots behind it that were released before, and not again yet: no line will tell them any more.
+            # Slots after it that an earlier attempt released: their lines are no longer in the log.
             ledger = entry.tip.ledger or {"start": 0, "behind": []}
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
         elif isinstance(entry, OverrideEntry):
             self.accepted.append(entry.what)
             self.void += [reason for reason in entry.void if reason not in self.void]
             self._account(entry.ledger)
-            # What was released behind the place where it goes on need not come out again: it is charged.
+            # Slots released after the position where it goes on need not repeat: they are charged.
             kept = 0 if entry.from_snapshot or self.tip is None else self.tip.slots
             self.path = {slot: digest for slot, digest in self.path.items() if slot <= kept}
             if entry.from_snapshot:
-                self.given_up = entry
+                self.span_override = entry
 
     def _commit(self, tip: CommitEntry) -> None:
         last = self.tip
-        if self.given_up is not None:
+        if self.span_override is not None:
             last = None if self.saved is None else self.saved.tip
         if tip.seen > (0 if last is None else last.seen):
             self.takes_records()
-        self.tip, self.given_up = tip, None
+        self.tip, self.span_override = tip, None
         self.released = max(self.released, tip.slots)
         self._account(tip.ledger)
 
     def takes_records(self) -> None:
-        """A record is taken: what voids the guarantee now has done so for good."""
+        """Apply the pending void reasons, as a record is taken."""
         self.void += [reason for reason in self.voiding if reason not in self.void]
 
     def _account(self, ledger: dict[str, Any] | None) -> None:
@@ -149,24 +150,24 @@ class RecoveredState:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the lane goes on to read; None: at the start."""
-        if self.given_up is not None:
-            return self.given_up.next_offset
+        """Offset where the lane continues to read; None: at the start."""
+        if self.span_override is not None:
+            return self.span_override.next_offset
         return None if self.tip is None else self.tip.next_offset
 
     @property
     def span(self) -> tuple[int | None, int] | None:
-        """Offsets from which and up to which a replay leads from the snapshot to the tip; None: no replay."""
-        if self.tip is None or self.given_up is not None or self.tip.next_offset is None:
+        """Start and end offset of the replay from the snapshot to the tip; None: no replay."""
+        if self.tip is None or self.span_override is not None or self.tip.next_offset is None:
             return None
         start = None if self.saved is None else self.saved.tip.next_offset
         return None if start == self.tip.next_offset else (start, self.tip.next_offset)
 
     @property
     def replay(self) -> tuple[int, int] | None:
-        """Offset of the first record that such a replay needs, and its end; None: no replay.
+        """Offset of the first record that the replay needs, and its end; None: no replay.
 
-        Behind the snapshot there may be markers alone, or a gap that retention has left.
+        After the snapshot there may be only transaction markers, or a gap that retention has left.
         """
         if self.span is None or self.tip is None or self.tip.first is None:
             return None
@@ -175,22 +176,22 @@ class RecoveredState:
 
 @dataclasses.dataclass(frozen=True)
 class ExternalState:
-    """What stands outside of the log, read at the start.
+    """State outside of the log, read at the start: the consumer group's and the topic's.
 
     Attributes
     ----------
     register
-        Metadata of the group's committed offset; None: the group has no offset here, and said so.
+        Metadata of the group's committed offset; None: the broker says that the group has no offset here.
     offset
         The group's committed offset; None as above.
     partitions, cluster
-        Of the input topic, as in `Genesis`.
+        Of the input topic, as in `GenesisEntry`.
     start, end
-        Offset of the first record that the partition has, and the next that it will get.
+        Offset of the partition's first record, and of the next one that it will get.
     first, last
-        The records that the log asked for (`genesis.first`, `tip.last`); None: the topic has them no more.
+        The records that the log requested (`genesis.first`, `tip.last`); None: the topic no longer has them.
     registers
-        Whether there is a group at all: a lane in memory, or over files, has none.
+        Whether there is a consumer group: a lane in memory, or over files, has none.
     """
 
     register: str | None = None
@@ -214,23 +215,23 @@ ANOTHER = (
 def check(
     known: RecoveredState | None, chain: Chain, facts: ExternalState, *, private: bool, entity: str
 ) -> list[str]:
-    """Hold a log against its register and its topic.
+    """Check a log against its register and its topic.
 
     Parameters
     ----------
     known, chain
-        What the log says; None if there is none.
+        State that the log records, None if there is no log; and its chain.
     facts
-        What stands outside of it.
+        State outside of the log.
     private
-        Whether a learner's account hangs on it. Other lanes lose nothing but time, so they go on.
+        Whether the learner is private. Other lanes lose only time, so they go on.
     entity
         Where the lane reads entities from; empty where none are declared.
 
     Returns
     -------
     list of str
-        What a lane without an account has found and goes on over.
+        Problems that a lane without an account ignores.
 
     Raises
     ------
@@ -253,14 +254,14 @@ def check(
 def verify_log(
     known: RecoveredState | None, chain: Chain, facts: ExternalState, entity: str, refuse: Any
 ) -> None:
-    """Hold a log against its register and its topic, as `check`.
+    """Check a log against its register and its topic, as `check`.
 
     Parameters
     ----------
     known, chain, facts, entity
         As of `check`.
     refuse
-        Called with the problem, its fix, and what of `How` would go on over it, if any would.
+        Called with the problem, its fix, and the override (`How`) that would accept it, if any.
     """
     register = None if facts.register is None else Register.read(chain.key, facts.register)
     if known is None:
@@ -300,7 +301,7 @@ def verify_log(
 
 
 def refuse_key(then: str, now: str) -> NoReturn:
-    """Refuse a key that is not the one of the log, by their identities."""
+    """Raise because the key is not the one of the log; both are named by their identities."""
     raise PrivacyError(
         f"the log was begun with the noise key {then or 'none'}, and the key given now is {now or 'none'}",
         fix=f"give the key that this application has always had. If it is lost, {ANOTHER}",
@@ -332,7 +333,7 @@ def _check_register(
     if register.key != chain.key.id:
         refuse_key(register.key, chain.key.id)
     if not chain.holds(register.sequence, register.tag):
-        # One that is long enough was put back after another one had gone on: it parted from the newest.
+        # A log that is long enough has diverged: it was put back after another copy had gone on.
         how = (
             f"it ends with entry {chain.sequence}, and the register knows entry {register.sequence}"
             if register.sequence >= chain.sequence
@@ -354,7 +355,7 @@ def _check_register(
 
 
 def _check_topic(known: RecoveredState, facts: ExternalState) -> None:
-    """The topic must be the one that the log has read, private or not: positions mean nothing elsewhere."""
+    """Raise unless the topic is the one that the log has read: offsets mean nothing in another one."""
     genesis = known.genesis
     if genesis.cluster and facts.cluster and genesis.cluster != facts.cluster:
         _refuse_topic(f"the cluster is {facts.cluster}, and the log has read from {genesis.cluster}")
@@ -381,14 +382,14 @@ def _refuse_topic(problem: str) -> NoReturn:
 
 
 def check_replay(known: RecoveredState, start: int) -> None:
-    """Refuse a span from the snapshot to the tip that the topic has no more.
+    """Raise if the topic no longer has the records from the snapshot to the tip.
 
     Parameters
     ----------
     known
-        What the log says.
+        State that the log records.
     start
-        Offset of the first record that the partition has.
+        Offset of the partition's first record.
 
     Raises
     ------
@@ -411,7 +412,7 @@ def check_replay(known: RecoveredState, start: int) -> None:
 
 
 def lost_span(problem: str) -> SnapshotError:
-    """The way from the snapshot to the tip cannot be gone again."""
+    """The error of a replay from the snapshot to the tip that is impossible."""
     return SnapshotError(
         f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
         fix="put the topic right, or `streampair state accept CONFIG --lost-span`, which goes on with the "
@@ -429,31 +430,31 @@ _ACCEPTED = {
 
 
 class NothingToAcceptError(PrivacyError):
-    """A start is not refused for what an operator wants to go on without."""
+    """There is nothing to override: the start is not refused for this cause."""
 
 
 class Acceptance(NamedTuple):
-    """What an operator's word comes to.
+    """Result of an operator's override.
 
     Attributes
     ----------
     append
         To be made durable.
     forks
-        That it is charged.
-    told
-        What the report will say.
+        Forks that the override charges.
+    statement
+        Text for the report.
     problem
         Why a start is refused.
     charged
-        Forks before it and after it.
+        Forks charged before and after it.
     mu
-        Spent before it and after it, as in a report; None without an account.
+        Spend before and after it, as in a report; None without an account.
     """
 
     append: LogAppend
     forks: int
-    told: str
+    statement: str
     problem: str
     charged: tuple[int, int]
     mu: tuple[float, float] | None = None
@@ -470,19 +471,19 @@ def accept(
     private: bool,
     entity: str,
 ) -> tuple[OverrideEntry, str, tuple[int, int]]:
-    """The entry that lets a lane go on.
+    """Make the log entry of an operator's override.
 
     Parameters
     ----------
     known, chain
-        What the log says, up to its damage if it has any.
+        State that the log records, up to its damage if it has any; and its chain.
     account
-        Of a private learner: it is charged. None: there is none to keep.
+        Privacy account to be charged; None: the learner keeps none.
     facts
-        What stands outside of the log.
+        State outside of the log.
     how
         What is missing: the register; the newest entries of the log; the records from the last snapshot to
-        the tip, or what they gave.
+        the tip, or the same results for them.
     when
         The date, for the report.
     private, entity
@@ -491,13 +492,13 @@ def accept(
     Returns
     -------
     tuple
-        The entry, why a start is refused, and the forks charged before it and after it.
+        The entry, why a start is refused, and the forks charged before and after it.
 
     Raises
     ------
     PrivacyError, SnapshotError, LogDamagedError
-        If the lane is not refused for that, or for something else too; if the plan has not set aside what
-        would be charged, or nothing is known to go on from.
+        If the start is not refused for this cause, or for another one too; if the plan does not allow the
+        forks to be charged; or if there is no state to go on from.
     """
     if known is None:
         raise PrivacyError(
@@ -506,8 +507,8 @@ def accept(
         )
     problem = acceptable(known, chain, facts, how, private=private, entity=entity)
     register = None if facts.register is None else Register.read(chain.key, facts.register)
-    # A span that was given up before, with no commit since, stays given up.
-    from_snapshot = how == "span" or known.given_up is not None
+    # A span skipped by an earlier override, with no commit since, stays skipped.
+    from_snapshot = how == "span" or known.span_override is not None
     ledger, charged = None, (0, 0)
     if account is not None:
         if known.ledger is not None:
@@ -517,10 +518,10 @@ def accept(
             known, account.ledger.size, register=register, from_snapshot=from_snapshot
         )
         if register is not None and not chain.holds(register.sequence, register.tag):
-            # What was charged in the entries that are lost is charged again: those views have left. A log
-            # that went another way has made its own besides.
-            other = register.sequence <= chain.sequence
-            forks += register.forks if other else max(register.forks - before, 0)
+            # Forks charged in the lost entries are charged again: their releases have left. A diverged log
+            # has charged forks of its own besides.
+            diverged = register.sequence <= chain.sequence
+            forks += register.forks if diverged else max(register.forks - before, 0)
             account.ledger.generation = max(account.ledger.generation, register.generation)
         account.ledger.accept(forks, start)
         ledger, charged = account.ledger.to_state(), (before, account.ledger.charged)
@@ -540,7 +541,7 @@ def accept(
 def acceptable(
     known: RecoveredState, chain: Chain, facts: ExternalState, how: How, *, private: bool, entity: str
 ) -> str:
-    """Why a start is refused that an operator's word can let go on; arguments as in `check`.
+    """Why a start is refused, if the override `how` can accept it; arguments as in `check`.
 
     Raises
     ------
@@ -574,7 +575,7 @@ def acceptable(
             f"kafka-consumer-groups.sh --reset-offsets --to-offset {known.next_offset or facts.start}",
         )
     if how == "span" and known.span is not None:
-        found.append("the way from the last snapshot to the last commit cannot be gone again")
+        found.append("the records from the last snapshot to the last commit cannot be replayed")
     if not found or not (private or how == "span" or chain.damage is not None):
         raise NothingToAcceptError(
             {
@@ -592,21 +593,21 @@ def acceptable(
 def forks_to_accept(
     known: RecoveredState, size: int, *, register: Register | None, from_snapshot: bool
 ) -> tuple[int, int]:
-    """Where the lane goes on, and forks for every slot that may have been released and would be seen again.
+    """The slot where the lane goes on, and the forks for slots that may be released a second time.
 
     Parameters
     ----------
     known
-        What the log says.
+        State that the log records.
     size
         Slots in a window.
     register
-        The group's, if it has one: it may know of later slots.
+        The group's register, if it has one: it may record later slots.
     from_snapshot
         Whether the lane goes on from its snapshot, or from its tip.
     """
     tip = known.tip if not from_snapshot else None if known.saved is None else known.saved.tip
     start = 0 if tip is None else tip.slots
     last = max(known.released, start) if register is None else max(known.released, register.slots, start)
-    # Nothing beyond the window that was open at the last known slot has been released.
+    # No slot beyond the window that was open at the last known slot has been released.
     return start, -(-(last + size - start) // size)

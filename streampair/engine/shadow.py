@@ -1,4 +1,4 @@
-"""A learner beside a lane that is not private: what privacy costs, for an operator's eyes."""
+"""A shadow: a non-private learner on the records of a lane, which shows operators the cost of privacy."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Shadow"]
 
 
 class Shadow:
-    """Learns from the records of a lane, and gives nothing but the AUC of its scores.
+    """Learns from the records of a lane; its only result is the AUC of its scores.
 
-    It is a function of raw data, without any guarantee. So it is a lane of its own, whose outputs go nowhere
-    and which is never saved: a start begins it anew. Nothing that the lane learns, gives or keeps depends on
-    it. The report of a private learner says that it is there.
+    It is a function of raw data, without a privacy guarantee. It runs in a lane of its own, whose outputs are
+    discarded and which is never saved: each start begins with a new one. The state and outputs of the main
+    lane do not depend on it. The report of a private learner mentions it.
 
     Parameters
     ----------
     learner
-        An estimator of streampair or River, or a River pipeline; not a private one, whose spend nobody would
-        account for.
+        An estimator of streampair or River, or a River pipeline. It must not be private: its spend would not
+        be accounted for.
     decode, app, topic, partition, positive, auc_window
         As of the lane.
     clock
-        Tells seconds, for `seconds`; nothing else depends on it. Without one it stays zero.
+        Function that returns seconds, used for `seconds` only. Without one `seconds` stays zero.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Shadow:
     ) -> None:
         self._clock = clock
         self.seconds = 0.0
-        """What it has taken, of which the lane's own times know nothing."""
+        """Time that it has taken, which the lane's own times do not include."""
         self._lane: Lane | None = Lane(
             learner,
             decode,
@@ -80,12 +80,12 @@ class Shadow:
             raise ConfigError(
                 f"the shadow, {type(self._lane.learner).__name__}, is a private learner, and no account is "
                 "kept of what it spends",
-                fix="give one that is not private, as streampair.auc.PairOGD; or run the private one as an "
-                "application of its own",
+                fix="give one that is not private, such as streampair.auc.PairOGD; or run the private one as "
+                "an application of its own",
             )
 
     def process(self, records: Sequence[Record]) -> None:
-        """Learn from a batch, after the lane has. If it fails it is given up: it must not stop a lane."""
+        """Learn from a batch after the lane has. On an error it is disabled: it must not stop the lane."""
         if self._lane is None:
             return
         begin = self._now()
@@ -95,7 +95,7 @@ class Shadow:
             self._lane = None
             # Not the message: it may quote an event.
             warnings.warn(
-                f"the shadow learner failed ({type(error).__name__}) and is given up until the next start",
+                f"the shadow learner failed ({type(error).__name__}) and is disabled until the next start",
                 UserWarning,
                 stacklevel=2,
             )

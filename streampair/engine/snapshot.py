@@ -32,20 +32,20 @@ __all__ = [
 ReleaseDate = tuple[int, int, float, int | None, int]
 
 KEPT = 8
-"""Rows of each kind that are kept: the first one, and the latest."""
+"""Number of dates of each kind that are kept: the first one, and the latest."""
 
 
 class Dates:
     """Dates of releases and of forks, a bounded number of each.
 
-    A lane has no clock: it is told the time with a commit. They say when a process got so far, which no plan
-    says: for operators, and in nothing that everybody is shown (docs/privacy 7).
+    A lane has no clock: it gets the time with a commit. The dates show when a process got so far, which no
+    plan shows. They are for operators, and in no public output (docs/privacy 7).
 
     Attributes
     ----------
     releases
         Milliseconds since the epoch, releases by then, mu spent, slots left (None: no horizon), and records
-        taken, each of which has a slot.
+        taken, one slot each.
     forks
         Milliseconds since the epoch, forks charged by then.
 
@@ -66,7 +66,7 @@ class Dates:
         self._charged = 0
 
     def note(self, when: int, report: Any, forks: int, records: int) -> None:
-        """Date what is new since the last call, at `when`; if that is no date, it never gets one."""
+        """Date the releases and forks since the last call; without a valid date they never get one."""
         known = dated(when)
         if known and report.releases > self._released:
             self.releases.append((when, report.releases, report.mu_spent, report.horizon_left, records))
@@ -79,7 +79,7 @@ class Dates:
         self._charged = forks
 
     def to_state(self) -> dict[str, Any]:
-        """What `load` reads, as plain values; {} while there is nothing to keep."""
+        """State for `load`, as plain values; {} while it is empty."""
         if not (self.releases or self.forks or self._charged):
             return {}
         return {
@@ -88,13 +88,13 @@ class Dates:
             "charged": self._charged,
         }
 
-    def load(self, told: Mapping[str, Any] | None) -> None:
-        """Go on with what `summary` has written down; dates that cannot be read are as if never written."""
-        if told is None:
+    def load(self, report: Mapping[str, Any] | None) -> None:
+        """Restore the dates from a `summary`; unreadable dates are ignored."""
+        if report is None:
             return
-        kept = told.get("dates")
+        kept = report.get("dates")
         self.releases, self.forks = rows_of(kept)
-        counted = told.get("releases")
+        counted = report.get("releases")
         self._released = counted if isinstance(counted, int) else 0
         charged = kept.get("charged") if isinstance(kept, Mapping) else None
         self._charged = charged if isinstance(charged, int) else 0
@@ -106,7 +106,7 @@ def _bound(rows: list[Any]) -> None:
 
 
 def rows_of(kept: Any) -> tuple[list[ReleaseDate], list[tuple[int, int]]]:
-    """Releases and forks, as of `Dates`, from what its `to_state` gave; none from anything else."""
+    """Releases and forks from the state of a `Dates`; empty lists if it is unreadable."""
     try:
         releases = [(int(t), int(n), float(m), left, int(slot)) for t, n, m, left, slot in kept["releases"]]
         forks = [(int(t), int(n)) for t, n in kept["forks"]]
@@ -178,7 +178,7 @@ def pack(body: Mapping[str, object], *, signing_key: bytes | None = None) -> byt
 
 
 def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
-    """Read what `pack` wrote; everything is checked before anything is returned.
+    """Read the output of `pack`; everything is checked before anything is returned.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ _YEAR_10000 = 253_402_300_800_000
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
-    """What a snapshot holds; `unpack` gives it as a table, and this checks the types."""
+    """Contents of a snapshot, with their types."""
 
     writer: str
     app: str
@@ -351,12 +351,12 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:
-        """What the bytes of a snapshot hold.
+        """Read the bytes of a snapshot.
 
         Raises
         ------
         SnapshotError
-            If it is damaged, of another format version, or not signed as asked.
+            If it is damaged, of another format version, or not signed with the key.
         """
         try:
             return msgspec.convert(unpack(data, signing_key=signing_key), cls, strict=True)
@@ -387,7 +387,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def unreadable(error: Exception) -> SnapshotError:
-    """A body whose parts are not what they should be."""
+    """The error of a body with missing parts, or parts of wrong types."""
     return SnapshotError(
         f"the snapshot does not hold what it should ({type(error).__name__}: {error})",
         fix="restore with the release that wrote it",
@@ -397,17 +397,17 @@ def unreadable(error: Exception) -> SnapshotError:
 def summary(
     report: Any, since: int | None = None, dates: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The numbers of a privacy report, for whoever reads a snapshot without its model.
+    """The numbers of a privacy report, for readers of a snapshot without its model.
 
     Parameters
     ----------
     report
         Of a private learner; None: it is not private.
     since
-        Date of the first record in milliseconds, as its source says: metadata, as all dates of records are.
+        Date of the first record in milliseconds, from its source; like all dates of records it is metadata.
         None, 0: unknown.
     dates
-        Of releases and forks, as `Dates.to_state` gives them.
+        Dates of releases and forks: `Dates.to_state`.
     """
     if report is None:
         return None
@@ -420,11 +420,11 @@ def summary(
     return {**{name: getattr(report, name) for name in names}, **known}
 
 
-def since_of(told: dict[str, Any] | None) -> int:
-    """The date that `summary` was given; 0 if nobody has written it down."""
-    return dated((told or {}).get("since", 0))
+def since_of(report: dict[str, Any] | None) -> int:
+    """The date `since` of a `summary`; 0 if it has none."""
+    return dated((report or {}).get("since", 0))
 
 
 def dated(timestamp: Any) -> int:
-    """Milliseconds of a date up to the year 9999; 0 for anything else: producers set what they like."""
+    """A timestamp in milliseconds up to the year 9999; 0 for anything else that a producer may set."""
     return timestamp if isinstance(timestamp, int) and 0 < timestamp < _YEAR_10000 else 0

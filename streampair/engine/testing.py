@@ -1,6 +1,6 @@
-"""A driver for tests of lanes: a topic in memory, commits, and crashes wherever the test wants one.
+"""A test driver of lanes: a topic in memory, commits, and crashes at any durable step.
 
-It is for users' tests too: it needs no broker and no files, and runs the lane that production runs.
+It is for users' tests too: it needs no broker and no files, and runs the same lane as production.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def decode_json(record: Record) -> Event:
 
 
 class Died(Exception):
-    """The process has died where the test wanted it to."""
+    """The simulated process has died."""
 
 
 class LaneFiles(Protocol):
-    """What keeps a lane's log and snapshots; the directory store has the same."""
+    """Store of a lane's log and snapshots; the directory store implements it too."""
 
     def read(self) -> bytes: ...
 
@@ -65,8 +65,7 @@ class LaneFiles(Protocol):
 
 @dataclasses.dataclass
 class MemoryStore:
-    """A log and its snapshots, which outlive their lane. A test may put older ones back, cut them, flip a
-    bit.
+    """A log and its snapshots, which outlive their lane. A test may roll back or damage them.
 
     Attributes
     ----------
@@ -120,7 +119,7 @@ class MemoryStore:
 
 @dataclasses.dataclass
 class Group:
-    """What a consumer group keeps of a partition, where the lane's store cannot put an old one back.
+    """State that a consumer group keeps of a partition, outside of the lane's store.
 
     Attributes
     ----------
@@ -158,9 +157,9 @@ class Driver:
     lane
         The running lane.
     store, group
-        What outlives it.
+        State that outlives the lane.
     scores
-        What has left, in order, twice what was sent twice.
+        Outputs that have left, in order, with repeats.
     die_after
         Number of durable steps until the process dies; None: it lives.
     first
@@ -212,7 +211,7 @@ class Driver:
         self.first = 0
         self.start()
 
-    # A start
+    # Start
 
     def start(self, *, die_after: int | None = None) -> None:
         """Start from what the store holds, as a worker does.
@@ -231,8 +230,8 @@ class Driver:
         until = lane.replay_until
         if until is not None:
             start = max(lane.next_offset or 0, self.first)
-            for at in range(start, until, 7):
-                lane.replay(self.topic[at : at + 7])
+            for position in range(start, until, 7):
+                lane.replay(self.topic[position : position + 7])
             lane.replayed()
         if wanted.used < len(frames):
             self.store.cut(wanted.used)
@@ -240,7 +239,7 @@ class Driver:
             self.append(append)
 
     def accept(self, how: How, when: str) -> int:
-        """Go on where a start is refused, as `streampair state accept` does; the forks that it is charged."""
+        """Override a refused start, as `streampair state accept` does; returns the forks charged."""
         lane = self.new_lane()
         frames = self.store.read()
         wanted = lane.read(frames, damaged=True)
@@ -252,7 +251,7 @@ class Driver:
         return accepted.forks
 
     def rejoin(self) -> bool:
-        """Let the same lane go on, as after a rebalance; False if it may not, and another was started."""
+        """Continue with the same lane, as after a rebalance; False if another one had to be started."""
         wanted = self.lane.reread(self.store.read())
         if wanted is None:
             self.start()
@@ -267,7 +266,7 @@ class Driver:
         return LoggedLane(self._make(), self._decode, **self._options)
 
     def found(self, wanted: ReplayRequest) -> ExternalState:
-        """What stands outside of the log."""
+        """State outside of the log."""
         first = self.record(wanted.first if wanted.first is not None else 0)
         last = None if wanted.last is None else self.record(wanted.last)
         facts = {"start": self.first, "end": len(self.topic), **self._facts}
@@ -275,10 +274,10 @@ class Driver:
         return ExternalState(register=group.register, offset=group.offset, first=first, last=last, **facts)
 
     def record(self, offset: int) -> RecordRef | None:
-        """The record at an offset, as a log knows it."""
+        """Reference to the record at an offset; None: the topic does not have it."""
         return place_of(self.topic[offset]) if self.first <= offset < len(self.topic) else None
 
-    # What is durable
+    # Durable steps
 
     def _step(self) -> None:
         if self.die_after is not None:
@@ -324,15 +323,15 @@ class Driver:
             self.lane.skipped()
         size = batch or max(1, len(self.topic) - start)
         together = LaneOutput([], [], self.lane.next_offset)
-        at = start
-        while at < len(self.topic):
+        position = start
+        while position < len(self.topic):
             room = self.lane.room
             if room == 0:
                 self.commit()
                 continue
-            part = self.topic[at : at + (size if room is None else min(size, room))]
+            part = self.topic[position : position + (size if room is None else min(size, room))]
             output = self.lane.process(part)
-            at += len(part)
+            position += len(part)
             if output.line is not None:
                 self.append(output.line)
             self.scores += output.scores

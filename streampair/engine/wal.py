@@ -1,23 +1,23 @@
-"""The log of a lane: hash-chained entries, and the register that tells when storage has put an old one back.
+"""The write-ahead log of a lane: hash-chained entries, and the register that detects a rollback of the log.
 
 A lane is a deterministic state machine, so its log is the truth, and a snapshot is a cache of it
-(docs/design.md, "The log is the truth"; docs/privacy 8). This module knows bytes, chains and what an entry
-holds; it reads and writes no file.
+(docs/design.md, "The log is the truth"; docs/privacy 8). This module defines the bytes, the chain and the
+entries; it reads and writes no file.
 
 A frame is one entry as bytes, all integers big-endian::
 
     sequence (8) | length of the body (4) | tag of the entry before (32) | check of these (8) | body | tag
     (32)
 
-- `tag` is keyed BLAKE2b-256 of everything before it in the frame. The tag of the entry before is part of it,
-  so that no entry can be changed, left out or moved.
+- `tag` is keyed BLAKE2b-256 of everything before it in the frame. It covers the tag of the entry before, so
+  that no entry can be changed, left out or moved.
 - the check covers the head alone: a frame whose head is whole has a length that can be trusted. So a frame
   that is *shorter* than its head says was torn by a crash, and nothing that it announces has happened; one
   of full length that does not verify is damage.
-- `body` is msgpack of one of the entries below; a field that nobody knows is refused.
+- `body` is msgpack of one of the entries below; an unknown field is refused.
 
-The key comes from the noise key of a private lane. Without one it is a constant: the chain then finds damage
-and not forgery.
+The key is derived from the noise key of a private lane. Without one it is a constant: the chain then detects
+damage and not forgery.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class LogDamagedError(SnapshotError):
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A record of the input that is known again: its offset, and a digest of key and value."""
+    """A reference to a record of the input: its offset, and a digest of key and value."""
 
     offset: int
     digest: bytes
 
 
 class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="genesis"):
-    """What a lane is, for ever.
+    """Identity of a lane, fixed for its lifetime: the first entry of a log.
 
     Attributes
     ----------
@@ -87,9 +87,9 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     first
         The first record that the partition had; None if it was empty.
     plan
-        Every fitted number of the learner's plan; None while the features are not known.
+        All fitted numbers of the learner's plan; None while the features are not known.
     privacy
-        As of a `CommitEntry`, before the first: for whoever reads a log that has none yet.
+        As of a `CommitEntry`: for readers of a log without a commit.
     """
 
     format: int
@@ -109,16 +109,16 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):
-    """A process starts to work from the tip: durable before it releases anything.
+    """The start of an attempt of a process from the tip: durable before it releases anything.
 
     Attributes
     ----------
     writer
         The release of the program.
     void
-        What voids the guarantee from the first record on that this attempt takes.
+        Reasons that void the guarantee from this attempt's first record on.
     ledger
-        The account, this attempt counted; None for a learner that keeps none.
+        The account including this attempt; None for a learner that keeps none.
     """
 
     writer: str
@@ -134,7 +134,7 @@ class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="line
     first, steps
         The slots `first, ..., first + steps - 1`, counted from 1.
     digests
-        Of each slot, one after the other, 0 where a slot releases nothing; empty if the noise has no key.
+        One digest a slot, concatenated, 0 where a slot releases nothing; empty if the noise has no key.
     """
 
     first: int
@@ -150,12 +150,12 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     writer
         The release of the program.
     next_offset
-        Of the first record that was not taken; None before the first.
+        Offset of the next record to take; None before the first.
     seen, slots
         Records taken, and slots released.
     scores
-        Digest of the scores since the last snapshot, and of the noise's chain: what a silent replay must come
-        to.
+        Digest of the scores since the last snapshot and of the noise's chain: a silent replay must give the
+        same.
     last
         The last record taken.
     ledger
@@ -163,9 +163,9 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     clean
         Whether the process ends here.
     privacy
-        Numbers of the privacy report, for whoever reads the log without its model; None: not private.
+        Numbers of the privacy report, for readers of the log without its model; None: not private.
     first
-        Offset of the first record taken since the last snapshot: where a replay begins. None: there is none.
+        Offset of the first record taken since the last snapshot, where a replay begins; None: none was.
     """
 
     writer: str
@@ -181,7 +181,7 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
-    """A snapshot, by its content, with all that older entries say: they may go.
+    """Reference to a snapshot, with the content of all older entries, which may then be deleted.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     genesis, plan, void, accepted
         As of the entries before.
     voiding
-        What voids the guarantee from the next record on: of the attempt that goes on behind it.
+        Reasons of the current attempt that void the guarantee from the next record on.
     """
 
     tip: CommitEntry
@@ -206,22 +206,22 @@ class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
-    """An operator has gone on where the lane refused to.
+    """An operator's override of a refused start.
 
     Attributes
     ----------
     what
-        In words, with the date: the report repeats it.
+        Description with the date: the report repeats it.
     charged
         Forks that it cost.
     from_snapshot
-        Whether the lane goes on with the state of its last snapshot, its span to the tip given up.
+        Whether the lane goes on with the state of its last snapshot, and skips the span to the tip.
     next_offset
-        Where it goes on to read.
+        Where it continues to read.
     ledger
         The account after it.
     void
-        What voided the guarantee in entries that are lost.
+        Reasons that voided the guarantee in lost entries.
     """
 
     what: str
@@ -239,7 +239,7 @@ _decode = msgspec.msgpack.Decoder(Entry).decode
 
 
 class SecretEntry(Protocol):
-    """What keys a chain: `streampair.privacy.NoiseKey`."""
+    """Key of a chain: `streampair.privacy.NoiseKey`."""
 
     def mac(self) -> Callable[[bytes], bytes]:
         """A function to authenticate with."""
@@ -252,13 +252,13 @@ class LogKey:
     Parameters
     ----------
     noise_key
-        That of a private lane; None: the chain finds damage, and not forgery.
+        Noise key of a private lane; None: the chain detects damage, and not forgery.
     """
 
     def __init__(self, noise_key: SecretEntry | None = None) -> None:
         self._key = hashlib.blake2b(b"streampair log").digest()
         self.id: str = ""
-        """Names the noise key without telling it; empty without one."""
+        """Identity of the noise key, which does not reveal it; empty without one."""
         if noise_key is not None:
             mac = noise_key.mac()
             self._key = mac(b"streampair log")
@@ -273,7 +273,7 @@ class LogKey:
 
 
 class Chain:
-    """The end of a log: what the next entry hangs on.
+    """The hash chain of a log: its last entry, which the next one authenticates.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ class Chain:
         self.sequence = sequence
         self.tag = tag
         self.damage: LogDamagedError | None = None
-        """Why `read` has stopped before the end, where it may."""
+        """Why `read(damaged=True)` stopped before the end; None: it did not."""
         self._tags: dict[int, str] = {}
 
     def holds(self, sequence: int, tag: str) -> bool:
@@ -308,7 +308,7 @@ class Chain:
         return self._tags.get(sequence) == tag
 
     def add(self, entry: Entry) -> bytes:
-        """The frame of the next entry; the chain goes on behind it."""
+        """Append an entry to the chain; returns its frame."""
         body = _encode(entry)
         head = _HEAD.pack(self.sequence + 1, len(body), self.tag)
         frame = head + self.key.tag(b"head", head, _CHECK) + body
@@ -327,13 +327,13 @@ class Chain:
         data
             Frames, one after the other: from the genesis on, or from a snapshot on.
         damaged
-            Stop at the first entry that does not verify, and keep in `damage` which it is, in place of the
-            error: for whoever shows or mends a log.
+            Stop at the first entry that does not verify, and set `damage` instead of raising: for tools that
+            show or repair a log.
 
         Returns
         -------
         tuple
-            What lies behind the last whole frame is a torn end. It may be cut off before the next is written.
+            Bytes after the last whole frame are a torn end, which may be cut off before the next is written.
 
         Raises
         ------
@@ -354,34 +354,34 @@ class Chain:
 
     @classmethod
     def _entries(cls, chain: Chain, data: bytes) -> Iterator[tuple[Entry, int]]:
-        key, at, whole = chain.key, 0, _HEAD.size + _CHECK
-        while len(data) - at >= whole:
-            head = data[at : at + _HEAD.size]
+        key, begin, whole = chain.key, 0, _HEAD.size + _CHECK
+        while len(data) - begin >= whole:
+            head = data[begin : begin + _HEAD.size]
             sequence, length, previous = _HEAD.unpack(head)
-            if key.tag(b"head", head, _CHECK) != data[at + _HEAD.size : at + whole]:
+            if key.tag(b"head", head, _CHECK) != data[begin + _HEAD.size : begin + whole]:
                 raise cls._damaged(chain, "its head does not verify")
-            end = at + whole + length
+            end = begin + whole + length
             if end + _TAG > len(data):
                 break
             tag = data[end : end + _TAG]
-            if not hmac.compare_digest(key.tag(b"entry", data[at:end]), tag):
+            if not hmac.compare_digest(key.tag(b"entry", data[begin:end]), tag):
                 raise cls._damaged(chain, "it does not verify")
             try:
-                entry = _decode(data[at + whole : end])
+                entry = _decode(data[begin + whole : end])
             except (msgspec.DecodeError, ValueError) as error:
                 raise cls._damaged(chain, f"it holds what this release does not know ({error})") from None
-            if at and (sequence, previous) != (chain.sequence + 1, chain.tag):
+            if begin and (sequence, previous) != (chain.sequence + 1, chain.tag):
                 raise cls._damaged(chain, f"entry {sequence} does not follow it")
-            if not at and not isinstance(entry, SnapshotEntry) and sequence != 0:
+            if not begin and not isinstance(entry, SnapshotEntry) and sequence != 0:
                 raise cls._damaged(chain, f"it begins with entry {sequence}, which is no snapshot")
             chain.sequence, chain.tag = sequence, tag
             chain._tags[sequence] = truncate_tag(tag)
-            at = end + _TAG
-            yield entry, at
+            begin = end + _TAG
+            yield entry, begin
 
     @staticmethod
     def peek(data: bytes) -> list[Entry]:
-        """Entries of a log, for whoever shows them and has no key: nothing is verified.
+        """Entries of a log, without verification: for tools without the key.
 
         Raises
         ------
@@ -397,10 +397,12 @@ class Chain:
     def frames(data: bytes) -> list[bytes]:
         """The whole frames of a log, as their heads say; nothing is verified."""
         frames: list[bytes] = []
-        at, least = 0, _HEAD.size + _CHECK + _TAG
-        while len(data) - at >= least and (end := at + least + _HEAD.unpack_from(data, at)[1]) <= len(data):
-            frames.append(data[at:end])
-            at = end
+        begin, least = 0, _HEAD.size + _CHECK + _TAG
+        while len(data) - begin >= least and (
+            end := begin + least + _HEAD.unpack_from(data, begin)[1]
+        ) <= len(data):
+            frames.append(data[begin:end])
+            begin = end
         return frames
 
     @staticmethod
@@ -415,10 +417,10 @@ class Chain:
 
 
 class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tip of a log, mirrored where the log's storage cannot put an old one back.
+    """Mirror of a log's tip outside of the log's storage, to detect a rollback.
 
-    It is the metadata text of the group's committed offset. A line is durable only when the log, and then the
-    register, hold it.
+    It is the metadata text of the group's committed offset. An entry is durable only when the log, and then
+    the register, hold it.
 
     Attributes
     ----------
@@ -433,9 +435,9 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots
         Slots that may have been released up to this entry.
     forks
-        Second views that are charged by then.
+        Forks charged by then.
     void
-        Whether anything has voided the guarantee by then.
+        Whether the guarantee is void by then.
     """
 
     sequence: int
@@ -453,8 +455,8 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(msgspec.structs.replace(self, mac=self._mac(key))).decode()
 
     def _mac(self, key: LogKey) -> str:
-        told = [getattr(self, name) for name in self.__struct_fields__ if name != "mac"]
-        return key.tag(b"register", repr(told).encode(), 16).hex()
+        fields = [getattr(self, name) for name in self.__struct_fields__ if name != "mac"]
+        return key.tag(b"register", repr(fields).encode(), 16).hex()
 
     @classmethod
     def read(cls, key: LogKey, text: str) -> Register | None:

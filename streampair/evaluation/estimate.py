@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair.evaluation.comparator import minimise
 from streampair.evaluation.pairs import Linear, Pairs
 
-__all__ = ["PairSample", "RegretEstimate", "estimate", "judge", "plain_design"]
+__all__ = ["PairSample", "RegretEstimate", "estimate", "estimate_from_pairs", "plain_design"]
 
 Array = NDArray[np.float64]
 
@@ -69,12 +69,12 @@ class PairSample:
         Whether the first events are all events.
     first, first_labels, first_loss
         The first events, their labels, and the learner's penalty on them altogether.
-    own, partner
+    records, partners
         The two records of each later pair.
-    own_id, partner_id
+    record_id, partner_id
         (m,), their places in the stream.
     labels
-        (m,), whether `own` has the positive label.
+        (m,), whether `records` has the positive label.
     margin
         (m,), margin of the learner on the pair at its step.
     weight
@@ -90,9 +90,9 @@ class PairSample:
     first: Sequence[Any]
     first_labels: NDArray[np.bool_]
     first_loss: float
-    own: Sequence[Any]
-    partner: Sequence[Any]
-    own_id: Array
+    records: Sequence[Any]
+    partners: Sequence[Any]
+    record_id: Array
     partner_id: Array
     labels: NDArray[np.bool_]
     margin: Array
@@ -135,10 +135,10 @@ def estimate(
         (d,), the comparator: where to begin the next search.
     """
     rows, first_weight = _differences(sample, plain_design if design_many is None else design_many)
-    return judge(sample, Linear(rows), first_weight, loss, radius, start)
+    return estimate_from_pairs(sample, Linear(rows), first_weight, loss, radius, start)
 
 
-def judge(
+def estimate_from_pairs(
     sample: PairSample, pairs: Pairs, first_weight: Array, loss: Any, radius: float, start: Array
 ) -> tuple[RegretEstimate, Array]:
     """`estimate`, with the pairs at hand: those of the first events, with their weights, then the later ones.
@@ -178,14 +178,14 @@ def judge(
 def _differences(sample: PairSample, design: Callable[[list[Any]], Any]) -> tuple[Array, Array]:
     """Signed differences of all pairs of the first events, then of the later ones; weights of the former."""
     # One call: the columns of the plain design depend on the rows it is given.
-    x = np.asarray(design([*sample.first, *sample.own, *sample.partner]), dtype=np.float64)
+    x = np.asarray(design([*sample.first, *sample.records, *sample.partners]), dtype=np.float64)
     y = sample.first_labels
     later, earlier = np.tril_indices(len(y), -1)
     keep = y[later] != y[earlier]
     later, earlier = later[keep], earlier[keep]
-    at, n = len(sample.first), len(sample.own)
-    left = np.concatenate([later, np.arange(at, at + n)])
-    right = np.concatenate([earlier, np.arange(at + n, at + 2 * n)])
+    n_first, n = len(sample.first), len(sample.records)
+    left = np.concatenate([later, np.arange(n_first, n_first + n)])
+    right = np.concatenate([earlier, np.arange(n_first + n, n_first + 2 * n)])
     high = np.concatenate([y[later], sample.labels])
     return np.where(high, 2.0, -2.0)[:, None] * (x[left] - x[right]), 1.0 / later
 
@@ -202,7 +202,7 @@ def _variance(sample: PairSample, weight: Array, terms: Array) -> float:
             mean = residual[here].sum() / sample.steps[label]
             residual[here] -= sample.scale[here] * mean
             spare = max(spare, n / (n - 1))
-    _, place = np.unique(np.concatenate([sample.own_id, sample.partner_id]), return_inverse=True)
+    _, place = np.unique(np.concatenate([sample.record_id, sample.partner_id]), return_inverse=True)
     by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
     alone = float(residual @ residual)
     # Every pair is counted under both of its records, so its own square once too often.

@@ -78,18 +78,18 @@ class Sample:
         self._stops, self._others = np.empty((2, 0), dtype=np.int64), np.empty((0, 0))
         self._one = [np.array([c], dtype=np.uint8) for c in range(strata)]
         self.names: tuple[Any, ...] = ()
-        self._take: Any = None
+        self._values_of: Any = None
         self.steps = np.full((strata * size, layout.STEP_COLUMNS), -1.0)
         self.steps[:, [layout.STEP_LABEL, layout.STEP_OTHER]] = math.nan
         self.steps[:, [layout.STEP_WEIGHT, layout.STEP_MARGIN]] = 0.0
         self.records = np.full((strata * records, layout.RECORD_COLUMNS), -1.0)
         self.records[:, layout.RECORD_LABEL] = math.nan
         #: In place of the columns, where records have too many different features for a table.
-        self._loose: dict[str, list[Row | None]] | None = None
+        self._dict_rows: dict[str, list[Row | None]] | None = None
 
     # ---- drawing ---------------------------------------------------------------------------------------
 
-    def _of(self, what: int, stratum: int) -> float:
+    def _counter(self, what: int, stratum: int) -> float:
         return self._state.item(layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM + what)
 
     def ranks(self, stratum: int) -> tuple[Array, Array]:
@@ -97,36 +97,36 @@ class Sample:
         first = layout.SAMPLE_HEADER + self.strata * layout.SAMPLE_STRATUM + stratum * 3 * self.size
         return self._state[first : first + self.size], self._state[first + self.size : first + 2 * self.size]
 
-    def seen(self, stratum: int) -> int:
+    def n_seen(self, stratum: int) -> int:
         """Events of a stratum so far."""
-        return int(self._of(layout.SEEN, stratum))
+        return int(self._counter(layout.SEEN, stratum))
 
-    def left(self, stratum: int) -> int:
+    def n_to_skip(self, stratum: int) -> int:
         """Number of its next events of which none enters."""
-        return int(self._of(layout.LEFT, stratum))
+        return int(self._counter(layout.LEFT, stratum))
 
     def counted(self, stratum: int) -> int:
         """Events of a stratum that were or could have been steps."""
-        return int(self._of(layout.STEP, stratum))
+        return int(self._counter(layout.STEP, stratum))
 
     def next(self, stratum: int) -> tuple[bool, bool, int]:
         """Whether its next event enters records and steps, and the place of its partner; -1: none."""
-        early = sum(map(self.seen, range(self.strata))) < self._exact
-        record = self._of(layout.RECORD, stratum) == self._of(layout.RECORD_HIT, stratum)
-        step = not early and self._of(layout.STEP, stratum) == self._of(layout.STEP_HIT, stratum)
+        early = sum(map(self.n_seen, range(self.strata))) < self._exact
+        record = self._counter(layout.RECORD, stratum) == self._counter(layout.RECORD_HIT, stratum)
+        step = not early and self._counter(layout.STEP, stratum) == self._counter(layout.STEP_HIT, stratum)
         other = self.strata - 1 - stratum
         size = len(self.records) // self.strata
-        filled = min(int(self._of(layout.RECORD, other)), size)
+        filled = min(int(self._counter(layout.RECORD, other)), size)
         place = int(self._state[layout.SAMPLE_NEXT] * filled) + other * size if filled else -1
         return record, step, place
 
-    def pass_over(self, stratum: int, number: int) -> None:
+    def skip(self, stratum: int, number: int) -> None:
         """Count so many events that do not enter."""
         if number:
-            state, own = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
-            state[own + layout.LEFT] -= number
+            state, base = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
+            state[base + layout.LEFT] -= number
             for what in (layout.SEEN, layout.STEP, layout.RECORD):
-                state[own + what] += number
+                state[base + what] += number
 
     def draw(self, strata: NDArray[np.uint8]) -> Array:
         """Count events of these strata (n,), and draw which enter: a row each, until the next call.
@@ -145,7 +145,7 @@ class Sample:
         tuple or None
             Of the steps that have a partner, the indices in the batch, the places, and the partners.
         """
-        if rows.names != self.names or not self.names or self._loose is not None:
+        if rows.names != self.names or not self.names or self._dict_rows is not None:
             return None
         n = len(strata)
         if n > self._others.shape[0] or self._others.shape[1] != len(self.names):
@@ -160,8 +160,8 @@ class Sample:
         )
         if not count:
             return _NOTHING
-        at, places = self._stops[:, :count].tolist()
-        return at, places, Records(self.names, self._others[:count])
+        indicesws_at, places = self._stops[:, :count].tolist()
+        return indicesws_at, places, Records(self.names, self._others[:count])
 
     def draw_one(self, stratum: int) -> Array:
         """`draw` of one event."""
@@ -187,13 +187,13 @@ class Sample:
             The partners of the steps that have one, as they are now.
         """
         try:
-            values = None if self._loose is not None else self._values(rows)
+            values = None if self._dict_rows is not None else self._values(rows)
         except (TypeError, ValueError, OverflowError):
             rows = [usable(row) for row in rows]
             values = self._values(rows)
         loose = None
         if values is None:
-            values, loose = np.empty((len(rows), 0)), self._keep_loose(hits, rows)
+            values, loose = np.empty((len(rows), 0)), self._keep_dicts(hits, rows)
         others = np.empty(values.shape)
         count = layout.sample_keep(hits, values, labels, first, self.steps, self.records, others)
         return Records(self.names, others[:count]) if loose is None else loose
@@ -201,7 +201,7 @@ class Sample:
     def _values(self, rows: Sequence[Row]) -> Array | None:
         """Rows as the table has them, which grows for them; None if they do not fit into one."""
         if isinstance(rows, Records):
-            if not self._know(rows.names, len(rows.names)):
+            if not self._add_columns(rows.names, len(rows.names)):
                 return None
             if tuple(rows.names) == self.names:
                 return np.ascontiguousarray(rows.values)
@@ -209,31 +209,31 @@ class Sample:
             index = {name: j for j, name in enumerate(self.names)}
             out[:, [index[name] for name in rows.names]] = rows.values
             return out
-        told = []
+        table = []
         for row in rows:
             try:
                 if len(row) != len(self.names):
                     raise KeyError
-                told.append(self._take(row))
+                table.append(self._values_of(row))
             except (KeyError, TypeError):
-                if not self._know(row, len(row)):
+                if not self._add_columns(row, len(row)):
                     return None
-                told.append([row.get(name, math.nan) for name in self.names])
-        if any(len(values) != len(self.names) for values in told):
-            told = [[row.get(name, math.nan) for name in self.names] for row in rows]
-        return np.array(told, dtype=np.float64).reshape(len(rows), len(self.names))
+                table.append([row.get(name, math.nan) for name in self.names])
+        if any(len(values) != len(self.names) for values in table):
+            table = [[row.get(name, math.nan) for name in self.names] for row in rows]
+        return np.array(table, dtype=np.float64).reshape(len(rows), len(self.names))
 
-    def _know(self, names: Any, count: int) -> bool:
+    def _add_columns(self, names: Any, count: int) -> bool:
         """Make columns for these names; False, with no columns at all from now on, if there were too many."""
         if set(names) <= set(self.names):
             return True
         known = tuple(in_order({*self.names, *names}))
         if len(known) > max(_NARROW, _SPARSE * count) and self.names:
-            self._loosen()
+            self._switch_to_dicts()
             return False
         old = self.names
         place = [known.index(name) for name in old]
-        self.names, self._take = known, itemgetter(*known) if len(known) > 1 else None
+        self.names, self._values_of = known, itemgetter(*known) if len(known) > 1 else None
         tables = ("steps", layout.STEP_COLUMNS, 2), ("records", layout.RECORD_COLUMNS, 1)
         for name, columns, parts in tables:
             table = getattr(self, name)
@@ -245,28 +245,28 @@ class Sample:
             setattr(self, name, wide)
         return True
 
-    def _loosen(self) -> None:
+    def _switch_to_dicts(self) -> None:
         """Keep records as they are from now on."""
-        self._loose = {part: self.rows(part) for part in ("own", "partner", "past")}
-        self.names, self._take = (), None
+        self._dict_rows = {part: self.rows(part) for part in ("own", "partner", "past")}
+        self.names, self._values_of = (), None
         self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
         self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
 
-    def _keep_loose(self, hits: Array, rows: Sequence[Row]) -> list[Row]:
-        assert self._loose is not None
-        own, partner, past = self._loose.values()
+    def _keep_dicts(self, hits: Array, rows: Sequence[Row]) -> list[Row]:
+        assert self._dict_rows is not None
+        scored, partner, past = self._dict_rows.values()
         others = []
         places = hits[:, [layout.HIT_RECORD, layout.HIT_STEP, layout.HIT_PARTNER]].astype(np.int64).tolist()
-        for (record, step, place), given in zip(places, rows, strict=True):
-            told = usable(given)
-            row = {name: told[name] for name in in_order(told)}
-            if step >= 0:
-                other = past[place] if place >= 0 else None
-                own[step], partner[step] = row, other
-                if other is not None:
-                    others.append(other)
-            if record >= 0:
-                past[record] = row
+        for (past_place, step_place, partner_place), record in zip(places, rows, strict=True):
+            numbers = usable(record)
+            row = {name: numbers[name] for name in in_order(numbers)}
+            if step_place >= 0:
+                partner_row = past[partner_place] if partner_place >= 0 else None
+                scored[step_place], partner[step_place] = row, partner_row
+                if partner_row is not None:
+                    others.append(partner_row)
+            if past_place >= 0:
+                past[past_place] = row
         return others
 
     # ---- what is in it ---------------------------------------------------------------------------------
@@ -280,16 +280,16 @@ class Sample:
         which = layout.STEP_ID if part == "own" else layout.STEP_PARTNER
         return self.steps[:, begin : begin + d], self.steps[:, which] >= 0.0
 
-    def at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> Sequence[Row]:
+    def rows_at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> Sequence[Row]:
         """The records at these places of ``"own"``, ``"partner"`` or ``"past"``; there must be some."""
-        if self._loose is not None:
-            return [self._loose[part][place] or {} for place in places]
+        if self._dict_rows is not None:
+            return [self._dict_rows[part][place] or {} for place in places]
         return Records(self.names, self._part(part)[0][places])
 
     def rows(self, part: str) -> list[Row | None]:
         """The records of a part by place; None where there is none."""
-        if self._loose is not None:
-            return self._loose[part]
+        if self._dict_rows is not None:
+            return self._dict_rows[part]
         values, present = self._part(part)
         return [
             row if there else None
@@ -300,9 +300,9 @@ class Sample:
         """Forget all records, and let none enter any more."""
         self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
         self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
-        self.names, self._take = (), None
+        self.names, self._values_of = (), None
         empty: list[Row | None] = [None] * len(self.steps)
-        self._loose = {"own": empty, "partner": empty, "past": [None] * len(self.records)}
+        self._dict_rows = {"own": empty, "partner": empty, "past": [None] * len(self.records)}
         self._state[layout.SAMPLE_OFF] = 1.0
         layout.sample_left(self._state)
 
@@ -313,13 +313,13 @@ class Sample:
         strata = range(self.strata)
         return {
             "samples": [
-                [int(self._of(count, c)), int(self._of(hit, c))]
+                [int(self._counter(count, c)), int(self._counter(hit, c))]
                 for count, hit in ((layout.STEP, layout.STEP_HIT), (layout.RECORD, layout.RECORD_HIT))
                 for c in strata
             ],
             "random": self._words.copy(),
             "next_uniform": float(self._state[layout.SAMPLE_NEXT]),
-            "log_w": [self._of(layout.LOG_W, c) for c in strata],
+            "log_w": [self._counter(layout.LOG_W, c) for c in strata],
             "rank": np.concatenate([self.ranks(c)[0] for c in strata]),
             "order": np.concatenate([self.ranks(c)[1] for c in strata]).astype(np.int64),
             **{part: self._packed(part) for part in ("own", "partner", "past")},
@@ -333,7 +333,7 @@ class Sample:
     def _packed(self, part: str) -> dict[str, object]:
         values, present = self._part(part)
         values = values[present]
-        if self._loose is not None or not len(values) or np.isnan(values).any():
+        if self._dict_rows is not None or not len(values) or np.isnan(values).any():
             return pack_records(self.rows(part))
         return {
             "names": list(self.names),
@@ -343,7 +343,7 @@ class Sample:
             "values": values.ravel(),
         }
 
-    def load_state(self, state: Mapping[str, Any], seen: Sequence[int]) -> None:
+    def load_state(self, state: Mapping[str, Any], n_seen: Sequence[int]) -> None:
         """Go on from `to_state`, after so many events of each stratum; KeyError, TypeError, ValueError."""
         strata, off = range(self.strata), state["unusable"] is not None
         if len(state["samples"]) != 2 * self.strata:
@@ -353,17 +353,17 @@ class Sample:
         counters = zip(state["samples"][: self.strata], state["samples"][self.strata :], strict=True)
         log_w = state["log_w"]
         for c, (steps, records) in enumerate(counters):
-            own = layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM
-            self._state[[own + layout.STEP, own + layout.STEP_HIT]] = [int(count) for count in steps]
-            self._state[[own + layout.RECORD, own + layout.RECORD_HIT]] = [int(count) for count in records]
-            self._state[own + layout.SEEN] = seen[c]
-            self._state[own + layout.LOG_W] = log_w[c]
+            base = layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM
+            self._state[[base + layout.STEP, base + layout.STEP_HIT]] = [int(count) for count in steps]
+            self._state[[base + layout.RECORD, base + layout.RECORD_HIT]] = [int(count) for count in records]
+            self._state[base + layout.SEEN] = n_seen[c]
+            self._state[base + layout.LOG_W] = log_w[c]
         for name, part in (("rank", 0), ("order", 1)):
-            given = np.asarray(state[name], dtype=np.float64)
-            if given.shape != (self.strata * self.size,):
-                raise ValueError(f"{name} has shape {given.shape}")
+            values = np.asarray(state[name], dtype=np.float64)
+            if values.shape != (self.strata * self.size,):
+                raise ValueError(f"{name} has shape {values.shape}")
             for c in strata:
-                self.ranks(c)[part][:] = given[c * self.size : (c + 1) * self.size]
+                self.ranks(c)[part][:] = values[c * self.size : (c + 1) * self.size]
         check = random.Random()  # noqa: S311
         check.setstate((3, tuple(state["random"].tolist()), None))
         self._words = np.array(check.getstate()[1], dtype=np.uint64)
@@ -380,7 +380,7 @@ class Sample:
             **{"own_label": layout.STEP_LABEL, "partner_label": layout.STEP_OTHER},
             **{"margin": layout.STEP_MARGIN, "weight": layout.STEP_WEIGHT},
         }
-        self.names, self._take, self._loose = (), None, None
+        self.names, self._values_of, self._dict_rows = (), None, None
         steps = np.full((len(self.steps), layout.STEP_COLUMNS), math.nan)
         records = np.full((len(self.records), layout.RECORD_COLUMNS), math.nan)
         past = {"past_id": layout.RECORD_ID, "past_label": layout.RECORD_LABEL}
@@ -400,10 +400,10 @@ class Sample:
                 raise ValueError(f"{len(rows)} rows in {part}, or not where they should be")
         every = [row for rows in parts.values() for row in rows if row is not None]
         kinds = sorted({tuple(row) for row in every}, key=len)
-        fits = not off and all(self._know(names, len(names)) for names in kinds)
+        fits = not off and all(self._add_columns(names, len(names)) for names in kinds)
         if not fits:
-            self._loosen()
-            self._loose = parts
+            self._switch_to_dicts()
+            self._dict_rows = parts
             return
         known: tuple[Any, ...] = self.names
         for part, rows in parts.items():
@@ -453,7 +453,7 @@ class Drawn:
 
     Attributes
     ----------
-    at
+    indices
         Indices in the batch of what was drawn, and is still to be kept.
     stops
         Indices of the steps that have a partner.
@@ -470,9 +470,9 @@ class Drawn:
         others: Sequence[Row] = (),
     ) -> None:
         self.hits, self.first = hits, first
-        told = hits.tolist() if len(hits) else ()
-        paired = [hit for hit in told if hit[layout.HIT_PARTNER] >= 0.0]
-        self.at = [int(hit[layout.HIT_AT]) for hit in told]
+        hit_rows = hits.tolist() if len(hits) else ()
+        paired = [hit for hit in hit_rows if hit[layout.HIT_PARTNER] >= 0.0]
+        self.indices = [int(hit[layout.HIT_AT]) for hit in hit_rows]
         self.stops = [int(hit[layout.HIT_AT]) for hit in paired] if stops is None else stops
         self.places = [int(hit[layout.HIT_STEP]) for hit in paired] if places is None else places
         self.others = others
@@ -524,33 +524,33 @@ class Sampler(abc.ABC):
         """The numbers (k,) that the sample keeps of labels."""
 
     @abc.abstractmethod
-    def _weigh(self, places: NDArray[np.int64]) -> None:
+    def _set_weights(self, places: NDArray[np.int64]) -> None:
         """Weights of the steps at these places, where their labels decide."""
 
     @abc.abstractmethod
-    def _margin(self, place: int, score: float, theirs: float) -> float:
+    def _margin(self, place: int, score: float, partner_score: float) -> float:
         """Margin of the step at this place, from its score and that of its partner."""
 
     # ---- observing -------------------------------------------------------------------------------------
 
     @property
-    def seen(self) -> int:
+    def n_seen(self) -> int:
         """Labelled events observed."""
-        return sum(map(self._sample.seen, range(self._strata)))
+        return sum(map(self._sample.n_seen, range(self._strata)))
 
     @property
     def due(self) -> bool:
         """Whether the stream has grown enough since the last estimate for another one to be cheap."""
-        return self.seen >= self._solve_at and self.unusable is None
+        return self.n_seen >= self._solve_at and self.unusable is None
 
     @property
-    def left(self) -> list[int]:
+    def n_to_skip(self) -> list[int]:
         """For each stratum, the number of next events that cannot enter the sample."""
-        return [self._sample.left(c) for c in range(self._strata)]
+        return [self._sample.n_to_skip(c) for c in range(self._strata)]
 
     def enters(self, y: Any) -> bool:
         """Whether the next event of this label may enter the sample."""
-        return self._sample.left(self._stratum(y)) <= 0
+        return self._sample.n_to_skip(self._stratum(y)) <= 0
 
     def observe(self, x: Features, y: Any, score: float, scorer: Scorer) -> None:
         """Observe one labelled event, after it was scored and before it is learned.
@@ -569,7 +569,7 @@ class Sampler(abc.ABC):
         if self.enters(y):
             self.commit(self.prepare(x, y, score, scorer), y)
         else:
-            self.skip([y])
+            self.skip_labels([y])
 
     def _strata_of(self, labels: Sequence[Any]) -> NDArray[np.uint8]:
         """The stratum of each."""
@@ -577,7 +577,7 @@ class Sampler(abc.ABC):
             return np.zeros(len(labels), dtype=np.uint8)
         return np.frombuffer(labels if isinstance(labels, bytes) else bytes(labels), dtype=np.uint8)
 
-    def _nobody(self, labels: Sequence[Any]) -> bool:
+    def _skip_batch(self, labels: Sequence[Any]) -> bool:
         """Count these events if none of them enters; False, with nothing changed, if one does."""
         sample, n = self._sample, len(labels)
         ones = 0
@@ -585,11 +585,11 @@ class Sampler(abc.ABC):
             if not isinstance(labels, bytes):
                 return False  # to count them would take as long as to draw
             ones = labels.count(1)
-            if ones > sample.left(1):
+            if ones > sample.n_to_skip(1):
                 return False
-        if n - ones > sample.left(0):
+        if n - ones > sample.n_to_skip(0):
             return False
-        self.pass_over(n - ones, ones)
+        self.skip(n - ones, ones)
         return True
 
     def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
@@ -601,31 +601,33 @@ class Sampler(abc.ABC):
         """
         n, strata = len(labels), self._strata_of(labels)
         places = [np.flatnonzero(strata == c).tolist() for c in (0, 1)]
-        order = [*self.left, 0][:2]  # of the next event of interest among those of its stratum
+        order = [*self.n_to_skip, 0][:2]  # of the next event of interest among those of its stratum
         done = [0, 0]
         while True:
-            at = [own[k] if k < len(own) else n for own, k in zip(places, order, strict=True)]
-            stop = min(at)
+            next_hits = [
+                positions[k] if k < len(positions) else n for positions, k in zip(places, order, strict=True)
+            ]
+            stop = min(next_hits)
             if stop == n:
                 yield n, len(places[0]) - done[0], len(places[1]) - done[1]
                 return
-            c = int(at[1] == stop)
+            c = int(next_hits[1] == stop)
             before = [order[0], stop - order[0]] if c == 0 else [stop - order[1], order[1]]
             yield stop, before[0] - done[0], before[1] - done[1]
             before[c] += 1
             done = before
-            order[c] += 1 + self._sample.left(c)
+            order[c] += 1 + self._sample.n_to_skip(c)
 
-    def skip(self, labels: Sequence[Any]) -> None:
-        """Count events that do not enter the sample: of each stratum at most `left`."""
+    def skip_labels(self, labels: Sequence[Any]) -> None:
+        """Count events that do not enter the sample: of each stratum at most `n_to_skip`."""
         ones = int(np.count_nonzero(self._strata_of(labels))) if labels else 0
-        self.pass_over(len(labels) - ones, ones)
+        self.skip(len(labels) - ones, ones)
 
-    def pass_over(self, zeros: int, ones: int) -> None:
+    def skip(self, zeros: int, ones: int) -> None:
         """Count so many events of the first and of the second stratum that do not enter the sample."""
-        self._sample.pass_over(0, zeros)
+        self._sample.skip(0, zeros)
         if ones:
-            self._sample.pass_over(1, ones)
+            self._sample.skip(1, ones)
 
     # ---- batches ---------------------------------------------------------------------------------------
 
@@ -646,20 +648,20 @@ class Sampler(abc.ABC):
         Returns
         -------
         Drawn or None
-            For `keep`, if anything is still to be kept, and `settle`. None, with nothing changed, where
-            events are to be observed one by one: in the exact part, and if records may hold anything.
+            For `keep`, if anything is still to be kept, and `record_scores`. None, with nothing changed,
+            where events are to be observed one by one: in the exact part, and if records may hold anything.
         """
-        first = 0 if self._later else self.seen
+        first = 0 if self._later else self.n_seen
         self._later = self._later or first >= self.exact
         if not self._later or not (self.trusting or numbers or self.unusable is not None):
             return None
-        if self._nobody(labels):
+        if self._skip_batch(labels):
             return Drawn()
         strata = self._strata_of(labels)
         taken = self._sample.take(strata, rows) if rows is not None and self._strata == 2 else None
         if taken is not None:
             return Drawn(_NO_HITS, 0, *taken)
-        first = self.seen
+        first = self.n_seen
         return Drawn(self._sample.draw(strata), first)
 
     def keep(self, drawn: Drawn, rows: Sequence[Features], labels: Sequence[Any]) -> None:
@@ -674,12 +676,12 @@ class Sampler(abc.ABC):
         labels
             Of the batch.
         """
-        told = self._numbers_of([labels[i] for i in drawn.at])
-        drawn.others = self._sample.keep(drawn.hits, cast("Sequence[Row]", rows), told, drawn.first)
+        numbers = self._numbers_of([labels[i] for i in drawn.indices])
+        drawn.others = self._sample.keep(drawn.hits, cast("Sequence[Row]", rows), numbers, drawn.first)
         if drawn.stops:
-            self._weigh(np.array(drawn.places))
+            self._set_weights(np.array(drawn.places))
 
-    def settle(self, drawn: Drawn, scores: Sequence[float], theirs: Sequence[float]) -> None:
+    def record_scores(self, drawn: Drawn, scores: Sequence[float], partner_scores: Sequence[float]) -> None:
         """The margins, now that the batch is learned.
 
         Parameters
@@ -688,13 +690,13 @@ class Sampler(abc.ABC):
             What `keep` was given.
         scores
             Of the batch.
-        theirs
+        partner_scores
             The score of each partner as it was before the record that it is a partner of was learned.
         """
         steps = self._sample.steps
         # Where two of a batch have the same place, the later one stays.
-        for at, place, other in zip(drawn.stops, drawn.places, theirs, strict=True):
-            steps[place, layout.STEP_MARGIN] = self._margin(place, scores[at], other)
+        for index, place, partner_score in zip(drawn.stops, drawn.places, partner_scores, strict=True):
+            steps[place, layout.STEP_MARGIN] = self._margin(place, scores[index], partner_score)
 
     # ---- one event -------------------------------------------------------------------------------------
 
@@ -709,17 +711,17 @@ class Sampler(abc.ABC):
             else its margin with the partner. None: it does not enter the sample.
         """
 
-    def _given(self, x: Features) -> Row | None:
+    def _usable_row(self, x: Features) -> Row | None:
         row = numbers(x)
         return usable(x) if row is None and self.trusting else row
 
     def commit(self, step: tuple[Row | None, float] | None, y: Any) -> None:
         """Count an event after it was learned, and put it into the sample as prepared."""
-        stratum, index = self._stratum(y), self.seen
+        stratum, index = self._stratum(y), self.n_seen
         if step is not None and step[0] is None:
-            self.give_up("a feature of the stream is not a finite number")
+            self.disable("a feature of the stream is not a finite number")
         if self.unusable is not None:
-            self._sample.pass_over(stratum, 1)
+            self._sample.skip(stratum, 1)
             return
         hits = self._sample.draw_one(stratum)
         if step is None:
@@ -729,13 +731,13 @@ class Sampler(abc.ABC):
             self._sample.keep(hits, [x], self._numbers_of([y]), index)
             place = hits[:, layout.HIT_STEP].astype(np.int64)
             if place[0] >= 0:
-                self._weigh(place)
+                self._set_weights(place)
                 self._sample.steps[place, layout.STEP_MARGIN] = value
         if index < self.exact:
             self._first.append(({name: x[name] for name in in_order(x)}, float(self._numbers_of([y])[0])))
             self._first_loss += value
 
-    def give_up(self, why: str) -> None:
+    def disable(self, why: str) -> None:
         """End the estimation and discard the sample; from now on events are only counted."""
         self.unusable = why
         self._first = []
@@ -758,7 +760,7 @@ class Sampler(abc.ABC):
         return {
             "params": self.params(),
             "unusable": self.unusable,
-            **self._counted(),
+            **self._counts_state(),
             **self._sample.to_state(),
             "first": pack_records([row for row, _ in self._first]),
             "first_labels": self._labels_of_first(),
@@ -768,11 +770,11 @@ class Sampler(abc.ABC):
         }
 
     @abc.abstractmethod
-    def _counted(self) -> dict[str, object]:
+    def _counts_state(self) -> dict[str, object]:
         """How many events of each stratum there were, and what else a kind of label keeps."""
 
     @abc.abstractmethod
-    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+    def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
         """The counts out of a state."""
 
     @abc.abstractmethod
@@ -795,7 +797,7 @@ class Sampler(abc.ABC):
         try:
             self._later = False
             self.unusable = state["unusable"]
-            self._sample.load_state(state, self._counts(state))
+            self._sample.load_state(state, self._counts_from(state))
             rows = cast("list[Row]", unpack_records(state["first"]))
             self._first = list(zip(rows, state["first_labels"].astype(np.float64).tolist(), strict=True))
             self._first_loss = float(state["first_loss"])
@@ -832,36 +834,36 @@ class PairSampler(Sampler):
     def _numbers_of(self, ys: Sequence[bool]) -> Array:
         return np.array(ys, dtype=np.float64)
 
-    def _weigh(self, places: NDArray[np.int64]) -> None:
+    def _set_weights(self, places: NDArray[np.int64]) -> None:
         """The share of the other label, which was drawn with the step."""
 
-    def _margin(self, place: int, score: float, theirs: float) -> float:
+    def _margin(self, place: int, score: float, partner_score: float) -> float:
         """By the labels: twice the difference of the scores, that of the positive one first."""
-        return (2.0 if place >= self._sample.size else -2.0) * (score - theirs)
+        return (2.0 if place >= self._sample.size else -2.0) * (score - partner_score)
 
     def prepare(
         self, x: Features, label: bool, score: float, scorer: Scorer
     ) -> tuple[Row | None, float] | None:
         """As in the base."""
-        early = self.seen < self.exact
+        early = self.n_seen < self.exact
         keep_record, keep_step, place = self._sample.next(self._stratum(label))
         if self.unusable is not None or not (early or keep_record or keep_step):
             return None
-        row = self._given(x)
+        row = self._usable_row(x)
         sign = 2.0 if label else -2.0
         if row is None:
             return None, 0.0
         if early:
             margins = [sign * (score - scorer(x2)) for x2, y2 in self._first if y2 != label]
-            return row, float(np.sum(self.loss.value(np.array(margins)))) / self.seen if margins else 0.0
+            return row, float(np.sum(self.loss.value(np.array(margins)))) / self.n_seen if margins else 0.0
         if not keep_step or place < 0:
             return row, 0.0
-        return row, sign * (score - scorer(self._sample.at("past", [place])[0]))
+        return row, sign * (score - scorer(self._sample.rows_at("past", [place])[0]))
 
-    def _counted(self) -> dict[str, object]:
-        return {"counts": [self._sample.seen(0), self._sample.seen(1)]}
+    def _counts_state(self) -> dict[str, object]:
+        return {"counts": [self._sample.n_seen(0), self._sample.n_seen(1)]}
 
-    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+    def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
         zeros, ones = state["counts"]
         return [int(zeros), int(ones)]
 

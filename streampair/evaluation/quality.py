@@ -171,21 +171,22 @@ def _placed(ranked: _Ranked) -> Floats:
 
 def _stderr(values: Floats, labels: Flags, sizes: tuple[int, int]) -> float | None:
     """Standard error of the AUC over so many positives and others, of which the latest are looked at."""
-    own = [values[labels], values[~labels]]
-    if min(map(len, own)) < 2:
+    groups = [values[labels], values[~labels]]
+    if min(map(len, groups)) < 2:
         return None
-    return math.sqrt(sum(float(part.var(ddof=1)) / size for part, size in zip(own, sizes, strict=True)))
+    return math.sqrt(sum(float(part.var(ddof=1)) / size for part, size in zip(groups, sizes, strict=True)))
 
 
-def _reliability(given: Floats, labels: Flags) -> tuple[tuple[float, float, float, int], ...]:
+def _reliability(probabilities: Floats, labels: Flags) -> tuple[tuple[float, float, float, int], ...]:
     """What `Quality` says of it."""
-    given = np.clip(given, 0.0, 1.0)
-    level = np.minimum((given * LEVELS).astype(np.int64), LEVELS - 1)
-    count, told, found, spread = (
-        np.bincount(level, weights, LEVELS) for weights in (None, given, labels, given * (1.0 - given))
+    probabilities = np.clip(probabilities, 0.0, 1.0)
+    level = np.minimum((probabilities * LEVELS).astype(np.int64), LEVELS - 1)
+    count, sums, found, spread = (
+        np.bincount(level, weights, LEVELS)
+        for weights in (None, probabilities, labels, probabilities * (1.0 - probabilities))
     )
     return tuple(
-        (float(told[i] / n), float(found[i] / n), math.sqrt(spread[i]) / n, n)
+        (float(sums[i] / n), float(found[i] / n), math.sqrt(spread[i]) / n, n)
         for i, n in enumerate(count.tolist())
         if n
     )

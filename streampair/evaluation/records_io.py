@@ -35,20 +35,20 @@ class Records(Sequence[Row]):
         return iter(self[:])
 
     @overload
-    def __getitem__(self, at: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Row]: ...
-    def __getitem__(self, at: int | slice) -> Row | list[Row]:
-        if isinstance(at, slice):
-            values, names = self.values[at], self.names
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            values, names = self.values[index], self.names
             if not np.isnan(values).any():
                 return [dict(zip(names, row, strict=True)) for row in values.tolist()]
             return [self._row(row) for row in values.tolist()]
-        return self._row(self.values[at].tolist())
+        return self._row(self.values[index].tolist())
 
-    def only(self, at: list[int]) -> Records:
+    def only(self, indices: list[int]) -> Records:
         """Those of the records."""
-        return Records(self.names, self.values[at])
+        return Records(self.names, self.values[indices])
 
     def _row(self, values: list[float]) -> Row:
         return {name: v for name, v in zip(self.names, values, strict=True) if v == v}

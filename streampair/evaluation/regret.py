@@ -9,7 +9,13 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.estimate import PairSample, RegretEstimate, estimate, judge, plain_design
+from streampair.evaluation.estimate import (
+    PairSample,
+    RegretEstimate,
+    estimate,
+    estimate_from_pairs,
+    plain_design,
+)
 from streampair.evaluation.pair_reservoir import Drawn, Features, PairSampler, Sampler, Scorer, stands_for
 from streampair.evaluation.pairs import Linear, Pairs, Quadratic
 from streampair.evaluation.records_io import Records, Row
@@ -81,7 +87,7 @@ class PairRegret(PairSampler):
         RegretEstimate or None
             None before the second event, or if `unusable`.
         """
-        n = self.seen
+        n = self.n_seen
         # A solution costs as much as learning ten thousand events: with this spacing, one percent.
         self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 1024 * self.pairs)
         if n < 2 or self.unusable is not None:
@@ -99,14 +105,14 @@ class PairRegret(PairSampler):
         slots = np.flatnonzero((steps[:, layout.STEP_PARTNER] >= 0.0) & (scale > 0.0))
         kept = [int(np.count_nonzero(part)) for part in np.split(scale, 2)]
         return PairSample(
-            n=self.seen,
-            exact=self.seen <= self.exact,
+            n=self.n_seen,
+            exact=self.n_seen <= self.exact,
             first=[row for row, _ in self._first],
             first_labels=np.array([label for _, label in self._first], dtype=np.bool_),
             first_loss=self._first_loss,
-            own=sample.at("own", slots),
-            partner=sample.at("partner", slots),
-            own_id=steps[slots, layout.STEP_ID],
+            records=sample.rows_at("own", slots),
+            partners=sample.rows_at("partner", slots),
+            record_id=steps[slots, layout.STEP_ID],
             partner_id=steps[slots, layout.STEP_PARTNER],
             labels=slots >= sample.size,
             margin=steps[slots, layout.STEP_MARGIN],
@@ -153,7 +159,7 @@ class LabelledRegret(Sampler):
         """Arguments of the loss of the pairs of x with others, before x is learned."""
 
     @abc.abstractmethod
-    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+    def pairs_of(self, rows: Array, partners: Array, labels: Array, partner_labels: Array) -> Pairs:
         """Pairs of designs (n, d), with their labels (n,)."""
 
     # ---- observing -------------------------------------------------------------------------------------
@@ -167,26 +173,30 @@ class LabelledRegret(Sampler):
     def _makes_pair(self, label: float, other: float) -> bool:
         return label == label and other == other and bool(self.paired(label, other))
 
-    def _weigh(self, places: NDArray[np.int64]) -> None:
+    def _set_weights(self, places: NDArray[np.int64]) -> None:
         """1 for a pair, 0 where the labels make none."""
         steps = self._sample.steps
-        own, other = steps[places, layout.STEP_LABEL], steps[places, layout.STEP_OTHER]
-        usable = ~(np.isnan(own) | np.isnan(other))
-        steps[places, layout.STEP_WEIGHT] = usable & self.paired(own, other)
+        labels, partner_labels = steps[places, layout.STEP_LABEL], steps[places, layout.STEP_OTHER]
+        usable = ~(np.isnan(labels) | np.isnan(partner_labels))
+        steps[places, layout.STEP_WEIGHT] = usable & self.paired(labels, partner_labels)
 
-    def _margin(self, place: int, score: float, theirs: float) -> float:
+    def _margin(self, place: int, score: float, partner_score: float) -> float:
         """By the labels; 0 where they make no pair."""
         columns = [layout.STEP_LABEL, layout.STEP_OTHER, layout.STEP_WEIGHT]
-        own, other, weight = self._sample.steps[place, columns].tolist()
-        return float(self.margins(None, own, [theirs], [other], score, float)[0]) if weight else 0.0
+        label, partner_label, weight = self._sample.steps[place, columns].tolist()
+        return (
+            float(self.margins(None, label, [partner_score], [partner_label], score, float)[0])
+            if weight
+            else 0.0
+        )
 
     def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
         """As in the base."""
-        early = self.seen < self.exact
+        early = self.n_seen < self.exact
         keep_record, keep_step, place = self._sample.next(0)
         if self.unusable is not None or not (early or keep_record or keep_step):
             return None
-        label, row, value = self.label(y), self._given(x), 0.0
+        label, row, value = self.label(y), self._usable_row(x), 0.0
         if row is None:
             return None, 0.0
         if early:
@@ -194,11 +204,11 @@ class LabelledRegret(Sampler):
             if others:
                 rows, labels = zip(*others, strict=True)
                 arguments = self.margins(x, label, rows, labels, score, scorer)
-                value = float(np.sum(self.loss.value(arguments))) / self.seen
+                value = float(np.sum(self.loss.value(arguments))) / self.n_seen
         elif keep_step:
             other = float(self._sample.records[place, layout.RECORD_LABEL])
             if self._makes_pair(label, other):
-                partner = self._sample.at("past", [place])[0]
+                partner = self._sample.rows_at("past", [place])[0]
                 value = float(self.margins(x, label, [partner], [other], score, scorer)[0])
         return row, value
 
@@ -206,7 +216,7 @@ class LabelledRegret(Sampler):
 
     def estimate(self, design_many: Callable[[list[Any]], Any] | None = None) -> RegretEstimate | None:
         """As in `PairRegret`."""
-        n = self.seen
+        n = self.n_seen
         self._solve_at = 4 * n if n < 32 * self.pairs else n + max(n // 2, 1024 * self.pairs)
         if n < 2 or self.unusable is not None:
             return None
@@ -218,18 +228,18 @@ class LabelledRegret(Sampler):
             [row for row, _ in self._first],
             np.array([label for _, label in self._first], dtype=np.float64),
         )
-        own, partner = self._sample.at("own", slots), self._sample.at("partner", slots)
+        records, partners = self._sample.rows_at("own", slots), self._sample.rows_at("partner", slots)
         # One call: the columns of the plain design depend on the rows it is given.
         design = plain_design if design_many is None else design_many
-        x = np.asarray(design([*first, *own, *partner]), dtype=np.float64)
+        x = np.asarray(design([*first, *records, *partners]), dtype=np.float64)
         later, earlier = np.tril_indices(len(first), -1)
         usable = ~np.isnan(labels)
         keep = usable[later] & usable[earlier] & self.paired(labels[later], labels[earlier])
         later, earlier = later[keep], earlier[keep]
-        at, m = len(first), len(own)
+        n_first, m = len(first), len(records)
         pairs = self.pairs_of(
-            x[np.concatenate([later, np.arange(at, at + m)])],
-            x[np.concatenate([earlier, np.arange(at + m, at + 2 * m)])],
+            x[np.concatenate([later, np.arange(n_first, n_first + m)])],
+            x[np.concatenate([earlier, np.arange(n_first + m, n_first + 2 * m)])],
             np.concatenate([labels[later], steps[slots, layout.STEP_LABEL]]),
             np.concatenate([labels[earlier], steps[slots, layout.STEP_OTHER]]),
         )
@@ -239,9 +249,9 @@ class LabelledRegret(Sampler):
             first=first,
             first_labels=np.zeros(len(first), dtype=np.bool_),
             first_loss=self._first_loss,
-            own=own,
-            partner=partner,
-            own_id=steps[slots, layout.STEP_ID],
+            records=records,
+            partners=partners,
+            record_id=steps[slots, layout.STEP_ID],
             partner_id=steps[slots, layout.STEP_PARTNER],
             labels=np.zeros(m, dtype=np.bool_),  # one stratum
             margin=steps[slots, layout.STEP_MARGIN],
@@ -250,7 +260,9 @@ class LabelledRegret(Sampler):
             kept=(m, 0),
             steps=(counted, 0),
         )
-        result, self._warm = judge(sample, pairs, 1.0 / later, self.loss, self.radius, self._warm)
+        result, self._warm = estimate_from_pairs(
+            sample, pairs, 1.0 / later, self.loss, self.radius, self._warm
+        )
         return result
 
     # ---- state -----------------------------------------------------------------------------------------
@@ -269,16 +281,16 @@ class LabelledRegret(Sampler):
         """As in the base."""
         super().load_state({**state, "log_w": [state.get("log_w")]})
 
-    def _counted(self) -> dict[str, object]:
+    def _counts_state(self) -> dict[str, object]:
         steps, records = self._sample.steps, self._sample.records
         return {
-            "seen": self.seen,
+            "seen": self.n_seen,
             "own_label": steps[:, layout.STEP_LABEL].copy(),
             "partner_label": steps[:, layout.STEP_OTHER].copy(),
             "past_label": records[:, layout.RECORD_LABEL].copy(),
         }
 
-    def _counts(self, state: Mapping[str, Any]) -> list[int]:
+    def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
         return [int(state["seen"])]
 
     def _labels_of_first(self) -> NDArray[Any]:
@@ -360,12 +372,12 @@ class RelevanceRegret(LabelledRegret):
         apart, scores = label - np.array(labels), score - np.array([by(other) for other in others])
         return apart - scores if self._of_errors else apart * scores
 
-    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+    def pairs_of(self, rows: Array, partners: Array, labels: Array, partner_labels: Array) -> Pairs:
         """Linear in the weights."""
-        apart = np.nan_to_num(labels - others)  # pairs without labels have no weight
+        apart = np.nan_to_num(labels - partner_labels)  # pairs without labels have no weight
         if self._of_errors:
-            return Linear(partner - own, apart)
-        return Linear(apart[:, None] * (own - partner))
+            return Linear(partners - rows, apart)
+        return Linear(apart[:, None] * (rows - partners))
 
 
 class MetricRegret(LabelledRegret):
@@ -431,11 +443,11 @@ class MetricRegret(LabelledRegret):
         """As in the base class; scores are not used."""
         super().observe(x, y, score, scorer)
 
-    def commit(self, seen: Any, y: Any) -> None:
+    def commit(self, step: Any, y: Any) -> None:
         """As in the base; records of too many features end the estimation."""
-        if self.unusable is None and seen is not None and len(seen[0] or ()) > MOST_FEATURES:
-            self.give_up(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
-        super().commit(seen, y)
+        if self.unusable is None and step is not None and len(step[0] or ()) > MOST_FEATURES:
+            self.disable(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
+        super().commit(step, y)
 
     def draw(
         self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
@@ -458,9 +470,9 @@ class MetricRegret(LabelledRegret):
         signs = np.where(np.array(labels) == label, 1.0, -1.0)
         return signs * (1.0 - self._quadratic(x, others))
 
-    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
+    def pairs_of(self, rows: Array, partners: Array, labels: Array, partner_labels: Array) -> Pairs:
         """Linear in the entries of W."""
-        return Quadratic(own - partner, np.where(labels == others, 1.0, -1.0), psd=self._psd)
+        return Quadratic(rows - partners, np.where(labels == partner_labels, 1.0, -1.0), psd=self._psd)
 
     def params(self) -> dict[str, object]:
         """What a saved sample must have been made with."""

@@ -518,7 +518,7 @@ def test_in_bulk_as_one_by_one() -> None:
         for stop, zeros, ones in bulk.hits(batch):
             part = batch[counted:stop]
             assert (zeros, ones) == (part.count(False), part.count(True))
-            bulk.pass_over(zeros, ones)
+            bulk.skip(zeros, ones)
             if stop == len(batch):
                 break
             t = start + stop
@@ -579,16 +579,16 @@ def test_a_damaged_sample_is_refused(damage: dict[str, Any]) -> None:
 class Late(PairRegret):
     """Mutant: the margin of a partner under the weights at the end of the batch."""
 
-    def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
-        super().settle(drawn, scores, [theirs[-1]] * len(theirs))
+    def record_scores(self, drawn: Any, scores: Any, theirs: Any) -> None:
+        super().record_scores(drawn, scores, [theirs[-1]] * len(theirs))
 
 
 class Forgetful(PairRegret):
     """Mutant: a batch of which nobody enters is not counted."""
 
-    def _nobody(self, labels: Any) -> bool:
+    def _skip_batch(self, labels: Any) -> bool:
         kept = self._sample._state.copy()
-        found = super()._nobody(labels)
+        found = super()._skip_batch(labels)
         self._sample._state[:] = kept
         return found
 
@@ -614,13 +614,13 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret], width
         batch = form(labels[start : start + width])
         drawn = drawing.draw(batch)
         assert drawn is not None
-        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.at], batch)
+        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
         values = [np.fromiter(x.values(), float) for x in drawn.others]
         theirs = [x @ stream.weights[start + at] for x, at in zip(values, drawn.stops, strict=True)]
         scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
         if drawn.stops:
-            drawing.settle(drawn, scores, theirs)
-        nobody += not drawn.at
+            drawing.record_scores(drawn, scores, theirs)
+        nobody += not drawn.indices
     assert (nobody > 20) == (width == 3)
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is PairRegret)
@@ -652,7 +652,7 @@ def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
         regret.observe({"a": 1.0}, True, 0.0, lambda x: 0.0)
     assert regret.unusable is not None
     assert regret.estimate() is None
-    assert regret.seen == 12
+    assert regret.n_seen == 12
     again = PairRegret(exact=4)
     again.load_state(regret.to_state())
     assert again.unusable == regret.unusable
@@ -706,8 +706,8 @@ def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
         regret.observe(row, label, row["a"], lambda x: x["a"])
     drawn = regret.draw(labels[30:])
     assert drawn is not None
-    regret.keep(drawn, [rows[30 + at] for at in drawn.at], labels[30:])
-    regret.settle(drawn, [row["a"] for row in rows[30:]], [other["a"] for other in drawn.others])
+    regret.keep(drawn, [rows[30 + at] for at in drawn.indices], labels[30:])
+    regret.record_scores(drawn, [row["a"] for row in rows[30:]], [other["a"] for other in drawn.others])
     assert repr(regret.to_state()) == repr(alone.to_state())
     again = PairRegret(pairs=32, exact=4, seed=1)
     again.load_state(regret.to_state())

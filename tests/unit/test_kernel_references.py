@@ -1594,7 +1594,7 @@ def sample_draw(kernel: Any, rng: Rng) -> None:
         told = [(i, c, reference.event(c)) for i, c in enumerate(strata)]
         wanted = [[i, c, *hit] for i, c, hit in told if hit]
         assert drawn(kernel, sample, strata) == wanted
-        assert [sample.left(c) for c in range(sample.strata)] == reference.left()
+        assert [sample.n_to_skip(c) for c in range(sample.strata)] == reference.left()
     for c in range(sample.strata):
         assert sample.ranks(c)[0].tolist() == reference.steps[c].rank
         assert sample.ranks(c)[1].tolist() == reference.steps[c].order
@@ -1609,7 +1609,7 @@ def sample_left(kernel: Any, rng: Rng) -> None:
     for c in range(sample.strata):
         sample._state[layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM + layout.LEFT] = 7.0
     kernel(sample._state)
-    assert [sample._of(layout.LEFT, c) for c in range(sample.strata)] == reference.left()
+    assert [sample._counter(layout.LEFT, c) for c in range(sample.strata)] == reference.left()
 
 
 @against(naive.Draw)

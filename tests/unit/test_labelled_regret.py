@@ -247,8 +247,8 @@ def test_a_snapshot_goes_on_the_same(name: str, cut: int) -> None:
 class Late(RelevanceRegret):
     """Mutant: the score of a partner under the weights at the end of the batch."""
 
-    def settle(self, drawn: Any, scores: Any, theirs: Any) -> None:
-        super().settle(drawn, scores, [theirs[-1]] * len(theirs))
+    def record_scores(self, drawn: Any, scores: Any, theirs: Any) -> None:
+        super().record_scores(drawn, scores, [theirs[-1]] * len(theirs))
 
 
 @pytest.mark.parametrize("kind", [RelevanceRegret, Late])
@@ -264,11 +264,11 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: Any) -> None:
         batch = stream.y[start : start + 37]
         drawn = drawing.draw(batch)
         assert drawn is not None
-        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.at], batch)
+        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
         theirs = [stream.score(start + at, x) for x, at in zip(drawn.others, drawn.stops, strict=True)]
         scores = [stream.score(start + i, stream.dicts[start + i]) for i in range(len(batch))]
         if drawn.stops:
-            drawing.settle(drawn, scores, theirs)
+            drawing.record_scores(drawn, scores, theirs)
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is RelevanceRegret)
 
@@ -283,7 +283,7 @@ def test_labels_that_cannot_be_used_make_no_pairs() -> None:
         regret.observe({"a": rng.random()}, y, 0.0, lambda x: 0.0)
     estimate = regret.estimate()
     assert estimate is not None
-    assert regret.seen == 400
+    assert regret.n_seen == 400
     # Two of three records have a label, so four of nine pairs do, and under no weights each costs 1.
     assert estimate.pair_loss == pytest.approx(4 / 9, abs=0.12)
     nothing = RelevanceRegret(pairs=16, exact=4, label=lambda y: math.nan)
@@ -300,7 +300,7 @@ def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
         regret.observe({"a": value}, 0.5, 0.0, lambda x: 0.0)
     assert regret.unusable is not None
     assert regret.estimate() is None
-    assert regret.seen == 12
+    assert regret.n_seen == 12
     again = RelevanceRegret(exact=4)
     again.load_state(regret.to_state())
     assert again.unusable == regret.unusable
@@ -312,7 +312,7 @@ def test_a_metric_of_many_features_is_not_compared() -> None:
         regret.observe({f"f{i}": 1.0 for i in range(d)}, 1.0)
     assert regret.unusable is not None
     assert "64 features" in regret.unusable
-    assert (regret.estimate(), regret.seen) == (None, 4)
+    assert (regret.estimate(), regret.n_seen) == (None, 4)
 
 
 def test_memory_is_bounded() -> None:

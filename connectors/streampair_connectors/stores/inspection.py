@@ -117,7 +117,7 @@ class Plan:
             "refused": self.accepted.problem,
             "forks_charged": self.accepted.forks,
             "forks": [before, after],
-            "report": f"vouched by the operator on {self.accepted.told}" if delta is not None else None,
+            "report": f"vouched by the operator on {self.accepted.statement}" if delta is not None else None,
         }
         if mu is not None and delta is not None:
             fields |= {"mu": list(mu), "epsilon": [epsilon_from(m, delta) for m in mu], "delta": delta}
